@@ -1,0 +1,62 @@
+"""What the controller may ask of the world besides ZooKeeper: channels to brokers, and a place to put events.
+
+The controller's handlers are coroutines over these ports and over `controller.zookeeper.client.ZooKeeperClient`;
+each host implements them. Nothing here blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Resign(BaseException):
+    """Thrown by the host into the handler that is running, at its current await, when its term is void: the lease
+    ran out or the session ended. Not an Exception, so that no handler's `except Exception` holds it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one life of a broker is reached: `broker_epoch` (its registration's czxid) tells its lives apart."""
+
+    broker: int
+    broker_epoch: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """One request of the controller's to one broker: its body as it goes over the wire after the request header.
+
+    `response_event` turns the response's body (after the response header) into the event to queue; None: no event.
+    It runs on the channel's thread and must only decode.
+    """
+
+    api_key: int
+    api_version: int
+    body: bytes
+    response_event: Callable[[bytes], Any] | None = None
+
+
+class Channels(Protocol):
+    """One ordered channel to each broker: a request is answered before the next is sent, and sent again, in its
+    place, over a new connection when the old one broke (KAFKA-1738). Requests to a broker that can't be reached
+    wait until it is announced no more."""
+
+    def announce(self, brokers: Sequence[Endpoint]) -> None:
+        """The brokers that there are now. A channel to a life of a broker that is not among them is closed and
+        what waits in it dropped; one that is kept keeps its queue."""
+
+    def send(self, broker: int, request: ControlRequest) -> None:
+        """Queues a request. KeyError if the broker was not announced."""
+
+    def close(self) -> None:
+        """The term is over: drops what waits, closes every connection, and no response becomes an event any more."""
+
+
+class EventSink(Protocol):
+    def put(self, event: Any) -> None:
+        """Queues an event, from any thread. Equal pending events that coalesce are queued once."""

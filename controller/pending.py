@@ -1,0 +1,93 @@
+"""A request that has already been sent, and the answer it will have.
+
+A `Pending` is what every port hands back. It is *already sent*: making one is the request, awaiting it only waits
+for the answer, so a coroutine can hold several and keep them all in flight. `await` yields the Pending itself to
+whoever drives the coroutine, and only while it is unanswered; the driver (an event thread that blocks, a scheduler
+of virtual time) resumes the coroutine once it is done. This module knows no thread and no event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+Task = Coroutine["Pending[Any]", None, T]
+"""A coroutine over ports: what it yields are the Pendings that it waits for, and it is sent None."""
+
+
+class Pending(Generic[T]):
+    """One answer, given exactly once, as a value (`resolve`) or as an error (`fail`).
+
+    May be answered on one thread and awaited on another: list append and pop are atomic, which is all that the
+    callbacks rely on. Callbacks run on the thread that answers (or at once, when it is answered already); they
+    must not block and must not raise.
+    """
+
+    __slots__ = ("_answered", "_callbacks", "_error", "_value")
+
+    def __init__(self) -> None:
+        self._answered = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    @classmethod
+    def resolved(cls, value: T) -> Pending[T]:
+        """A Pending that is answered already."""
+        pending: Pending[T] = cls()
+        pending.resolve(value)
+        return pending
+
+    @classmethod
+    def failed(cls, error: BaseException) -> Pending[T]:
+        pending: Pending[T] = cls()
+        pending.fail(error)
+        return pending
+
+    @property
+    def done(self) -> bool:
+        return self._answered
+
+    def resolve(self, value: T) -> None:
+        self._answer(value, None)
+
+    def fail(self, error: BaseException) -> None:
+        self._answer(None, error)
+
+    def _answer(self, value: T | None, error: BaseException | None) -> None:
+        if self._answered:
+            raise RuntimeError(
+                f"answered twice: first {self._error or self._value!r}, then {error or value!r}"
+            )
+        self._value, self._error = value, error
+        self._answered = True
+        self._run_callbacks()
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, when the answer is there (at once if it is already)."""
+        self._callbacks.append(callback)
+        if self._answered:
+            self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:  # the other thread took the last one
+                return
+            callback()
+
+    def result(self) -> T:
+        """The answer. Raises the error it was answered with; RuntimeError while there is none."""
+        if not self._answered:
+            raise RuntimeError("not answered yet")
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def __await__(self) -> Generator[Pending[Any], None, T]:
+        if not self._answered:
+            yield self
+        return self.result()

@@ -1,0 +1,260 @@
+"""What happened, to whom, when, in which epoch: the typed events that both hosts write.
+
+The controller, the brokers and the scenario runner emit these through a `Trace`; invariants, timelines and reports
+are computed from them alone. An event is a value without its time and place: the trace that takes it adds `at_ms`
+(milliseconds since the trace began, one clock for a whole cluster) and the node that emitted it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """The ephemeral /brokers/ids/N was created; its czxid is the broker's epoch."""
+
+    broker: int
+    broker_epoch: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerElected:
+    controller_epoch: int
+    epoch_zk_version: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerResigned:
+    """A term's end, with the reason in words. `controller_epoch` is that of the term that ended."""
+
+    controller_epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverPhase:
+    """One phase of a new controller's failover, in the order in which they ran."""
+
+    controller_epoch: int
+    phase: str
+    duration_ms: float
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverCompleted:
+    controller_epoch: int
+    duration_ms: float
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersChanged:
+    """What a controller made of a look at /brokers/ids. Bounced ones are in neither of the others."""
+
+    controller_epoch: int
+    added: tuple[int, ...]
+    dead: tuple[int, ...]
+    bounced: tuple[int, ...]
+    live: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStateWritten:
+    """A partition state znode was written by a controller and acknowledged.
+
+    `why`: "initial", "offline", "controlled shutdown", "reassigned", "preferred" (an election), "replica offline"
+    (ISR shrunk by the controller, or the leader taken away), "alter isr" (asked for by the leader).
+    `live`: the brokers that the decision took for eligible; `previous_isr`: what it chose from.
+    """
+
+    controller_epoch: int
+    topic: str
+    partition: int
+    why: str
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    zk_version: int
+    assignment: tuple[int, ...]
+    previous_isr: tuple[int, ...]
+    live: tuple[int, ...]
+    unclean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMoved:
+    """A partition's or replica's state machine moved (`replica` -1: the partition's own machine)."""
+
+    controller_epoch: int
+    topic: str
+    partition: int
+    replica: int
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSent:
+    """A control request was put in the queue to a broker."""
+
+    controller_epoch: int
+    to_broker: int
+    to_broker_epoch: int
+    api: str
+    sequence: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    controller_epoch: int
+    to_broker: int
+    api: str
+    sequence: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """A broker refused a control request: stale controller epoch, stale broker epoch."""
+
+    api: str
+    controller_epoch: int
+    error_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRoleApplied:
+    """A broker became leader or follower of a partition, as LeaderAndIsr told it."""
+
+    controller_epoch: int
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataApplied:
+    """A broker took in an UpdateMetadata."""
+
+    controller_epoch: int
+    live: tuple[int, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Anything a reader of the log wants to know that no analysis needs: a level (debug, info, warning, error) and
+    a sentence."""
+
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """The scenario runner took a step; `text` is the step as a person would say it."""
+
+    index: int
+    step: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    index: int
+    step: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultInjected:
+    """A nemesis acted. `fault`: kill, stop, pause, resume, restart, cut, heal, expire; `target` a node or link."""
+
+    fault: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class EphemeralSeen:
+    """An observer outside the cluster saw /brokers/ids/N or /controller come (`present`) or go. `node` is the
+    broker that it speaks of."""
+
+    path: str
+    node: int
+    present: bool
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSeen:
+    """A client's answer to a metadata request: how many partitions it expects, how many have a leader that is
+    among the brokers of the same answer, who is said to be controller (-1: nobody), which brokers are listed."""
+
+    partitions_expected: int
+    partitions_led: int
+    controller: int
+    brokers: tuple[int, ...]
+    error: str
+
+
+TraceEvent: TypeAlias = (
+    SessionStarted
+    | SessionEnded
+    | BrokerRegistered
+    | ControllerElected
+    | ControllerResigned
+    | FailoverPhase
+    | FailoverCompleted
+    | BrokersChanged
+    | PartitionStateWritten
+    | PartitionMoved
+    | RequestSent
+    | RequestAnswered
+    | RequestRefused
+    | ReplicaRoleApplied
+    | MetadataApplied
+    | Noted
+    | StepStarted
+    | StepEnded
+    | FaultInjected
+    | EphemeralSeen
+    | MetadataSeen
+)
+
+
+class Trace(Protocol):
+    """Where events go. `enabled` is asked before events are made in bulk (one a partition)."""
+
+    @property
+    def enabled(self) -> bool: ...
+
+    def emit(self, event: TraceEvent) -> None: ...
+
+
+class NullTrace:
+    """Takes everything, keeps nothing."""
+
+    enabled = False
+
+    def emit(self, event: TraceEvent) -> None:
+        pass

@@ -1,0 +1,91 @@
+"""What one client connection to ZooKeeper offers, whatever stands behind it.
+
+Two things do: the kazoo connection to a real server, and a client of the in-memory model. Everything that is a rule
+(standing watches, the fence, the lease, what is tried again) is written once above this, in `client.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from controller.pending import Pending
+from controller.zookeeper.operations import (
+    Columns,
+    Listing,
+    Reading,
+    SessionState,
+    WatchEvent,
+    Write,
+    WriteResult,
+)
+
+
+class ConnectionListener(Protocol):
+    """Told of a connection's life. Called on whatever thread the connection has: must not block, must not wait for
+    a request (Kafka's KAFKA-6879), must not raise."""
+
+    def session_state(self, state: SessionState) -> None: ...
+
+    def watch_fired(self, event: WatchEvent) -> None: ...
+
+
+class Connection(Protocol):
+    """One session at a time; requests are carried out in the order they were made, and so answered.
+
+    A read answers `ConnectionLost`, a write `UnknownOutcome`, when the connection breaks under it; both answer
+    `SessionGone` when made, or still waiting, as the session ends. A request made while not connected waits for the
+    *same* session's reconnection, and never goes out in a later session.
+    """
+
+    session_timeout_ms: int
+    """As negotiated with the server, once connected."""
+
+    def listen(self, listener: ConnectionListener) -> None:
+        """Sets the one listener. Before `start`."""
+
+    def start(self) -> Pending[int]:
+        """Begins to connect, and goes on for as long as it takes. Answered with the first session's id."""
+
+    def close(self) -> Pending[None]:
+        """Ends the session (ephemerals go at once) and answers everything pending with SessionGone. No session is
+        made after (KAFKA-8121)."""
+
+    def session(self) -> int:
+        """The id of the session that requests now belong to; 0 while there is none."""
+
+    def acknowledged_sent_ms(self) -> float:
+        """When the latest request or ping of this session that has been *answered* was *sent* (`Clock.now_ms`);
+        minus infinity while none was."""
+
+    def last_zxid(self) -> int:
+        """The highest zxid seen in a reply; 0 at first."""
+
+    def read(self, paths: Sequence[str]) -> Pending[Reading]:
+        """One multi-read of data and stats. At most `BATCH` paths."""
+
+    def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
+        """As `read`, for znodes that hold JSON, without an object a row."""
+
+    def children(self, paths: Sequence[str]) -> Pending[Listing]:
+        """One multi-read of children. At most `BATCH` paths."""
+
+    def multi(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+        """All or nothing. Fails with MultiFailed(index, error)."""
+
+    def set_watches(
+        self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]
+    ) -> Pending[None]:
+        """Arms one-shot watches in one request. What has changed after `since_zxid` (data: the node gone, or its
+        mzxid later; exists: the node there; children: the node gone, or its pzxid later) fires at once instead."""
+
+    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
+        """Arms one-shot watches as of now, for nodes whether or not they exist. A children watch on a node that is
+        not there is not armed. Several requests, pipelined in order with the rest."""
+
+    def sync(self, path: str) -> Pending[None]:
+        """Answered when the server has caught up with the leader."""
+
+
+BATCH = 500
+"""Operations a request: where the gain from batching has levelled off, far below jute.maxbuffer."""

@@ -1,0 +1,143 @@
+"""The values that go to ZooKeeper and come back: operations, stats, rows, watch events, session states."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+ANY_VERSION = -1
+"""Named where a write or check means "whatever the version is"; the version is never left out by default."""
+
+PERM_READ, PERM_WRITE, PERM_CREATE, PERM_DELETE, PERM_ADMIN, PERM_ALL = 1, 2, 4, 8, 16, 31
+
+
+@dataclass(frozen=True, slots=True)
+class ACL:
+    permissions: int
+    scheme: str
+    id: str
+
+
+OPEN_ACL: tuple[ACL, ...] = (ACL(PERM_ALL, "world", "anyone"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Creates a znode. `data` None and b"" are different to ZooKeeper, and both are kept. The result is the path
+    as created (with its sequence number, if `sequential`). `acl` None means the connection's default ACL."""
+
+    path: str
+    data: bytes | None
+    ephemeral: bool = False
+    sequential: bool = False
+    acl: tuple[ACL, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """The result is the new Stat."""
+
+    path: str
+    data: bytes | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The result is None."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Holds if the znode exists at `version`. The result is None."""
+
+    path: str
+    version: int
+
+
+Write: TypeAlias = Create | SetData | Delete | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    czxid: int
+    mzxid: int
+    ctime_ms: int
+    mtime_ms: int
+    version: int
+    cversion: int
+    aversion: int
+    ephemeral_owner: int
+    data_length: int
+    num_children: int
+    pzxid: int
+
+
+WriteResult: TypeAlias = "str | Stat | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One znode as read."""
+
+    path: str
+    data: bytes | None
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The reply to one read: a row (None where there is no node) for each path asked for, in order, all as of
+    `zxid` or later."""
+
+    rows: tuple[Row | None, ...]
+    zxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The reply to one listing: the children's names, sorted (None where there is no node), for each path."""
+
+    children: tuple[tuple[str, ...] | None, ...]
+    zxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Many znodes holding JSON, with no object made for each: `json` is one JSON array with an element for each
+    path in order (`null` where there is no node or it holds nothing), `versions` their versions (-1 where there is
+    no node)."""
+
+    json: bytes
+    versions: npt.NDArray[np.int32]
+    zxid: int
+
+
+class WatchKind(enum.Enum):
+    CREATED = "created"
+    DELETED = "deleted"
+    DATA = "data changed"
+    CHILDREN = "children changed"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    kind: WatchKind
+    path: str
+
+
+class SessionState(enum.Enum):
+    """What a connection says of itself. CONNECTED comes with each connection made, of a new session or the same:
+    compare `session()`; a session that has ended is told as EXPIRED before the CONNECTED of the next one."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    EXPIRED = "expired"
+    CLOSED = "closed"
