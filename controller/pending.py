@@ -58,9 +58,7 @@ class Pending(Generic[T]):
 
     def _answer(self, value: T | None, error: BaseException | None) -> None:
         if self._answered:
-            raise RuntimeError(
-                f"answered twice: first {self._error or self._value!r}, then {error or value!r}"
-            )
+            raise RuntimeError(f"answered twice: first {self._error or self._value!r}, then {error or value!r}")
         self._value, self._error = value, error
         self._answered = True
         self._run_callbacks()

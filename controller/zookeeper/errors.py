@@ -57,7 +57,8 @@ class ControllerMoved(ZooKeeperError):
 
     def __init__(self, epoch: int, epoch_zk_version: int) -> None:
         super().__init__(
-            f"controller epoch {epoch} is over: /controller_epoch has left version {epoch_zk_version}; nothing was written"
+            f"controller epoch {epoch} is over: /controller_epoch has left version {epoch_zk_version};"
+            " nothing was written"
         )
         self.epoch = epoch
 

@@ -1,0 +1,45 @@
+"""The command line: one file a command, imported only when that command is asked for.
+
+Each command's module has `HELP`, `configure(parser)` and `run(arguments) -> int` (the exit status).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("zookeeper", "broker", "cluster", "state", "chaos", "simulate", "bench")
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """Input that a command can't accept; the message names it and says what was expected."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="camerlengo", description="Kafka's ZooKeeper control plane: run it, break it, simulate it."
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    for name in COMMANDS:
+        # Help for all needs every module; a command needs its own only.
+        module = importlib.import_module(f"controller.cli.{name}") if wanted in (None, name) else None
+        command = commands.add_parser(name, help=module.HELP if module else None)
+        if module is not None:
+            module.configure(command)
+    arguments = parser.parse_args(words)
+    module = importlib.import_module(f"controller.cli.{arguments.command}")
+    try:
+        status: int = module.run(arguments)
+    except UsageError as error:
+        print(f"camerlengo {arguments.command}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
