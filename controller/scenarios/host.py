@@ -1,0 +1,161 @@
+"""What a host must be able to do for a scenario to run on it.
+
+Two do: real processes with a real ZooKeeper (`controller.chaos`), and the simulator. The runner, the conditions and
+the checkers know only this. Every coroutine is driven by the host's own driver (`Task`): a host on real processes
+may simply block inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from controller.clock import Clock
+from controller.pending import Task
+from controller.trace import MetadataSeen, TraceEvent
+from controller.trace_records import TraceRecord
+
+ZOOKEEPER = 0
+"""The far end of a link to ZooKeeper; brokers count from 1 in scenarios."""
+
+
+class HostFailure(Exception):
+    """The host could not carry out a step (a process that did not start, a topic that was refused): the run could
+    not be made, which is another thing than an invariant that did not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed link: what `source` (a broker) opens and sends to `target` (a broker, or ZOOKEEPER), with the
+    replies on it."""
+
+    source: int
+    target: int
+
+    def __str__(self) -> str:
+        return f"{self.source}->{'zookeeper' if self.target == ZOOKEEPER else self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    name: str
+    partitions: int
+    replication_factor: int
+    config: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """The cluster a scenario runs on: brokers 1..`brokers`, `racks` dealt out in turn where given, `settings` as
+    server.properties has them."""
+
+    brokers: int
+    zookeeper_servers: int
+    session_timeout_ms: int
+    racks: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def nodes(self) -> range:
+        return range(1, self.brokers + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`metadata_interval_ms`: how long a client waits between an answer and its next metadata request."""
+
+    metadata_interval_ms: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What can be seen from outside at this moment, without asking anybody: the observer's standing look at
+    ZooKeeper and the client's latest answer.
+
+    `registered`: broker id to the session that owns /brokers/ids/N; `controller`: whom /controller names, -1 nobody;
+    `metadata`: the latest answer and when it came.
+    """
+
+    registered: Mapping[int, int]
+    controller: int
+    metadata: MetadataSeen | None
+    metadata_at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition as ZooKeeper, or as one broker's metadata, shows it. `assignment` in its order; `isr` in its
+    own order from ZooKeeper; what a view does not tell is -1 or empty."""
+
+    leader: int
+    isr: tuple[int, ...]
+    assignment: tuple[int, ...]
+    leader_epoch: int = -1
+    controller_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster when it was quiet: ZooKeeper's partitions, who is registered, the controller and its epoch, and
+    what each live broker answers to a metadata request."""
+
+    partitions: Mapping[tuple[str, int], PartitionView]
+    registered: tuple[int, ...]
+    controller: int
+    controller_epoch: int
+    metadata: Mapping[int, Mapping[tuple[str, int], PartitionView]] = field(default_factory=dict)
+
+
+class ScenarioHost(Protocol):
+    name: str
+    """"real" or "simulated"."""
+    seed: int | None
+    clock: Clock
+    """Its zero is the scenario's start."""
+
+    def take(self, event: TraceEvent) -> None:
+        """Adds the runner's own event to the trace, as of now, from node OBSERVER."""
+
+    def boot(self, cluster: ClusterSpec, workload: Workload) -> Task[None]:
+        """ZooKeeper up, the observer watching, the client ready (it begins to ask, for the topics created so far,
+        when the first topics are). No broker yet."""
+
+    def start(self, node: int) -> Task[None]:
+        """Starts a broker that is not running. Returns when its process runs, not when it is registered."""
+
+    def kill(self, node: int) -> Task[None]:
+        """SIGKILL: nothing is said to anybody."""
+
+    def stop(self, node: int) -> Task[None]:
+        """SIGTERM, a controlled shutdown. Returns when the process is gone."""
+
+    def pause(self, node: int) -> Task[None]: ...
+
+    def resume(self, node: int) -> Task[None]: ...
+
+    def cut(self, link: Link) -> Task[None]: ...
+
+    def heal(self, link: Link) -> Task[None]: ...
+
+    def expire(self, node: int) -> Task[None]:
+        """Ends the ZooKeeper session of a healthy broker, at the server."""
+
+    def create_topics(self, topics: Sequence[TopicSpec]) -> Task[None]:
+        """Asks the cluster as a client would. HostFailure with the cluster's error if one was refused."""
+
+    def running(self) -> tuple[int, ...]:
+        """The brokers whose processes run (paused ones too), in order."""
+
+    def observe(self) -> Observation: ...
+
+    def leaders(self) -> Task[Mapping[tuple[str, int], PartitionView]]:
+        """Every partition's state, read from ZooKeeper now."""
+
+    def snapshot(self) -> Task[Snapshot]: ...
+
+    def shut_down(self) -> Task[None]:
+        """Ends everything that the host started. Safe after a failure at any point."""
+
+    def records(self) -> Sequence[TraceRecord]:
+        """All that was traced, by every node, ordered by time. Complete after `shut_down`."""
