@@ -50,6 +50,11 @@ class Pending(Generic[T]):
     def done(self) -> bool:
         return self._answered
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error it was answered with; None when it was answered with a value, or is not answered yet."""
+        return self._error
+
     def resolve(self, value: T) -> None:
         self._answer(value, None)
 

@@ -1,0 +1,314 @@
+"""What the controller and the broker ask of ZooKeeper: the rules that hold over any connection, written once.
+
+Standing watches without a gap, reads that are made again, the lease, and the fence: every write made as controller
+takes a `Leadership` and carries a check of /controller_epoch. There is no plain write here; a broker's own few are in
+`broker_writes.py`. Knows no thread, no time but the clock port, and not what stands behind the connection. The
+listener's part runs on the connection's threads and only arms watches and puts events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+from controller.clock import Clock
+from controller.pending import Pending
+from controller.zookeeper.connection import BATCH, Connection
+from controller.zookeeper.drive import drive
+from controller.zookeeper.errors import (
+    BadVersion,
+    ConnectionLost,
+    ControllerMoved,
+    LeaseExpired,
+    MultiFailed,
+    NoNode,
+    SessionGone,
+    ZooKeeperError,
+)
+from controller.zookeeper.leadership import Leadership
+from controller.zookeeper.operations import (
+    Check,
+    Columns,
+    Create,
+    Listing,
+    Reading,
+    SessionState,
+    SetData,
+    WatchEvent,
+    Write,
+    WriteResult,
+)
+from controller.zookeeper.paths import CONTROLLER_EPOCH
+from controller.zookeeper.retry import Retrier
+from controller.zookeeper.row_writes import (
+    RowsWritten,
+    RowWriter,
+    judge_create,
+    judge_set,
+    parents_among,
+    refuse_sequential,
+    refuse_unversioned,
+)
+from controller.zookeeper.watches import EventSink, StandingWatches
+
+T = TypeVar("T")
+
+READS_IN_FLIGHT = 8
+"""Read batches sent ahead of the answers; more gain nothing."""
+LEASE_FRACTION = 2.0 / 3.0
+"""Of the session timeout. The server ends a session no sooner than a whole timeout after it got the last message, and
+that was after it was sent: a third is left for a pause between the check and the write."""
+FORMER_SESSIONS = 100
+
+
+class ConnectionView(Protocol):
+    """The connection as others may see it: to look at, not to write through."""
+
+    session_timeout_ms: int
+
+    def session(self) -> int: ...
+
+    def acknowledged_sent_ms(self) -> float: ...
+
+    def last_zxid(self) -> int: ...
+
+
+class ZooKeeperClient:
+    """One a node, shared by its controller and its broker.
+
+    `session_event(state, session)` gives the event to queue on a change of the session's state (None: none); with
+    EXPIRED and CLOSED comes the id of the session that ended. Sets itself as the connection's listener.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        clock: Clock,
+        events: EventSink,
+        *,
+        session_event: Callable[[SessionState, int], Any | None] = lambda _state, _session: None,
+        seed: int = 0,
+    ) -> None:
+        self._connection = connection
+        self.clock = clock
+        self._events = events
+        self._session_event = session_event
+        self._retrier = Retrier(clock, seed)
+        self._watches = StandingWatches(connection, events)
+        self._session = 0
+        self._former_sessions: deque[int] = deque(maxlen=FORMER_SESSIONS)
+        connection.listen(self)
+
+    @property
+    def connection(self) -> ConnectionView:
+        return self._connection
+
+    def start(self) -> Pending[int]:
+        """Begins to connect, and goes on for as long as it takes. Answered with the first session's id."""
+        return self._connection.start()
+
+    def close(self) -> Pending[None]:
+        """Ends the session: its ephemerals go at once, what is pending fails with SessionGone."""
+        return self._connection.close()
+
+    # -- the session and the lease
+
+    def session(self) -> int:
+        """The session that requests now belong to; 0 while there is none."""
+        return self._connection.session()
+
+    def former_sessions(self) -> tuple[int, ...]:
+        """Sessions that this client had before the present one, oldest first (the latest `FORMER_SESSIONS`)."""
+        return tuple(self._former_sessions)
+
+    def lease_until_ms(self) -> float:
+        """Until when this client may act as controller, by what has been acknowledged: two thirds of the session
+        timeout from when that was sent. Minus infinity with no session."""
+        if not self._connection.session():
+            return float("-inf")
+        return self._connection.acknowledged_sent_ms() + LEASE_FRACTION * self._connection.session_timeout_ms
+
+    # -- reads
+
+    def read(self, paths: Sequence[str]) -> Pending[Reading]:
+        """Any number of paths, in batches. Made again over a broken connection; SessionGone once the session in which
+        it was asked has ended. The zxid is the oldest batch's."""
+        return drive(self._read(paths))
+
+    async def _read(self, paths: Sequence[str]) -> Reading:
+        batches = await self._batches(self._connection.read, paths)
+        if len(batches) == 1:
+            return batches[0]
+        rows = tuple(chain.from_iterable(batch.rows for batch in batches))
+        return Reading(rows, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
+
+    def children(self, paths: Sequence[str]) -> Pending[Listing]:
+        """As `read`, for the children's names."""
+        return drive(self._list(paths))
+
+    async def _list(self, paths: Sequence[str]) -> Listing:
+        batches = await self._batches(self._connection.children, paths)
+        if len(batches) == 1:
+            return batches[0]
+        children = tuple(chain.from_iterable(batch.children for batch in batches))
+        return Listing(children, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
+
+    def read_columns(self, paths: Sequence[str]) -> Pending[list[Columns]]:
+        """As `read`, without an object a row: one Columns for each `BATCH` paths, in order."""
+        return drive(self._batches(self._connection.read_columns, paths))
+
+    def sync(self, path: str) -> Pending[None]:
+        """Answered when the server has caught up with the leader. Safe to make again, so it is."""
+        return drive(self._again(lambda: self._connection.sync(path)))
+
+    async def _batches(self, request: Callable[[Sequence[str]], Pending[T]], paths: Sequence[str]) -> list[T]:
+        """One request for each `BATCH` paths, `READS_IN_FLIGHT` of them at a time."""
+        answers: list[T] = []
+        in_flight: deque[Pending[T]] = deque()
+        for start in range(0, len(paths), BATCH):
+            if len(in_flight) == READS_IN_FLIGHT:
+                answers.append(await in_flight.popleft())
+            batch = paths[start : start + BATCH]
+            in_flight.append(drive(self._again(lambda batch=batch: request(batch))))  # type: ignore[misc]
+        while in_flight:
+            answers.append(await in_flight.popleft())
+        return answers
+
+    async def _again(self, request: Callable[[], Pending[T]]) -> T:
+        """Makes a request that is safe to repeat, again over ConnectionLost, in this session only."""
+        session = self._connection.session()
+        try:
+            return await request()
+        except ConnectionLost:
+            pass  # made again below, outside the handler: a host may throw at any await, and an except must not wait
+
+        async def attempt() -> T:
+            if self._connection.session() != session:
+                raise SessionGone(session)
+            return await request()
+
+        return await self._retrier.call(attempt, over=(ConnectionLost,))
+
+    # -- watches
+
+    def watch_node(self, path: str, event: Any) -> Pending[None]:
+        """From now on `event` is put whenever the znode is created, changed or deleted, and on every CONNECTED.
+        Answered when armed. Stands over reconnections and sessions until `unwatch`."""
+        self._watches.add_node(path, event)
+        return drive(self._again(lambda: self._watches.arm([path], [])))
+
+    def watch_children(self, path: str, event: Any) -> Pending[None]:
+        """From now on `event` is put whenever a child comes or goes, and on every CONNECTED. The parent must exist: as
+        in ZooKeeper, nothing is armed on one that does not, until the next CONNECTED."""
+        self._watches.add_children(path, event)
+        return drive(self._again(lambda: self._watches.arm([], [path])))
+
+    def watch_many(self, paths: Sequence[str], event_of: Callable[[str], Any], since_zxid: int) -> Pending[None]:
+        """Watches existing znodes in bulk: `event_of(path)` is put whenever one changes or goes. What changed after
+        `since_zxid` (that of the first read, taken before it) fires at once, and so does, after a reconnection, what
+        changed meanwhile."""
+        self._watches.add_many(paths, event_of)
+        return drive(self._watch_many(tuple(paths), since_zxid))
+
+    async def _watch_many(self, paths: Sequence[str], since_zxid: int) -> None:
+        # Made again with the zxid it was given: what a reconnection arms by itself starts at the break, which is later.
+        armed = [
+            drive(self._again(lambda request=request: self._watches.arm_chunk(since_zxid, request)))  # type: ignore[misc]
+            for request in self._watches.requests(paths)
+        ]
+        for request in armed:
+            await request
+
+    def unwatch(self, paths: Sequence[str]) -> None:
+        """No event is put for these paths any more, of either kind."""
+        self._watches.remove(paths)
+
+    def watched(self) -> frozenset[tuple[str, str]]:
+        """All that stands: ("node" or "children", path)."""
+        return self._watches.table()
+
+    # -- the controller's writes
+
+    def seize(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+        """The election's multi, the only write of a controller's that no leadership fences. Never made again: the
+        caller handles MultiFailed and UnknownOutcome (S08)."""
+        return self._connection.multi(operations)
+
+    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+        """All of `operations` or none, and none unless `leadership` still holds.
+
+        SessionGone or LeaseExpired: nothing was sent. ControllerMoved: nothing was applied and the term is over.
+        MultiFailed: nothing was applied; its index is one of `operations`. UnknownOutcome: ask before doing anything.
+        """
+        void = self._void(leadership)
+        if void is not None:
+            return Pending.failed(void)
+        return drive(self._fenced(leadership, self._connection.multi(self._with_fence(leadership, operations))))
+
+    def _void(self, leadership: Leadership) -> ZooKeeperError | None:
+        if self._connection.session() != leadership.session:
+            return SessionGone(leadership.session)
+        now_ms, until_ms = self.clock.now_ms(), self.lease_until_ms()
+        if now_ms >= until_ms:
+            return LeaseExpired(
+                f"controller epoch {leadership.epoch}: the lease ran out {now_ms - until_ms:.0f} ms ago;"
+                " nothing was sent"
+            )
+        return None
+
+    def _with_fence(self, leadership: Leadership, operations: Sequence[Write]) -> Sequence[Write]:
+        return (Check(CONTROLLER_EPOCH, leadership.epoch_zk_version), *operations)
+
+    async def _fenced(self, leadership: Leadership, sent: Pending[tuple[WriteResult, ...]]) -> tuple[WriteResult, ...]:
+        try:
+            results = await sent
+        except MultiFailed as failed:
+            if failed.index == 0 and isinstance(failed.error, BadVersion | NoNode):
+                raise ControllerMoved(leadership.epoch, leadership.epoch_zk_version) from failed
+            raise MultiFailed(failed.index - 1, failed.error) from failed
+        return results[1:]
+
+    async def commit_rows(self, leadership: Leadership, rows: Sequence[SetData]) -> RowsWritten:
+        """Sets many znodes, each at the version it was read at, in fenced batches with several in flight. Rows that
+        moved are handed back, the others written. Raises as `commit` does, and ValueError for a row of any version."""
+        refuse_unversioned(rows)
+        return await RowWriter(
+            rows, judge_set, lambda batch: self.commit(leadership, batch), self.sync, self.read
+        ).write()
+
+    async def create_rows(self, leadership: Leadership, rows: Sequence[Create]) -> RowsWritten:
+        """Creates many znodes, as `commit_rows` sets them. Parents come before their children among the rows, and one
+        that is there already counts as written, with the version that it has; any other is handed back."""
+        refuse_sequential(rows)
+        judge = judge_create(parents_among(rows))
+        return await RowWriter(rows, judge, lambda batch: self.commit(leadership, batch), self.sync, self.read).write()
+
+    # -- the connection's listener
+
+    def session_state(self, state: SessionState) -> None:
+        """Called by the connection, on its thread."""
+        ended = self._session
+        if state is SessionState.CONNECTED:
+            same_session = self._connection.session() == self._session
+            self._session = self._connection.session()
+            self._put_session_event(state, self._session)
+            self._watches.connected(same_session)
+            return
+        if state is SessionState.SUSPENDED:
+            self._watches.connection_broke()
+        elif ended:
+            self._watches.connection_broke()
+            self._former_sessions.append(ended)
+            self._session = 0
+        self._put_session_event(state, ended)
+
+    def watch_fired(self, event: WatchEvent) -> None:
+        """Called by the connection, on its thread."""
+        self._watches.fired(event)
+
+    def _put_session_event(self, state: SessionState, session: int) -> None:
+        event = self._session_event(state, session)
+        if event is not None:
+            self._events.put(event)

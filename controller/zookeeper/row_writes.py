@@ -1,0 +1,177 @@
+"""Many fenced writes of rows that may have moved: batches in flight, and what is done when one fails.
+
+A batch is all or nothing. One that fails is read again once: rows that moved are handed back with what is there now,
+the rest is written again in one request (splitting at each failing row would be quadratic in them). After an unknown
+outcome a row counts as written only if it holds exactly what this write would have left. Decides nothing about
+leadership: the `send` it is given adds the fence, and that fence's errors pass through.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.pending import Pending
+from controller.zookeeper.connection import BATCH
+from controller.zookeeper.errors import MultiFailed, UnknownOutcome
+from controller.zookeeper.operations import ANY_VERSION, Create, Reading, Row, SetData, Stat, WriteResult
+
+ROWS_A_BATCH = BATCH - 1
+"""One operation of each request is the fence."""
+BATCHES_IN_FLIGHT = 4
+UNKNOWN_OUTCOMES = 10
+"""After so many for one batch its UnknownOutcome is raised: a request that breaks each connection it is sent on would
+otherwise be sent for ever."""
+
+W = TypeVar("W", bound=Create | SetData)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWritten:
+    """`versions`: int32, aligned with the rows asked for: the znode's version now, -1 where it was not written.
+    `moved`: (index, what is there now, None for nothing) for each row that was not written, by index."""
+
+    versions: npt.NDArray[np.int32]
+    moved: tuple[tuple[int, Row | None], ...]
+
+
+class Verdict(enum.Enum):
+    AGAIN = "write it again"
+    MOVED = "hand it back"
+
+
+Judge = Callable[[W, "Row | None", bool], "int | Verdict"]
+"""(row, what a second look found, whether an earlier outcome is unknown) -> the version it has, or what to do."""
+
+
+def judge_set(row: SetData, found: Row | None, uncertain: bool) -> int | Verdict:
+    """Unchanged: again. Exactly one version on, with these bytes, and this write may have been applied: written."""
+    if found is None:
+        return Verdict.MOVED
+    if found.stat.version == row.version:
+        return Verdict.AGAIN
+    if uncertain and found.stat.version == row.version + 1 and found.data == row.data:
+        return found.stat.version
+    return Verdict.MOVED
+
+
+def judge_create(parents: frozenset[str]) -> Judge[Create]:
+    """A znode that others among the rows need as their parent counts as written when it is there already."""
+
+    def judge(row: Create, found: Row | None, uncertain: bool) -> int | Verdict:
+        if found is None:
+            return Verdict.AGAIN
+        ours = uncertain and found.stat.version == 0 and found.data == row.data
+        return found.stat.version if ours or row.path in parents else Verdict.MOVED
+
+    return judge
+
+
+def parents_among(rows: Sequence[Create]) -> frozenset[str]:
+    above = {row.path.rpartition("/")[0] for row in rows}
+    return frozenset(row.path for row in rows if row.path in above)
+
+
+def refuse_unversioned(rows: Sequence[SetData]) -> None:
+    """ValueError for a row without a version: nothing could tell whether it moved."""
+    for row in rows:
+        if row.version == ANY_VERSION:
+            raise ValueError(f"{row.path}: rows are written at the version they were read at")
+
+
+def refuse_sequential(rows: Sequence[Create]) -> None:
+    """ValueError for a sequential row: after an unknown outcome nobody could say which node is its own."""
+    for row in rows:
+        if row.sequential:
+            raise ValueError(f"{row.path}: rows have their own names, a sequence has none to look for")
+
+
+class RowWriter(Generic[W]):
+    """One use: `write` the rows it was made for."""
+
+    def __init__(
+        self,
+        rows: Sequence[W],
+        judge: Judge[W],
+        send: Callable[[Sequence[W]], Pending[tuple[WriteResult, ...]]],
+        sync: Callable[[str], Pending[None]],
+        read: Callable[[Sequence[str]], Pending[Reading]],
+    ) -> None:
+        self._rows = rows
+        self._judge = judge
+        self._send = send
+        self._sync = sync
+        self._read = read
+        self._versions = np.full(len(rows), -1, dtype=np.int32)
+        self._moved: list[tuple[int, Row | None]] = []
+
+    async def write(self) -> RowsWritten:
+        """Raises what the fence raises; MultiFailed, with the index among the rows, for what a second look does not
+        explain; UnknownOutcome after `UNKNOWN_OUTCOMES` of one batch."""
+        in_flight: deque[tuple[list[int], Pending[tuple[WriteResult, ...]]]] = deque()
+        for start in range(0, len(self._rows), ROWS_A_BATCH):
+            if len(in_flight) == BATCHES_IN_FLIGHT:
+                await self._settle(*in_flight.popleft())
+            indices = list(range(start, min(start + ROWS_A_BATCH, len(self._rows))))
+            in_flight.append((indices, self._send_rows(indices)))
+        while in_flight:
+            await self._settle(*in_flight.popleft())
+        return RowsWritten(self._versions, tuple(sorted(self._moved, key=lambda moved: moved[0])))
+
+    def _send_rows(self, indices: Sequence[int]) -> Pending[tuple[WriteResult, ...]]:
+        return self._send([self._rows[index] for index in indices])
+
+    async def _settle(self, indices: list[int], sent: Pending[tuple[WriteResult, ...]]) -> None:
+        """Sees one batch through. Batches before it are settled, so that a parent they hold is there or handed back."""
+        unknown_outcomes, fruitless = 0, False
+        while True:
+            failure: MultiFailed | UnknownOutcome
+            try:
+                results = await sent
+            except UnknownOutcome as error:
+                unknown_outcomes += 1
+                if unknown_outcomes == UNKNOWN_OUTCOMES:
+                    raise
+                failure = error
+            except MultiFailed as error:
+                failure = error
+            else:
+                self._record(indices, results)
+                return
+            if unknown_outcomes:
+                # A server that lags may not show yet what was applied.
+                await self._sync(self._rows[indices[0]].path)
+            left = await self._look_again(indices, uncertain=unknown_outcomes > 0)
+            if isinstance(failure, MultiFailed) and len(left) == len(indices):
+                # A batch sent before its parents' batch was mended fails once for nothing of its own; not twice.
+                if fruitless:
+                    raise MultiFailed(indices[failure.index], failure.error)
+                fruitless = True
+            if not left:
+                return
+            indices, sent = left, self._send_rows(left)
+
+    def _record(self, indices: Sequence[int], results: Sequence[WriteResult]) -> None:
+        for index, result in zip(indices, results, strict=True):
+            self._versions[index] = result.version if isinstance(result, Stat) else 0
+
+    async def _look_again(self, indices: Sequence[int], uncertain: bool) -> list[int]:
+        """Reads the rows; those still to be written. The rest is recorded as written or moved."""
+        reading = await self._read([self._rows[index].path for index in indices])
+        left = []
+        for index, found in zip(indices, reading.rows, strict=True):
+            verdict = self._judge(self._rows[index], found, uncertain)
+            if verdict is Verdict.AGAIN:
+                left.append(index)
+            elif verdict is Verdict.MOVED:
+                self._moved.append((index, found))
+            else:
+                assert isinstance(verdict, int)
+                self._versions[index] = verdict
+        return left
