@@ -43,6 +43,10 @@ class InvalidACL(PathError):
     pass
 
 
+class BadArguments(PathError):
+    """The server refuses the request for what it names: the root, or a znode of ZooKeeper's own, can't be deleted."""
+
+
 class MultiFailed(ZooKeeperError):
     """A multi in which nothing was applied, because the operation at `index` failed with `error`."""
 
