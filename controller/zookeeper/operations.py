@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -113,11 +114,19 @@ class Listing:
 class Columns:
     """Many znodes holding JSON, with no object made for each: `json` is one JSON array with an element for each
     path in order (`null` where there is no node or it holds nothing), `versions` their versions (-1 where there is
-    no node)."""
+    no node). `ends` says where in `json` each element ends, so that one that is no JSON costs only itself."""
 
     json: bytes
     versions: npt.NDArray[np.int32]
     zxid: int
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, datas: Sequence[bytes | None], versions: npt.NDArray[np.int32], zxid: int) -> Columns:
+        """From each znode's data (None where there is no node)."""
+        elements = [data or b"null" for data in datas]
+        lengths = np.fromiter(map(len, elements), dtype=np.int64, count=len(elements))
+        return cls(b"[" + b",".join(elements) + b"]", versions, zxid, np.cumsum(lengths + 1))
 
 
 class WatchKind(enum.Enum):

@@ -1,0 +1,134 @@
+"""Where a Kafka 2.8 cluster keeps what in ZooKeeper: every path is spelled here and nowhere else.
+
+Below a chroot the paths are the same: the connection adds the prefix. Knows no I/O and no codec.
+"""
+
+from __future__ import annotations
+
+import re
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+
+BROKERS = "/brokers"
+BROKER_IDS = "/brokers/ids"
+BROKER_TOPICS = "/brokers/topics"
+BROKER_SEQUENCE = "/brokers/seqid"
+
+CLUSTER = "/cluster"
+CLUSTER_ID = "/cluster/id"
+CONSUMERS = "/consumers"
+FEATURE = "/feature"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+ISR_CHANGE_NOTIFICATION = "/isr_change_notification"
+ISR_CHANGE_PREFIX = "isr_change_"
+LOG_DIR_EVENT_NOTIFICATION = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = "log_dir_event_"
+
+ADMIN = "/admin"
+DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
+
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE_PREFIX = "config_change_"
+CONFIG_TOPICS = "/config/topics"
+CONFIG_CLIENTS = "/config/clients"
+CONFIG_USERS = "/config/users"
+CONFIG_BROKERS = "/config/brokers"
+CONFIG_IPS = "/config/ips"
+CONFIG_BROKER_DEFAULT = "/config/brokers/<default>"
+
+PERSISTENT_PATHS: tuple[str, ...] = (
+    CONSUMERS,
+    BROKERS,
+    BROKER_IDS,
+    BROKER_TOPICS,
+    CONFIG,
+    CONFIG_CHANGES,
+    ADMIN,
+    DELETE_TOPICS,
+    BROKER_SEQUENCE,
+    ISR_CHANGE_NOTIFICATION,
+    PRODUCER_ID_BLOCK,
+    LOG_DIR_EVENT_NOTIFICATION,
+    CONFIG_TOPICS,
+    CONFIG_CLIENTS,
+    CONFIG_USERS,
+    CONFIG_BROKERS,
+    CONFIG_IPS,
+)
+"""What a 2.8 broker makes sure of at each start, parents first and in its order (a real cluster's czxids show it)."""
+
+_TOPIC = re.compile(r"/brokers/topics/([^/]+)(?:/.*)?")
+_PARTITION_STATE = re.compile(r"/brokers/topics/([^/]+)/partitions/([0-9]+)/state")
+_BROKER = re.compile(r"/brokers/ids/([0-9]+)")
+
+
+def broker(broker_id: int) -> str:
+    """A live broker's ephemeral registration."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    """A topic's znode: its id and the assignment of its partitions."""
+    return f"{BROKER_TOPICS}/{name}"
+
+
+def partitions(name: str) -> str:
+    """The parent of a topic's partition znodes; holds nothing."""
+    return f"{BROKER_TOPICS}/{name}/partitions"
+
+
+def partition(name: str, partition_id: int) -> str:
+    """The parent of a partition's state; holds nothing."""
+    return f"{BROKER_TOPICS}/{name}/partitions/{partition_id}"
+
+
+def partition_state(name: str, partition_id: int) -> str:
+    """A partition's leader, leader epoch and ISR."""
+    return f"{BROKER_TOPICS}/{name}/partitions/{partition_id}/state"
+
+
+def partition_states(name: str, partition_ids: list[int]) -> list[str]:
+    """As `partition_state`, for many partitions of one topic."""
+    head = f"{BROKER_TOPICS}/{name}/partitions/"
+    return [f"{head}{partition_id}/state" for partition_id in partition_ids]
+
+
+def config_topic(name: str) -> str:
+    return f"{CONFIG_TOPICS}/{name}"
+
+
+def config_broker(broker_id: int) -> str:
+    return f"{CONFIG_BROKERS}/{broker_id}"
+
+
+def delete_topic(name: str) -> str:
+    """The request to delete a topic; empty."""
+    return f"{DELETE_TOPICS}/{name}"
+
+
+def child(parent: str, name: str) -> str:
+    return f"/{name}" if parent == "/" else f"{parent}/{name}"
+
+
+def topic_of(path: str) -> str | None:
+    """The topic that a path under /brokers/topics belongs to (the topic's own znode or anything below); None for
+    any other path."""
+    match = _TOPIC.fullmatch(path)
+    return match[1] if match else None
+
+
+def partition_of(path: str) -> tuple[str, int] | None:
+    """(topic, partition) of a partition's state znode; None for any other path."""
+    match = _PARTITION_STATE.fullmatch(path)
+    return (match[1], int(match[2])) if match else None
+
+
+def broker_of(path: str) -> int | None:
+    """The broker id of a registration's path; None for any other path."""
+    match = _BROKER.fullmatch(path)
+    return int(match[1]) if match else None
