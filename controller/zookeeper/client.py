@@ -95,7 +95,7 @@ class ZooKeeperClient:
         self.clock = clock
         self._events = events
         self._session_event = session_event
-        self._retrier = Retrier(clock, seed)
+        self.retrier = Retrier(clock, seed)
         self._watches = StandingWatches(connection, events)
         self._session = 0
         self._former_sessions: deque[int] = deque(maxlen=FORMER_SESSIONS)
@@ -189,7 +189,7 @@ class ZooKeeperClient:
                 raise SessionGone(session)
             return await request()
 
-        return await self._retrier.call(attempt, over=(ConnectionLost,))
+        return await self.retrier.call(attempt, over=(ConnectionLost,))
 
     # -- watches
 

@@ -1,0 +1,229 @@
+"""The writes of a broker's own: the complete list of what is written to ZooKeeper without being controller.
+
+Its registration, the tree that a first start makes, the cluster's id, a generated broker id, a topic's creation and
+expansion. Each handles its own unknown outcomes. Nothing else in the project writes past the fence, and the
+controller's handlers are not given this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from controller.pending import Pending
+from controller.zookeeper import paths
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import ClusterId, decode_cluster_id, encode_cluster_id
+from controller.zookeeper.errors import BadVersion, MultiFailed, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Stat, Write, WriteResult
+from controller.zookeeper.retry import LONGEST_DELAY_MS
+
+T = TypeVar("T")
+
+RESERVED_BROKER_MAX_ID = 1000
+"""Kafka's reserved.broker.max.id: generated ids start above it."""
+OTHER_SESSION_TIMEOUTS = 1.5
+"""How long another session's registration is waited for, in session timeouts: its timeout (taken to be ours) and a
+tick, of which a server's shortest timeout has two."""
+HELD_LOOKS = 20
+"""Looks at another's registration in that time, at least."""
+REGISTRATION_ATTEMPTS = 200
+
+
+class BrokerIdInUse(ZooKeeperError):
+    """/brokers/ids/N stayed another session's for longer than that session could have outlived its broker."""
+
+    def __init__(self, broker_id: int, owner: int, waited_ms: float) -> None:
+        super().__init__(
+            f"broker id {broker_id} is in use: session 0x{owner:x} still holds {paths.broker(broker_id)}"
+            f" after {waited_ms:.0f} ms"
+        )
+        self.broker_id = broker_id
+        self.owner = owner
+
+
+class _Undecided(ZooKeeperError):
+    """Somebody else's change came between the look and the write, or the outcome is not known: look again. Its cause
+    says which, and is what is raised when looking again has been enough."""
+
+
+class _HeldByAnother(ZooKeeperError):
+    """The registration is another session's, which may still end."""
+
+
+class BrokerWrites:
+    """One a node. Every method can be called again after it failed; each raises SessionGone if its session ends."""
+
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self._client = client
+
+    def _multi(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+        # The client offers no plain write, so that nothing else has one: this room alone reaches below it.
+        return self._client._connection.multi(operations)
+
+    # -- the tree
+
+    async def ensure_persistent_paths(self) -> None:
+        """Creates what is missing of the tree that a 2.8 broker expects, parents first, each holding nothing."""
+        await self._ensure(paths.PERSISTENT_PATHS)
+
+    async def cluster_id(self, proposed: str) -> str:
+        """The cluster's id: what /cluster/id holds, or `proposed`, which is then written there. DamagedZnode if it
+        holds something else than an id."""
+
+        async def attempt() -> str:
+            row = await self._look(paths.CLUSTER_ID)
+            if row is not None:
+                return decode_cluster_id(row.path, row.data).id
+            await self._ensure((paths.CLUSTER,))
+            await self._write([Create(paths.CLUSTER_ID, encode_cluster_id(ClusterId(proposed)))], NodeExists)
+            return proposed
+
+        return await self._decide(attempt)
+
+    async def _ensure(self, wanted: Sequence[str]) -> None:
+        async def attempt() -> None:
+            reading = await self._client.read(wanted)
+            missing = [path for path, row in zip(wanted, reading.rows, strict=True) if row is None]
+            sent = [self._multi([Create(path, None)]) for path in missing]
+            for answer in sent:
+                await self._settled(answer, NodeExists, NoNode)
+
+        await self._decide(attempt)
+
+    # -- the broker itself
+
+    async def register_broker(self, broker_id: int, data: bytes) -> int:
+        """Registers this session's life of a broker and gives its broker epoch, the znode's czxid.
+
+        Created empty and then set, in one multi, as Kafka 2.8 does (so its version is 1). A node of this session's is
+        kept, with `data`; one of a former session of this client's is deleted and made anew (KAFKA-7165); another's is
+        waited for until its session must have ended (its timeout, taken to be ours, and a tick), then BrokerIdInUse.
+        """
+        path = paths.broker(broker_id)
+        clock = self._client.clock
+        began_ms = clock.now_ms()
+        patience_ms = self._client.connection.session_timeout_ms * OTHER_SESSION_TIMEOUTS
+
+        async def attempt() -> int:
+            row = await self._look(path)
+            if row is None:
+                return await self._create_registration([], path, data)
+            owner = row.stat.ephemeral_owner
+            if owner == self._client.session():
+                return await self._keep_registration(row, data)
+            if owner in self._client.former_sessions():
+                return await self._create_registration([Delete(path, row.stat.version)], path, data)
+            waited_ms = clock.now_ms() - began_ms
+            if waited_ms >= patience_ms:
+                raise BrokerIdInUse(broker_id, owner, waited_ms)
+            raise _HeldByAnother(path)
+
+        return await self._client.retrier.call(
+            attempt,
+            over=(_Undecided, _HeldByAnother),
+            attempts=REGISTRATION_ATTEMPTS,
+            longest_delay_ms=min(patience_ms / HELD_LOOKS, LONGEST_DELAY_MS),
+        )
+
+    async def _create_registration(self, before: Sequence[Write], path: str, data: bytes) -> int:
+        creation = [*before, Create(path, None, ephemeral=True), SetData(path, data, 0)]
+        results = await self._write(creation, NodeExists, NoNode, BadVersion)
+        stat = results[-1]
+        assert isinstance(stat, Stat)
+        return stat.czxid
+
+    async def _keep_registration(self, row: Row, data: bytes) -> int:
+        if row.data != data:
+            await self._write([SetData(row.path, data, row.stat.version)], NoNode, BadVersion)
+        return row.stat.czxid
+
+    async def generate_broker_id(self) -> int:
+        """An id that no broker was given before: the version that /brokers/seqid gets by a write, above
+        `RESERVED_BROKER_MAX_ID`. An unknown outcome only skips an id."""
+
+        async def attempt() -> int:
+            await self._ensure((paths.BROKERS, paths.BROKER_SEQUENCE))
+            results = await self._write([SetData(paths.BROKER_SEQUENCE, b"", ANY_VERSION)], NoNode)
+            stat = results[0]
+            assert isinstance(stat, Stat)
+            return RESERVED_BROKER_MAX_ID + stat.version
+
+        return await self._decide(attempt)
+
+    # -- topics
+
+    async def create_topic(self, topic: str, topic_data: bytes, config_data: bytes) -> None:
+        """Writes the topic's config, then its znode, which is what a controller looks for. NodeExists if the topic is
+        there (its config is then left as it was)."""
+        path = paths.topic(topic)
+        ours = False
+
+        async def attempt() -> None:
+            nonlocal ours
+            row = await self._look(path)
+            if row is not None:
+                if ours and row.data == topic_data:
+                    return
+                raise NodeExists(path)
+            await self._put(paths.config_topic(topic), config_data)
+            ours = True
+            await self._write([Create(path, topic_data)], NodeExists)
+
+        await self._decide(attempt)
+
+    async def add_partitions(self, topic: str, topic_data: bytes, version: int) -> None:
+        """Replaces the topic's znode, which was read at `version`, by one with more partitions. BadVersion if it has
+        changed since, NoNode if it is gone."""
+        path = paths.topic(topic)
+
+        async def attempt() -> None:
+            row = await self._look(path)
+            if row is None:
+                raise NoNode(path)
+            if row.stat.version == version + 1 and row.data == topic_data:
+                return
+            if row.stat.version != version:
+                raise BadVersion(path)
+            await self._write([SetData(path, topic_data, version)], BadVersion, NoNode)
+
+        await self._decide(attempt)
+
+    async def _put(self, path: str, data: bytes) -> None:
+        """Sets the znode, or creates it. Safe to make again."""
+        row = await self._look(path)
+        write = Create(path, data) if row is None else SetData(path, data, ANY_VERSION)
+        await self._write([write], NodeExists, NoNode)
+
+    # -- one look, one write, and what comes between
+
+    async def _look(self, path: str) -> Row | None:
+        """What is there by now: synced first, so that an unknown outcome before it has been decided."""
+        await self._client.sync(path)
+        return (await self._client.read([path])).rows[0]
+
+    async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> tuple[WriteResult, ...]:
+        """The results, or _Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.
+        Any other failing operation's own error is raised."""
+        return await self._outcome(self._multi(operations), passing)
+
+    async def _settled(self, sent: Pending[tuple[WriteResult, ...]], *passing: type[ZooKeeperError]) -> None:
+        await self._outcome(sent, passing)
+
+    async def _outcome(
+        self, sent: Pending[tuple[WriteResult, ...]], passing: tuple[type[ZooKeeperError], ...]
+    ) -> tuple[WriteResult, ...]:
+        try:
+            return await sent
+        except UnknownOutcome as error:
+            raise _Undecided(str(error)) from error
+        except MultiFailed as failed:
+            if isinstance(failed.error, passing):
+                raise _Undecided(str(failed)) from failed
+            raise failed.error from failed
+
+    async def _decide(self, attempt: Callable[[], Coroutine[Any, None, T]]) -> T:
+        try:
+            return await self._client.retrier.call(attempt, over=(_Undecided,))
+        except _Undecided as undecided:
+            raise undecided.__cause__ or undecided from None
