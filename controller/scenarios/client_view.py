@@ -1,0 +1,36 @@
+"""What a client makes of one answer to a metadata request. Both hosts' clients judge by this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from controller.scenarios.host import PartitionView, TopicSpec
+from controller.trace import MetadataSeen
+
+
+def judge_metadata(
+    topics: Iterable[TopicSpec],
+    brokers: Iterable[int],
+    controller: int,
+    partitions: Mapping[tuple[str, int], PartitionView],
+) -> MetadataSeen:
+    """Counts the partitions of `topics` that the answer shows as led by a broker that it lists.
+
+    A partition is expected to be led unless the answer shows it with an ISR of which no broker is listed: nobody
+    may lead that one. A partition that the answer does not have is expected.
+    """
+    listed = frozenset(brokers)
+    expected = led = 0
+    for topic in topics:
+        for partition in range(topic.partitions):
+            view = partitions.get((topic.name, partition))
+            if view is not None and view.leader in listed:
+                expected, led = expected + 1, led + 1
+            elif view is None or not view.isr or any(member in listed for member in view.isr):
+                expected += 1
+    return MetadataSeen(expected, led, controller, tuple(sorted(listed)), "")
+
+
+def failed_metadata(error: str) -> MetadataSeen:
+    """A metadata request that had no answer, with the reason in words."""
+    return MetadataSeen(0, 0, -1, (), error)

@@ -1,0 +1,89 @@
+"""What a `wait` step can wait for: conditions over what an outsider observes.
+
+Each is a function of a `View`; it holds or it does not, and says in words how things stand when it does not, so
+that a deadline that passes can tell what was missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controller.scenarios.host import Observation, PartitionView
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a condition may look at. `since_ms`: when the wait began, or when the last fault struck if that was
+    later than the step before; an answer given before does not count. `node`: the step's own, or None."""
+
+    now: Observation
+    since_ms: float
+    running: tuple[int, ...]
+    node: int | None
+    other_than: tuple[int, ...]
+    partitions: Mapping[tuple[str, int], PartitionView] | None
+
+
+Missing = str | None
+"""None where the condition holds, else what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    check: Callable[[View], Missing]
+    needs_node: bool = False
+    needs_partitions: bool = False
+
+
+def _registered(view: View) -> Missing:
+    if view.node is not None:
+        return None if view.node in view.now.registered else f"broker {view.node} is not registered"
+    absent = [node for node in view.running if node not in view.now.registered]
+    return f"brokers {absent} are not registered" if absent else None
+
+
+def _gone(view: View) -> Missing:
+    return f"broker {view.node} is still registered" if view.node in view.now.registered else None
+
+
+def _controller(view: View) -> Missing:
+    if view.now.controller == -1:
+        return "there is no controller"
+    if view.now.controller in view.other_than:
+        return f"the controller is still {view.now.controller}"
+    return None
+
+
+def _metadata(view: View) -> Missing:
+    """The client sees every partition led, exactly the brokers that are registered, and a controller among them."""
+    seen = view.now.metadata
+    if seen is None or view.now.metadata_at_ms < view.since_ms:
+        return "no answer to a metadata request yet"
+    if seen.error:
+        return f"the client's last metadata request failed: {seen.error}"
+    if seen.partitions_led < seen.partitions_expected or not seen.partitions_expected:
+        return f"the client sees {seen.partitions_led} of {seen.partitions_expected} partitions led"
+    if sorted(seen.brokers) != sorted(view.now.registered):
+        return f"the client sees brokers {sorted(seen.brokers)}, registered are {sorted(view.now.registered)}"
+    if seen.controller not in seen.brokers or seen.controller in view.other_than:
+        return f"the client is told that the controller is {seen.controller}"
+    return None
+
+
+def _leaders(view: View) -> Missing:
+    """Every partition with a registered ISR member has a registered leader."""
+    live = view.now.registered
+    for (topic, partition), state in sorted((view.partitions or {}).items()):
+        if state.leader not in live and any(member in live for member in state.isr):
+            return f"{topic}-{partition} has leader {state.leader}, ISR {list(state.isr)}, registered {sorted(live)}"
+    return None
+
+
+CONDITIONS: dict[str, Condition] = {
+    "registered": Condition(_registered),
+    "gone": Condition(_gone, needs_node=True),
+    "controller": Condition(_controller),
+    "metadata": Condition(_metadata),
+    "leaders": Condition(_leaders, needs_partitions=True),
+}

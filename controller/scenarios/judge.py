@@ -1,0 +1,90 @@
+"""From what a run left behind to its verdict. Both hosts' runs, and traces read back from a file, are judged here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.scenarios.failovers import Failover, find_failovers
+from controller.scenarios.invariants import INVARIANTS, Evidence, Finding
+from controller.scenarios.language import Scenario
+from controller.scenarios.runner import Outcome
+from controller.trace_records import TraceRecord
+
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+
+STEPS = "steps-completed"
+EXPECTED = "expected-failovers"
+NO_EVENTS = "evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantResult:
+    name: str
+    held: bool | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`verdict`: "fail" if anything was violated, "unknown" if nothing was but something could not be told,
+    else "pass"."""
+
+    verdict: str
+    invariants: tuple[InvariantResult, ...]
+    failovers: tuple[Failover, ...]
+
+
+def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) -> Judgement:
+    """`records` by time."""
+    failovers = find_failovers(records)
+    expect = scenario.expect
+    evidence = Evidence(records, outcome.topics, outcome.snapshot, failovers, expect.recovery_ms)
+    names = INVARIANTS if expect.invariants is None else expect.invariants
+    results = [_steps(outcome), _evidence(records)]
+    results += [_named(name, INVARIANTS[name](evidence)) for name in names]
+    if expect.failovers:
+        results.append(_named(EXPECTED, _expected_failovers(expect.failovers, failovers)))
+    if expect.all_registered:
+        results.append(_named("all-registered", _all_registered(scenario, outcome)))
+    return Judgement(_verdict(results), tuple(results), failovers)
+
+
+def _named(name: str, finding: Finding) -> InvariantResult:
+    return InvariantResult(name, finding.held, finding.detail)
+
+
+def _steps(outcome: Outcome) -> InvariantResult:
+    if outcome.failure is None:
+        return InvariantResult(STEPS, True, "every step was carried out")
+    return InvariantResult(STEPS, None if outcome.could_not_run else False, outcome.failure)
+
+
+def _evidence(records: Sequence[TraceRecord]) -> InvariantResult:
+    """Checkers that find nothing wrong in an empty trace have shown nothing."""
+    nodes = {record.node for record in records if record.node >= 0}
+    if not nodes:
+        return InvariantResult(NO_EVENTS, None, "no broker left a trace")
+    return InvariantResult(NO_EVENTS, True, f"{len(records)} events from {len(nodes)} brokers")
+
+
+def _expected_failovers(expected: dict[str, int], failovers: Sequence[Failover]) -> Finding:
+    counted = Counter(failover.kind for failover in failovers)
+    for kind, count in sorted(expected.items()):
+        if counted[kind] != count:
+            return Finding(False, f"expected {count} failovers of kind {kind}, saw {counted[kind]}")
+    return Finding(True, ", ".join(f"{count} of kind {kind}" for kind, count in sorted(expected.items())))
+
+
+def _all_registered(scenario: Scenario, outcome: Outcome) -> Finding:
+    if outcome.snapshot is None:
+        return Finding(None, "the run did not come to its last look at the cluster")
+    absent = [node for node in range(1, scenario.cluster.brokers + 1) if node not in outcome.snapshot.registered]
+    return Finding(False, f"not registered: {absent}") if absent else Finding(True, "every broker is registered")
+
+
+def _verdict(results: Sequence[InvariantResult]) -> str:
+    if any(result.held is False for result in results):
+        return FAIL
+    return UNKNOWN if any(result.held is None for result in results) else PASS

@@ -1,0 +1,132 @@
+"""The scenario language: what a scenario file may say, as typed values.
+
+A scenario is a TOML file with `name`, `description`, `parameters`, `cluster`, `steps`, `workload` and `expect`.
+Steps are carried out in order; each names what it does in `do`. A parameter is used as `"${name}"`: as the whole of
+a value it keeps its type, inside a longer string it is spelled out.
+
+Where a step takes a `node`, it may say a broker's id, `"controller"`, `"not-controller"` (the running, registered
+broker with the lowest id that is not the controller), `"leader:TOPIC:PARTITION"`, or a name given by an earlier
+step's `as`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+NodeName = int | str
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
+    """What all steps share."""
+
+
+class _OneNode(Step, frozen=True, kw_only=True):
+    node: NodeName
+    name: str = msgspec.field(default="", name="as")
+    other_than: tuple[NodeName, ...] = ()
+
+
+class Start(Step, frozen=True, kw_only=True, tag="start"):
+    """Starts brokers that are not running: one, several, or all of the cluster's."""
+
+    nodes: tuple[NodeName, ...] | None = None
+
+
+class Kill(_OneNode, frozen=True, kw_only=True, tag="kill"):
+    """SIGKILL."""
+
+
+class Stop(_OneNode, frozen=True, kw_only=True, tag="stop"):
+    """SIGTERM: a controlled shutdown."""
+
+
+class Restart(_OneNode, frozen=True, kw_only=True, tag="restart"):
+    """Stops the broker (`how` "clean": SIGTERM; "hard": SIGKILL) and starts it again at once."""
+
+    how: str = "clean"
+
+
+class Pause(_OneNode, frozen=True, kw_only=True, tag="pause"):
+    """SIGSTOP."""
+
+
+class Resume(_OneNode, frozen=True, kw_only=True, tag="resume"):
+    """SIGCONT."""
+
+
+class Expire(_OneNode, frozen=True, kw_only=True, tag="expire"):
+    """Ends the broker's ZooKeeper session at the server."""
+
+
+class Cut(Step, frozen=True, kw_only=True, tag="cut"):
+    """Cuts the link that `source` opens to `target` (a node, or "zookeeper"): nothing passes, nothing is refused."""
+
+    source: NodeName
+    target: NodeName
+
+
+class Heal(Step, frozen=True, kw_only=True, tag="heal"):
+    source: NodeName
+    target: NodeName
+
+
+class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
+    """Creates `count` topics named `prefix` and a number from 0."""
+
+    count: int = 1
+    prefix: str = "topic-"
+    partitions: int = 1
+    replication_factor: int = 1
+    config: dict[str, str] = {}
+
+
+class Wait(Step, frozen=True, kw_only=True, tag="wait"):
+    """Waits until a condition holds (see `conditions.py` for what there is); the scenario has failed if it does
+    not within `deadline_ms`."""
+
+    until: str
+    deadline_ms: float = 30_000.0
+    node: NodeName | None = None
+    other_than: tuple[NodeName, ...] = ()
+
+
+class Let(Step, frozen=True, kw_only=True, tag="let-run"):
+    """Lets time pass."""
+
+    ms: float
+
+
+AnyStep = Start | Kill | Stop | Restart | Pause | Resume | Expire | Cut | Heal | CreateTopics | Wait | Let
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    brokers: int = 3
+    zookeeper_servers: int = 1
+    session_timeout_ms: int = 2000
+    racks: tuple[str, ...] = ()
+    settings: dict[str, str | int | bool] = {}
+
+
+class WorkloadSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    metadata_interval_ms: float = 20.0
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must hold. `failovers`: how many there must have been, by kind; `recovery_ms`: the bound on each, from
+    the session's end to the client's complete metadata; `invariants`: the names checked (all of them if left out);
+    `all_registered`: at the end every broker of the cluster is registered."""
+
+    failovers: dict[str, int] = {}
+    recovery_ms: float = 10_000.0
+    invariants: tuple[str, ...] | None = None
+    all_registered: bool = False
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    steps: tuple[AnyStep, ...]
+    description: str = ""
+    parameters: dict[str, str | int | float | bool] = {}
+    cluster: Cluster = Cluster()
+    workload: WorkloadSection = WorkloadSection()
+    expect: Expect = Expect()

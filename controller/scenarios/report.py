@@ -1,0 +1,154 @@
+"""What a run leaves for people and programs: `report.json`, `report.html` and `trace.parquet`, and lines to read.
+
+The same run gives the same bytes of `report.json` (keys sorted, times in ms with three decimals), so that two runs
+of one seed can be compared as files. Format 1 is described in `docs/reports.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.scenarios.judge import Judgement
+from controller.scenarios.language import Scenario
+from controller.trace import StepEnded, StepStarted
+from controller.trace_records import TraceRecord
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    scenario: Scenario
+    host: str
+    seed: int | None
+    judgement: Judgement
+    records: Sequence[TraceRecord]
+    """By time."""
+
+    @property
+    def verdict(self) -> str:
+        return self.judgement.verdict
+
+    @property
+    def duration_ms(self) -> float:
+        return max((record.at_ms for record in self.records), default=0.0)
+
+
+def report_object(report: Report) -> dict[str, Any]:
+    """`report.json` as an object."""
+    return {
+        "format": FORMAT,
+        "scenario": report.scenario.name,
+        "description": report.scenario.description,
+        "parameters": dict(report.scenario.parameters),
+        "host": report.host,
+        "seed": report.seed,
+        "verdict": report.verdict,
+        "duration_ms": _ms(report.duration_ms),
+        "invariants": [
+            {"name": result.name, "held": result.held, "detail": result.detail}
+            for result in report.judgement.invariants
+        ],
+        "failovers": [
+            {
+                "kind": failover.kind,
+                "node": failover.node,
+                "fault_at_ms": _ms(failover.fault_at_ms),
+                "detected_at_ms": _ms(failover.detected_at_ms),
+                "recovered_at_ms": _ms(failover.recovered_at_ms),
+                "partitions": failover.partitions,
+            }
+            for failover in report.judgement.failovers
+        ],
+        "steps": [
+            {"at_ms": _ms(step.at_ms), "text": step.text, "ok": step.ok, "detail": step.detail}
+            for step in steps_of(report.records)
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """A step as it was taken; `ok` None if it never ended."""
+
+    at_ms: float
+    text: str
+    ok: bool | None
+    detail: str
+
+
+def steps_of(records: Sequence[TraceRecord]) -> list[StepLine]:
+    ended = {record.event.index: record.event for record in records if isinstance(record.event, StepEnded)}
+    lines = []
+    for record in records:
+        if isinstance(record.event, StepStarted):
+            end = ended.get(record.event.index)
+            lines.append(StepLine(record.at_ms, record.event.text, end.ok if end else None, end.detail if end else ""))
+    return lines
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def report_json(report: Report) -> str:
+    return json.dumps(report_object(report), indent=2, sort_keys=True) + "\n"
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Writes the three files into `folder`, which is made if it is not there. OSError as it comes; ImportError
+    (with the extra to install) where pyarrow is missing."""
+    from controller.scenarios.report_html import report_html
+    from controller.scenarios.trace_table import write_parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(report_json(report))
+    (folder / "report.html").write_text(report_html(report))
+    write_parquet(report.records, folder / "trace.parquet")
+
+
+def failover_rows(report: Report) -> list[tuple[str, ...]]:
+    """The table of failovers, a header first: times in ms, the two intervals that matter spelled out."""
+    rows: list[tuple[str, ...]] = [
+        ("kind", "node", "fault at", "detected after", "recovered after", "session end to client", "partitions")
+    ]
+    for failover in report.judgement.failovers:
+        rows.append(
+            (
+                failover.kind,
+                str(failover.node),
+                f"{failover.fault_at_ms:.0f}",
+                _after(failover.detected_at_ms, failover.fault_at_ms),
+                _after(failover.recovered_at_ms, failover.fault_at_ms),
+                "-" if failover.recovery_ms is None else f"{failover.recovery_ms:.0f}",
+                str(failover.partitions),
+            )
+        )
+    return rows
+
+
+def _after(at_ms: float | None, since_ms: float) -> str:
+    return "-" if at_ms is None else f"{at_ms - since_ms:.0f}"
+
+
+def render_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as aligned text, the first one a header."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def report_text(report: Report) -> str:
+    """What a command prints at the end of a run: failovers, what did not hold (or could not be told), verdict."""
+    parts = []
+    if report.judgement.failovers:
+        parts += ["failovers (ms)", render_table(failover_rows(report)), ""]
+    for result in report.judgement.invariants:
+        word = {True: "held", False: "VIOLATED", None: "unknown"}[result.held]
+        parts.append(f"{word:9} {result.name}: {result.detail}")
+    parts += ["", f"verdict: {report.verdict}"]
+    return "\n".join(parts)

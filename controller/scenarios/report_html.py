@@ -1,0 +1,132 @@
+"""A run as one self-contained HTML page: verdict, failovers as bars, what held, the steps.
+
+Nothing is loaded from anywhere: styles are inline, the picture is SVG drawn here.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from controller.scenarios.failovers import Failover
+from controller.scenarios.report import Report, failover_rows, steps_of
+
+_COLOURS = {"pass": "#1a7f37", "fail": "#c4281c", "unknown": "#9a6700"}
+_MARKS = {True: ("✓", "#1a7f37"), False: ("✗", "#c4281c"), None: ("?", "#9a6700")}
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2328; }
+h1 { margin-bottom: .2rem; } h2 { margin-top: 2.2rem; font-size: 1.15rem; }
+p.lead { color: #59636e; margin-top: 0; }
+.verdict { display: inline-block; color: #fff; border-radius: .4rem; padding: .1rem .8rem; font-weight: 600; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid #d1d9e0; vertical-align: top; }
+th { font-weight: 600; color: #59636e; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+svg { width: 100%; height: auto; } .mono { font-family: ui-monospace, monospace; font-size: .9em; }
+"""
+
+
+def report_html(report: Report) -> str:
+    scenario = report.scenario
+    where = f"{report.host} host" + (f", seed {report.seed}" if report.seed is not None else "")
+    return (
+        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
+        f"<title>{escape(scenario.name)}: {report.verdict}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{escape(scenario.name)} <span class='verdict' style='background:{_COLOURS[report.verdict]}'>"
+        f"{report.verdict}</span></h1>"
+        f"<p class='lead'>{escape(scenario.description)}<br>{escape(where)},"
+        f" {report.duration_ms / 1000:.1f} s, {len(report.records)} events</p>"
+        f"{_failovers(report)}{_invariants(report)}{_steps(report)}{_parameters(report)}</body></html>\n"
+    )
+
+
+def _failovers(report: Report) -> str:
+    if not report.judgement.failovers:
+        return "<h2>Failovers</h2><p>None.</p>"
+    header, *rows = failover_rows(report)
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{'' if index == 0 else ' class=n'}>{escape(cell)}</td>" for index, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    bars = _bars(report.judgement.failovers, report.duration_ms)
+    return f"<h2>Failovers (ms)</h2>{bars}<table><tr>{head}</tr>{body}</table>"
+
+
+_LEFT, _WIDTH, _ROW = 150, 850, 34
+
+
+def _bars(failovers: tuple[Failover, ...], duration_ms: float) -> str:
+    """Each failover on the run's own time axis: unnoticed (grey), then noticed but not yet over (red)."""
+    scale = _WIDTH / max(duration_ms, 1.0)
+    height = _ROW * len(failovers) + 46
+    parts = [f"<svg viewBox='0 0 {_LEFT + _WIDTH + 20} {height}' role='img' aria-label='failovers over time'>"]
+    parts.append(_axis(duration_ms, scale, height - 40))
+    for index, failover in enumerate(failovers):
+        top = 6 + index * _ROW
+        detected_ms = failover.detected_at_ms if failover.detected_at_ms is not None else duration_ms
+        recovered_ms = failover.recovered_at_ms if failover.recovered_at_ms is not None else duration_ms
+        parts.append(
+            f"<text x='{_LEFT - 10}' y='{top + 17}' text-anchor='end' font-size='14'>"
+            f"{escape(failover.kind)} {failover.node}</text>"
+            + _bar(failover.fault_at_ms, detected_ms, scale, top, "#8c959f")
+            + _bar(detected_ms, recovered_ms, scale, top, "#cf222e")
+        )
+    parts.append(
+        f"<g font-size='13' fill='#59636e'><rect x='{_LEFT}' y='{height - 14}' width='12' height='12' fill='#8c959f'/>"
+        f"<text x='{_LEFT + 18}' y='{height - 3}'>struck, session still alive</text>"
+        f"<rect x='{_LEFT + 230}' y='{height - 14}' width='12' height='12' fill='#cf222e'/>"
+        f"<text x='{_LEFT + 248}' y='{height - 3}'>session ended, client not yet served</text></g></svg>"
+    )
+    return "".join(parts)
+
+
+def _bar(from_ms: float, to_ms: float, scale: float, top: int, colour: str) -> str:
+    width = max((to_ms - from_ms) * scale, 2.0)
+    return f"<rect x='{_LEFT + from_ms * scale:.1f}' y='{top}' width='{width:.1f}' height='22' fill='{colour}'/>"
+
+
+def _axis(duration_ms: float, scale: float, bottom: int) -> str:
+    seconds = duration_ms / 1000
+    step = next((step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 600) if seconds / step <= 12), 3600)
+    marks = []
+    for number in range(int(seconds / step) + 1):
+        x = _LEFT + number * step * 1000 * scale
+        marks.append(
+            f"<line x1='{x:.1f}' y1='0' x2='{x:.1f}' y2='{bottom}' stroke='#eaeef2'/>"
+            f"<text x='{x:.1f}' y='{bottom + 16}' font-size='12' fill='#59636e' text-anchor='middle'>"
+            f"{number * step:g} s</text>"
+        )
+    return "".join(marks)
+
+
+def _invariants(report: Report) -> str:
+    rows = []
+    for result in report.judgement.invariants:
+        mark, colour = _MARKS[result.held]
+        rows.append(
+            f"<tr><td style='color:{colour}'><b>{mark}</b></td><td class='mono'>{escape(result.name)}</td>"
+            f"<td>{escape(result.detail)}</td></tr>"
+        )
+    return f"<h2>What had to hold</h2><table>{''.join(rows)}</table>"
+
+
+def _steps(report: Report) -> str:
+    rows = []
+    for step in steps_of(report.records):
+        mark, colour = _MARKS[step.ok]
+        detail = f"<br>{escape(step.detail)}" if step.detail else ""
+        rows.append(
+            f"<tr><td class='n'>{step.at_ms:.0f} ms</td><td style='color:{colour}'><b>{mark}</b></td>"
+            f"<td>{escape(step.text)}{detail}</td></tr>"
+        )
+    return f"<h2>Steps</h2><table>{''.join(rows)}</table>"
+
+
+def _parameters(report: Report) -> str:
+    rows = "".join(
+        f"<tr><td class='mono'>{escape(name)}</td><td>{escape(str(value))}</td></tr>"
+        for name, value in report.scenario.parameters.items()
+    )
+    return f"<h2>Parameters</h2><table>{rows}</table>" if rows else ""

@@ -1,0 +1,260 @@
+"""Carries out a scenario's steps on a host, one after the other, and says what came of each.
+
+The runner is a coroutine over the host's own Pendings: the host on real processes blocks in them, the simulator
+resumes it in virtual time. It decides nothing about right and wrong: `judge.py` does, from the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from controller.scenarios.conditions import CONDITIONS, View
+from controller.scenarios.host import (
+    ZOOKEEPER,
+    ClusterSpec,
+    HostFailure,
+    Link,
+    PartitionView,
+    ScenarioHost,
+    Snapshot,
+    TopicSpec,
+    Workload,
+)
+from controller.scenarios.language import (
+    AnyStep,
+    CreateTopics,
+    Cut,
+    Expire,
+    Heal,
+    Kill,
+    Let,
+    NodeName,
+    Pause,
+    Restart,
+    Resume,
+    Scenario,
+    Start,
+    Stop,
+    Wait,
+)
+from controller.trace import FaultInjected, StepEnded, StepStarted
+
+POLL_MS = 20.0
+"""How often a wait looks again. Looking costs nothing but for `leaders`, which reads ZooKeeper."""
+
+Progress = Callable[[float, str], None]
+"""Told of each step as it happens: milliseconds from the start, and a line for a person."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the steps went: `failure` names the step that could not be carried out or waited for in vain.
+    `could_not_run`: the host failed, so nothing was proved either way."""
+
+    topics: list[TopicSpec] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    failure: str | None = None
+    could_not_run: bool = False
+
+
+def cluster_spec(scenario: Scenario) -> ClusterSpec:
+    cluster = scenario.cluster
+    settings = tuple((key, _property(value)) for key, value in cluster.settings.items())
+    return ClusterSpec(cluster.brokers, cluster.zookeeper_servers, cluster.session_timeout_ms, cluster.racks, settings)
+
+
+def _property(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+async def run_steps(scenario: Scenario, host: ScenarioHost, progress: Progress = lambda at_ms, line: None) -> Outcome:
+    """Boots the host, takes every step, ends with a snapshot. The caller shuts the host down, whatever happened."""
+    run = _Run(scenario, host, progress)
+    outcome = run.outcome
+    try:
+        await host.boot(cluster_spec(scenario), Workload(scenario.workload.metadata_interval_ms))
+        for index, step in enumerate(scenario.steps):
+            if not await run.take(index, step):
+                break
+        outcome.snapshot = await host.snapshot()
+    except HostFailure as error:
+        outcome.failure, outcome.could_not_run = str(error), True
+        progress(host.clock.now_ms(), f"could not go on: {error}")
+    return outcome
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, host: ScenarioHost, progress: Progress) -> None:
+        self.scenario = scenario
+        self.host = host
+        self.progress = progress
+        self.outcome = Outcome()
+        self.names: dict[str, int] = {}
+        self.fault_at_ms = 0.0
+        """Answers that a client had before the last fault say nothing about the recovery from it."""
+
+    async def take(self, index: int, step: AnyStep) -> bool:
+        """One step, told to the trace and to whoever watches. False: it failed, and the scenario ends here."""
+        kind = step.__struct_config__.tag
+        assert isinstance(kind, str)
+        nodes = await self._targets(step)
+        text = _describe(step, kind, nodes)
+        self.host.take(StepStarted(index, kind, text))
+        self.progress(self.host.clock.now_ms(), text)
+        missing = await self._carry_out(step, nodes)
+        self.host.take(StepEnded(index, kind, missing is None, missing or ""))
+        if missing is not None:
+            self.outcome.failure = f"step {index} ({text}): {missing}"
+            self.progress(self.host.clock.now_ms(), f"failed: {missing}")
+        return missing is None
+
+    async def _carry_out(self, step: AnyStep, nodes: list[int]) -> str | None:
+        match step:
+            case Wait():
+                return await self._wait(step, nodes)
+            case Let():
+                await self.host.clock.sleep(step.ms)
+            case CreateTopics():
+                await self._create_topics(step)
+            case Start():
+                for node in nodes:
+                    await self.host.start(node)
+            case Cut() | Heal():
+                await self._link(step, Link(nodes[0], nodes[1]))
+            case Kill() | Stop() | Restart() | Pause() | Resume() | Expire():
+                await self._strike(step, nodes[0])
+        return None
+
+    async def _strike(self, step: Kill | Stop | Restart | Pause | Resume | Expire, node: int) -> None:
+        if step.name:
+            self.names[step.name] = node
+        kind = str(step.__struct_config__.tag)
+        self._fault(kind, str(node))
+        match step:
+            case Kill():
+                await self.host.kill(node)
+            case Stop():
+                await self.host.stop(node)
+            case Restart():
+                await (self.host.kill(node) if step.how == "hard" else self.host.stop(node))
+                await self.host.start(node)
+            case Pause():
+                await self.host.pause(node)
+            case Resume():
+                await self.host.resume(node)
+            case Expire():
+                await self.host.expire(node)
+
+    async def _link(self, step: Cut | Heal, link: Link) -> None:
+        if isinstance(step, Cut):
+            self._fault("cut", str(link))
+            await self.host.cut(link)
+        else:
+            self._fault("heal", str(link))
+            await self.host.heal(link)
+
+    def _fault(self, fault: str, target: str) -> None:
+        self.fault_at_ms = self.host.clock.now_ms()
+        self.host.take(FaultInjected(fault, target))
+
+    async def _create_topics(self, step: CreateTopics) -> None:
+        config = tuple(sorted(step.config.items()))
+        topics = [
+            TopicSpec(f"{step.prefix}{number}", step.partitions, step.replication_factor, config)
+            for number in range(step.count)
+        ]
+        await self.host.create_topics(topics)
+        self.outcome.topics.extend(topics)
+
+    async def _wait(self, step: Wait, nodes: list[int]) -> str | None:
+        condition = CONDITIONS[step.until]
+        deadline_ms = self.host.clock.now_ms() + step.deadline_ms
+        others = tuple(self._known(name) for name in step.other_than)
+        while True:
+            partitions: Mapping[tuple[str, int], PartitionView] | None = None
+            if condition.needs_partitions:
+                partitions = await self.host.leaders()
+            running = self.host.running()
+            node = nodes[0] if nodes else None
+            view = View(self.host.observe(), self.fault_at_ms, running, node, others, partitions)
+            missing = condition.check(view)
+            if missing is None:
+                return None
+            if self.host.clock.now_ms() >= deadline_ms:
+                return f"not within {step.deadline_ms:.0f} ms: {missing}"
+            await self.host.clock.sleep(POLL_MS)
+
+    async def _targets(self, step: AnyStep) -> list[int]:
+        """The nodes that a step speaks of, by id."""
+        match step:
+            case Start(nodes=None):
+                return [node for node in cluster_spec(self.scenario).nodes if node not in self.host.running()]
+            case Start():
+                return [await self._node(name, ()) for name in step.nodes or ()]
+            case Cut() | Heal():
+                return [await self._node(step.source, ()), await self._node(step.target, ())]
+            case Wait():
+                return [] if step.node is None else [await self._node(step.node, step.other_than)]
+            case CreateTopics() | Let():
+                return []
+            case _:
+                return [await self._node(step.node, step.other_than)]
+
+    async def _node(self, name: NodeName, other_than: Iterable[NodeName]) -> int:
+        if name == "zookeeper":
+            return ZOOKEEPER
+        if isinstance(name, str) and name.startswith("leader:"):
+            return await self._leader(name)
+        if name == "controller":
+            controller = self.host.observe().controller
+            if controller == -1:
+                raise HostFailure("a step names the controller, and there is none: wait for one first")
+            return controller
+        if name == "not-controller":
+            return self._not_controller({self._known(other) for other in other_than})
+        return self._known(name)
+
+    def _not_controller(self, excluded: set[int]) -> int:
+        seen = self.host.observe()
+        for node in sorted(seen.registered):
+            if node != seen.controller and node not in excluded and node in self.host.running():
+                return node
+        raise HostFailure(f"no registered broker but the controller ({seen.controller}) and {sorted(excluded)}")
+
+    async def _leader(self, name: str) -> int:
+        _, topic, partition = (name.split(":") + ["", ""])[:3]
+        state = (await self.host.leaders()).get((topic, int(partition or 0)))
+        if state is None or state.leader == -1:
+            raise HostFailure(f"{name}: {'no such partition' if state is None else 'it has no leader'}")
+        return state.leader
+
+    def _known(self, name: NodeName) -> int:
+        nodes = cluster_spec(self.scenario).nodes
+        node = self.names.get(name) if isinstance(name, str) else name
+        if node is None or node not in nodes:
+            raise HostFailure(f"node {name!r}: expected 1 to {nodes[-1]}, or a name given by an earlier step's `as`")
+        return node
+
+
+def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
+    """The step as a person would say it."""
+    match step:
+        case Wait():
+            about = f" (broker {nodes[0]})" if nodes else ""
+            return f"wait until {step.until}{about}, at most {step.deadline_ms / 1000:g} s"
+        case Let():
+            return f"let {step.ms:g} ms pass"
+        case CreateTopics():
+            return (
+                f"create {step.count} topics of {step.partitions} partitions, replication factor"
+                f" {step.replication_factor}"
+            )
+        case Cut() | Heal():
+            return f"{kind} link {Link(nodes[0], nodes[1])}"
+        case Start():
+            return f"start {'brokers' if len(nodes) != 1 else 'broker'} {', '.join(map(str, nodes))}"
+        case Restart():
+            return f"restart broker {nodes[0]} ({step.how})"
+        case _:
+            return f"{kind} broker {nodes[0]}"
