@@ -196,11 +196,11 @@ class FaultInjected:
 
 @dataclass(frozen=True, slots=True)
 class EphemeralSeen:
-    """An observer outside the cluster saw /brokers/ids/N or /controller come (`present`) or go. `node` is the
-    broker that it speaks of."""
+    """An observer outside the cluster saw /brokers/ids/N or /controller come (`present`) or go. `broker` is the
+    one that it speaks of."""
 
     path: str
-    node: int
+    broker: int
     present: bool
     session: int
 

@@ -38,6 +38,8 @@ def encode_record(record: TraceRecord) -> bytes:
     """One line, with its newline. The same record gives the same bytes."""
     fields = {field.name: getattr(record.event, field.name) for field in dataclasses.fields(record.event)}
     head = {"at_ms": round(record.at_ms, 3), "node": record.node, "event": type(record.event).__name__}
+    if head.keys() & fields.keys():
+        raise TypeError(f"{type(record.event).__name__}: at_ms, node and event are the record's own")
     return msgspec.json.encode(head | fields) + b"\n"
 
 

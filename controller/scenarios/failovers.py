@@ -125,7 +125,7 @@ def _led_by(records: Sequence[TraceRecord], node: int) -> int:
 def _controller_before(records: Sequence[TraceRecord]) -> int | None:
     for record in reversed(records):
         if isinstance(record.event, EphemeralSeen) and record.event.path == "/controller":
-            return record.event.node if record.event.present else None
+            return record.event.broker if record.event.present else None
     return None
 
 
