@@ -1,0 +1,17 @@
+"""The compiled machines, ready to use.
+
+>>> from statemachines.tables import PARTITION
+>>> from statemachines.partition import PartitionState
+>>> sorted(state.name for state in PARTITION.valid_sources(PartitionState.NonExistent))
+['Offline']
+"""
+
+from __future__ import annotations
+
+from statemachines import partition, replica
+from statemachines.machine import CompiledMachine, compile_machine
+from statemachines.partition import PartitionState
+from statemachines.replica import ReplicaState
+
+PARTITION: CompiledMachine[PartitionState] = compile_machine("partition", PartitionState, partition.DECLARATION)
+REPLICA: CompiledMachine[ReplicaState] = compile_machine("replica", ReplicaState, replica.DECLARATION)
