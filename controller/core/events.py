@@ -1,0 +1,292 @@
+"""What the controller's queue holds: each event says "look again" or carries a request that someone waits for.
+
+An event carries no state that ZooKeeper holds (KAFKA-5502): its handler reads when its turn comes, which is why equal
+pending events are one (`coalesces`). Those with a callback carry the request itself, are never coalesced, and are
+answered exactly once, whatever becomes of the term (S19): `respond` raises when it is called again. Values only; the
+handlers are in files of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+
+from controller.protocol import client_values, control_values
+from controller.protocol.errors import ErrorCode
+
+R = TypeVar("R")
+
+RESIGNED = "This is not the correct controller for this cluster."
+
+
+class AnsweredTwice(RuntimeError):
+    """A request's callback was called again: whoever asked already has an answer."""
+
+    def __init__(self, first: object, second: object) -> None:
+        super().__init__(f"answered twice: first {first!r}, then {second!r}")
+
+
+class Once(Generic[R]):
+    """A callback that can be called once. From one thread at a time: the queue hands an event to one place only."""
+
+    __slots__ = ("_answer", "_respond", "answered")
+
+    def __init__(self, respond: Callable[[R], None]) -> None:
+        self._respond = respond
+        self._answer: R | None = None
+        self.answered = False
+
+    def __call__(self, value: R) -> None:
+        if self.answered:
+            raise AnsweredTwice(self._answer, value)
+        self.answered, self._answer = True, value
+        self._respond(value)
+
+
+class Event(Protocol):
+    """Anything that the queue takes."""
+
+    coalesces: ClassVar[bool]
+
+
+@runtime_checkable
+class Answerable(Protocol):
+    """An event that somebody waits for an answer to."""
+
+    coalesces: ClassVar[bool]
+
+    @property
+    def answered(self) -> bool: ...
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        """Answers with an error alone. The default is Kafka's for a broker that is not, or no longer, the controller:
+        whoever asked finds the new one and asks again."""
+
+
+# Leadership
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange:
+    """/controller was created, rewritten or deleted, or may have been."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reelect:
+    """Stand for election: /controller is gone, or a term ended inside a session that lives on."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExpired:
+    """`session` has ended, and with it the term that it carried."""
+
+    session: int
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerAndReelect:
+    """There is a new session: register in it, then stand."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """The last event: resign and handle no more."""
+
+    coalesces: ClassVar[bool] = True
+
+
+# What a watch saw
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange:
+    """The children of /brokers/ids."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerModifications:
+    """One broker's registration."""
+
+    broker: int
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """The children of /brokers/topics."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionModifications:
+    """One topic's assignment."""
+
+    topic: str
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChangeNotification:
+    """The children of /isr_change_notification."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanLeaderElectionEnabled:
+    """Unclean election was switched on, for a topic or (None) for all that have no setting of their own."""
+
+    topic: str | None
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChange:
+    """A topic's configuration, or (None) the cluster's default, may have changed."""
+
+    topic: str | None
+    coalesces: ClassVar[bool] = True
+
+
+# What a broker answered. `controller_epoch` is the term that asked: a later one has no use for the answer.
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrResponse:
+    broker: int
+    broker_epoch: int
+    controller_epoch: int
+    body: control_values.LeaderAndIsrResponse
+    coalesces: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataResponse:
+    broker: int
+    broker_epoch: int
+    controller_epoch: int
+    body: control_values.UpdateMetadataResponse
+    coalesces: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaResponse:
+    broker: int
+    broker_epoch: int
+    controller_epoch: int
+    body: control_values.StopReplicaResponse
+    coalesces: ClassVar[bool] = False
+
+
+# What somebody waits for
+
+
+def _guard(event: Any) -> None:
+    if not isinstance(event.respond, Once):
+        object.__setattr__(event, "respond", Once(event.respond))
+
+
+def _answered(event: Any) -> bool:
+    once: Once[Any] = event.respond
+    return once.answered
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlterIsrRequested:
+    """A leader asks for changes of its partitions' ISRs."""
+
+    value: control_values.AlterIsrRequest
+    respond: Callable[[control_values.AlterIsrResponse], None]
+    coalesces: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _guard(self)
+
+    @property
+    def answered(self) -> bool:
+        return _answered(self)
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        self.respond(control_values.AlterIsrResponse(int(error)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ControlledShutdownRequested:
+    """A broker asks to be relieved of what it leads."""
+
+    broker: int
+    broker_epoch: int
+    respond: Callable[[control_values.ControlledShutdownResponse], None]
+    coalesces: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _guard(self)
+
+    @property
+    def answered(self) -> bool:
+        return _answered(self)
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        self.respond(control_values.ControlledShutdownResponse(int(error)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CreateTopicsRequested:
+    """A client asks for topics. `version` is the request's: what an answer may hold depends on it."""
+
+    value: client_values.CreateTopicsRequest
+    version: int
+    respond: Callable[[client_values.CreateTopicsResponse], None]
+    coalesces: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _guard(self)
+
+    @property
+    def answered(self) -> bool:
+        return _answered(self)
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        """Kafka gives this error topic by topic."""
+        results = tuple(
+            client_values.CreatableTopicResult(topic.name, int(error), message) for topic in self.value.topics
+        )
+        self.respond(client_values.CreateTopicsResponse(results))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CreatePartitionsRequested:
+    """A client asks for more partitions of topics that are there."""
+
+    value: client_values.CreatePartitionsRequest
+    respond: Callable[[client_values.CreatePartitionsResponse], None]
+    coalesces: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _guard(self)
+
+    @property
+    def answered(self) -> bool:
+        return _answered(self)
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        results = tuple(
+            client_values.CreatePartitionsTopicResult(topic.name, int(error), message) for topic in self.value.topics
+        )
+        self.respond(client_values.CreatePartitionsResponse(results))

@@ -1,0 +1,91 @@
+"""The controller's event queue: many threads put, one place takes, and no caller is left without an answer.
+
+Equal pending events that coalesce are queued once (KAFKA-5502). The limit is for events with a callback: over it they
+are refused at once. What a watch saw is never refused, and need not be: it coalesces, so that there are at most as
+many of those as there are watches. Callbacks are answered outside the lock. Knows no thread: the host brings the lock
+and what wakes the taker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from controller.core.events import Answerable, Event
+
+
+class EventQueue:
+    """First in, first out. `limit`: how many events may wait before those with a callback are refused.
+
+    `lock` guards every change (a plain lock is enough; none on a host with one thread); `wake` is called after each
+    event that was queued, without the lock.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        lock: AbstractContextManager[Any] | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        if limit < 1:
+            raise ValueError(f"limit {limit}: expected 1 or more")
+        self._limit = limit
+        self._lock: AbstractContextManager[Any] = nullcontext() if lock is None else lock
+        self._wake = wake
+        self._waiting: deque[Event] = deque()
+        self._pending: set[Event] = set()  # asked whether it holds an event, never walked
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, event: Event) -> None:
+        """Queues an event, from any thread, unless an equal one that coalesces is pending.
+
+        One with a callback is refused when `limit` events wait or the queue is closed; one without is dropped only
+        once the queue is closed, when nobody will take it.
+        """
+        refused = False
+        with self._lock:
+            if event.coalesces:
+                if self._closed or event in self._pending:
+                    return
+                self._pending.add(event)
+            elif isinstance(event, Answerable):
+                refused = self._closed or len(self._waiting) >= self._limit
+            elif self._closed:
+                return
+            if not refused:
+                self._waiting.append(event)
+        if refused:
+            assert isinstance(event, Answerable)
+            event.refuse()
+            return
+        self._wake()
+
+    def take(self) -> Event | None:
+        """The oldest event, None if there is none. From here on an equal one is queued again: what it speaks of may
+        change while this one is handled."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            event = self._waiting.popleft()
+            if event.coalesces:
+                self._pending.discard(event)
+            return event
+
+    def close_callbacks(self) -> None:
+        """The term is over: answers every queued callback with its refusal, and takes those events out (S19)."""
+        with self._lock:
+            refused = [event for event in self._waiting if isinstance(event, Answerable)]
+            self._waiting = deque(event for event in self._waiting if not isinstance(event, Answerable))
+        for event in refused:
+            event.refuse()
+
+    def close(self) -> None:
+        """Nobody takes any more: answers every queued callback, and from now on every new one at once."""
+        with self._lock:
+            self._closed = True
+        self.close_callbacks()
