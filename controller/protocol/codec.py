@@ -1,0 +1,91 @@
+"""Frames to values and back: the entry points of this room.
+
+A frame is what a connection carries after the four bytes of its size (`framing`): a header and a body. Decoding
+raises MalformedFrame, UnknownApi or UnsupportedVersion, whatever the bytes are, and nothing else; a frame has to be
+used up exactly. Encoding raises UnencodableValue for a value that its version can't hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
+from controller.protocol.compiler import layout
+from controller.protocol.errors import ErrorCode, MalformedFrame
+from controller.protocol.headers import (
+    RequestHeader,
+    read_request_header,
+    read_response_header,
+    write_request_header,
+    write_response_header,
+)
+from controller.protocol.messages import MESSAGES, RequestValue, ResponseValue
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    header: RequestHeader
+    value: RequestValue
+
+
+def decode_request(frame: bytes) -> Request:
+    """MalformedFrame, UnknownApi, UnsupportedVersion (with the header)."""
+    header, pos = read_request_header(frame)
+    value = layout(MESSAGES[header.api_key].request, header.api_version).read(frame, pos)
+    return Request(header, cast(RequestValue, value))
+
+
+def request_head(header: RequestHeader) -> bytes:
+    """A request's bytes before its body, so that one body can go out under many headers."""
+    return write_request_header(header)
+
+
+def encode_request_body(api_key: ApiKey, version: int, value: RequestValue) -> bytes:
+    return layout(MESSAGES[api_key].request, version).write(value)
+
+
+def encode_request(header: RequestHeader, value: RequestValue) -> bytes:
+    return request_head(header) + encode_request_body(header.api_key, header.api_version, value)
+
+
+def encode_response(header: RequestHeader, value: ResponseValue) -> bytes:
+    """The frame that answers the request with this header, in its version."""
+    body = layout(MESSAGES[header.api_key].response, header.api_version).write(value)
+    return write_response_header(header.api_key, header.api_version, header.correlation_id) + body
+
+
+def response_body(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, bytes]:
+    """A response's correlation id and body, which is not looked at. MalformedFrame."""
+    correlation_id, pos = read_response_header(api_key, version, frame)
+    return correlation_id, frame[pos:]
+
+
+def decode_response_body(api_key: ApiKey, version: int, body: bytes) -> ResponseValue:
+    """MalformedFrame."""
+    return cast(ResponseValue, layout(MESSAGES[api_key].response, version).read(body, 0))
+
+
+def decode_response(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, ResponseValue]:
+    """A response's correlation id and value. MalformedFrame.
+
+    An ApiVersions response is read in version 0 when it carries UNSUPPORTED_VERSION, since a broker that does not know
+    the version asked for answers so.
+    """
+    correlation_id, pos = read_response_header(api_key, version, frame)
+    unsupported = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+    if api_key is ApiKey.API_VERSIONS and frame[pos : pos + 2] == unsupported:
+        version = 0
+    return correlation_id, cast(ResponseValue, layout(MESSAGES[api_key].response, version).read(frame, pos))
+
+
+def unsupported_api_versions(header: RequestHeader) -> bytes:
+    """The answer to an ApiVersions of a version that is not spoken here: version 0 with error 35 and the versions of
+    ApiVersions itself, from which the client picks the one to ask again with (KIP-511)."""
+    if header.api_key is not ApiKey.API_VERSIONS:
+        raise MalformedFrame(f"{header.api_key.name} has no answer to an unsupported version")
+    own = MESSAGES[ApiKey.API_VERSIONS].request
+    value = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, (ApiVersion(ApiKey.API_VERSIONS, own.first, own.last),))
+    body = layout(MESSAGES[ApiKey.API_VERSIONS].response, 0).write(value)
+    return write_response_header(ApiKey.API_VERSIONS, 0, header.correlation_id) + body

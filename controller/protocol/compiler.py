@@ -1,0 +1,313 @@
+"""From field tables to readers and writers: one generated function a structure, version and direction.
+
+Neighbouring fields of fixed size are read and written by one struct format, strings and arrays by the functions of
+`primitives`. The reader checks every length against what is left, so that a frame costs time and memory in proportion
+to its own size, whatever it says. (kafka-python's engine, made for a client that trusts its broker, checks neither
+lengths nor varints nor nulls; that is why a server's side has its own.) The generated text holds names from the tables
+and numbers, nothing from outside.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from controller.protocol import primitives
+from controller.protocol.errors import MalformedFrame, UnencodableValue
+from controller.protocol.schema import (
+    NO_DEFAULT,
+    Array,
+    Field,
+    Fixed,
+    Inline,
+    Ints,
+    Message,
+    Struct,
+    Text,
+    Ungrouped,
+    default_of,
+)
+
+Reader = Callable[[bytes, int, int], tuple[Any, int]]
+Writer = Callable[[Any, bytearray], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A structure in one version. `size` is the fewest bytes that it can have."""
+
+    read: Reader
+    write: Writer
+    size: int
+
+
+class Layout:
+    """A message in one version."""
+
+    def __init__(self, message: Message, version: int) -> None:
+        if not message.first <= version <= message.last:
+            raise ValueError(f"{message.struct.value.__name__} has versions {message.first} to {message.last}")
+        self._name = f"{message.struct.value.__name__} version {version}"
+        self._value = message.struct.value
+        self._compiled = compile_struct(message.struct, version, version >= message.flexible)
+        adaptation = message.adaptation
+        self._adaptation = adaptation if adaptation is not None and version <= adaptation.until else None
+
+    def read(self, data: bytes, pos: int) -> Any:
+        """The value that fills `data` from `pos` to its end exactly, or MalformedFrame."""
+        try:
+            value, stop = self._compiled.read(data, pos, len(data))
+        except MalformedFrame as error:
+            raise MalformedFrame(f"{self._name}: {error}") from None
+        except (IndexError, struct.error):
+            raise MalformedFrame(f"{self._name}: the frame of {len(data)} bytes ends too early") from None
+        except UnicodeDecodeError as error:
+            raise MalformedFrame(f"{self._name}: a string is not UTF-8: {error.reason}") from None
+        if stop != len(data):
+            raise MalformedFrame(f"{self._name}: {len(data) - stop} bytes after its end")
+        return value if self._adaptation is None else self._adaptation.read(value)
+
+    def write(self, value: Any) -> bytes:
+        """The value's bytes, or UnencodableValue when this version can't say it."""
+        if type(value) is not self._value:
+            raise UnencodableValue(f"{self._name}: got a {type(value).__name__}")
+        out = bytearray()
+        try:
+            if self._adaptation is not None:
+                value = self._adaptation.write(value)
+            self._compiled.write(value, out)
+        except (struct.error, ValueError, TypeError, AttributeError) as error:
+            raise UnencodableValue(f"{self._name}: {error}") from error
+        return bytes(out)
+
+
+@cache
+def layout(message: Message, version: int) -> Layout:
+    return Layout(message, version)
+
+
+@cache
+def compile_struct(table: Struct, version: int, flexible: bool) -> Compiled:
+    """Generates and compiles the reader and writer of one structure in one version."""
+    present = [field for field in table.fields if field.is_in(version)]
+    plain = [field for field in present if field.tag is None]
+    tagged = sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
+    if tagged and not flexible:
+        raise ValueError(f"{table.value.__name__} has tagged fields in version {version}, which is not flexible")
+    source = _Source(table, version, flexible)
+    source.absent(present)
+    for fixed, run in groupby(plain, key=lambda field: isinstance(field.type, Fixed)):
+        if fixed:
+            source.fixed(list(run))
+        else:
+            for field in run:
+                source.variable(field)
+    if flexible and not table.bare:
+        source.tags(tagged)
+    return source.compiled(present)
+
+
+class _Source:
+    """The lines of one reader and one writer as they grow, and the names that they refer to."""
+
+    def __init__(self, table: Struct, version: int, flexible: bool) -> None:
+        self._table = table
+        self._version = version
+        self._flexible = flexible
+        self._names: dict[str, Any] = {
+            "Value": table.value,
+            "MalformedFrame": MalformedFrame,
+            "UnencodableValue": UnencodableValue,
+            **{name: getattr(primitives, name) for name in _PRIMITIVES},
+        }
+        self._reader: list[str] = []
+        self._writer: list[str] = []
+        self._size = 0
+
+    def absent(self, present: list[Field]) -> None:
+        """A field that this version lacks and that must not be lost in silence has to hold its default."""
+        names = {field.name for field in present}
+        for field in self._table.fields:
+            if field.must and field.name not in names:
+                self._writer += [
+                    f"if value.{field.name} != {default_of(self._table.value, field.name)!r}:",
+                    f"    raise UnencodableValue('{field.name} is not in version {self._version}')",
+                ]
+
+    def fixed(self, run: list[Field]) -> None:
+        """Neighbouring fields of fixed size: one struct format."""
+        types = [field.type for field in run]
+        codes = "".join(kind.code for kind in types if isinstance(kind, Fixed))
+        name = f"fixed_{run[0].name}"
+        self._names[name] = whole = struct.Struct(">" + codes)
+        self._size += whole.size
+        targets = "".join(f"_{field.name}, " for field in run)
+        self._reader += [f"{targets}= {name}.unpack_from(data, pos)", f"pos += {whole.size}"]
+        for field in run:
+            if field.type == Fixed("16s", 16):  # struct would pad or cut
+                self._writer += [
+                    f"if len(value.{field.name}) != 16:",
+                    f"    raise UnencodableValue('{field.name} has not 16 bytes')",
+                ]
+        self._writer.append(f"out += {name}.pack({', '.join(f'value.{field.name}' for field in run)})")
+
+    def variable(self, field: Field) -> None:
+        name, kind = field.name, field.type
+        nullable = field.nullable <= self._version
+        if isinstance(kind, Inline):
+            self._inline(name, kind)
+            return
+        if not nullable:
+            self._writer += [
+                f"if value.{name} is None:",
+                f"    raise UnencodableValue('{name} can not be null in version {self._version}')",
+            ]
+        if isinstance(kind, Text):
+            self._text(name)
+        elif isinstance(kind, Ints):
+            self._ints(name, nullable)
+        elif isinstance(kind, Array):
+            self._array(name, kind)
+        elif isinstance(kind, Ungrouped):
+            self._ungrouped(name, kind)
+        else:
+            raise TypeError(f"{name} is of fixed size")
+        if not nullable:
+            self._reader += [
+                f"if _{name} is None:",
+                f"    raise MalformedFrame('{name} is null')",
+            ]
+
+    def _inline(self, name: str, kind: Inline) -> None:
+        inner = self._inner(name, kind.of)
+        self._size += inner.size
+        self._reader += [f"_{name}, pos = read_{name}(data, pos, end)", f"_{name} = (_{name},)"]
+        self._writer += [
+            f"if len(value.{name}) != 1:",
+            f"    raise UnencodableValue('{name} has not exactly one in version {self._version}')",
+            f"write_{name}(value.{name}[0], out)",
+        ]
+
+    def _text(self, name: str) -> None:
+        self._size += 1 if self._flexible else 2
+        self._reader.append(f"_{name}, pos = read_text(data, pos, end, {self._flexible})")
+        self._writer.append(f"write_text(out, value.{name}, {self._flexible})")
+
+    def _ints(self, name: str, nullable: bool) -> None:
+        if nullable:
+            raise TypeError("no message has a nullable array of int32")
+        self._size += 1 if self._flexible else 4
+        self._reader.append(f"_{name}, pos = read_ints(data, pos, end, {self._flexible})")
+        self._writer.append(f"write_ints(out, value.{name}, {self._flexible})")
+
+    def _array(self, name: str, kind: Array) -> None:
+        inner = self._inner(name, kind.of)
+        self._size += 1 if self._flexible else 4
+        self._reader += [
+            f"count, pos = read_count(data, pos, end, {self._flexible}, {inner.size})",
+            "if count < 0:",
+            f"    _{name} = None",
+            "else:",
+            "    items = []",
+            "    for _ in range(count):",
+            f"        item, pos = read_{name}(data, pos, end)",
+            "        items.append(item)",
+            f"    _{name} = tuple(items)",
+        ]
+        self._writer += [
+            f"items = value.{name}",
+            "if items is None:",
+            f"    write_count(out, -1, {self._flexible})",
+            "else:",
+            f"    write_count(out, len(items), {self._flexible})",
+            "    for item in items:",
+            f"        write_{name}(item, out)",
+        ]
+
+    def _ungrouped(self, name: str, kind: Ungrouped) -> None:
+        inner = self._inner(name, kind.row)
+        self._size += 1 if self._flexible else 4
+        smallest = inner.size + (1 if self._flexible else 2)
+        group = kind.group
+        self._names[f"group_{name}"] = lambda key, rows: group(**{kind.key: key, kind.rows: rows})
+        self._reader.append(
+            f"_{name}, pos = read_group_rows(data, pos, end, {self._flexible}, {smallest}, read_{name}, group_{name})"
+        )
+        self._writer.append(
+            f"write_group_rows(out, [(group.{kind.key}, group.{kind.rows}) for group in value.{name}], "
+            f"{self._flexible}, write_{name})"
+        )
+
+    def tags(self, tagged: list[Field]) -> None:
+        """The section of tagged fields that ends a structure: the known ones by the table, others are passed over."""
+        self._size += 1
+        if not tagged:
+            self._reader += ["if data[pos]:", "    _, pos = read_tags(data, pos, end)", "else:", "    pos += 1"]
+            self._writer.append("out.append(0)")
+            return
+        self._reader.append("tags, pos = read_tags(data, pos, end)")
+        self._writer.append("tags = []")
+        for field in tagged:
+            default = default_of(self._table.value, field.name)
+            if default is NO_DEFAULT:
+                raise TypeError(f"tagged field {field.name} has no default")
+            alone = compile_struct(Struct(_Alone, (Field("content", field.type),), bare=True), self._version, True)
+            self._names[f"read_{field.name}"] = alone.read
+            self._names[f"write_{field.name}"] = alone.write
+            self._names["Alone"] = _Alone
+            self._reader += [
+                f"_{field.name} = {default!r}",
+                f"content = tags.get({field.tag})",
+                "if content is not None:",
+                f"    alone, stop = read_{field.name}(content, 0, len(content))",
+                "    if stop != len(content):",
+                f"        raise MalformedFrame('tagged field {field.name} is longer than what it holds')",
+                f"    _{field.name} = alone.content",
+            ]
+            self._writer += [
+                f"if value.{field.name} != {default!r}:",
+                "    content = bytearray()",
+                f"    write_{field.name}(Alone(value.{field.name}), content)",
+                f"    tags.append(({field.tag}, content))",
+            ]
+        self._writer.append("write_tags(out, tags)")
+
+    def _inner(self, name: str, table: Struct) -> Compiled:
+        inner = compile_struct(table, self._version, self._flexible)
+        self._names[f"read_{name}"] = inner.read
+        self._names[f"write_{name}"] = inner.write
+        return inner
+
+    def compiled(self, present: list[Field]) -> Compiled:
+        arguments = ", ".join(f"{field.name}=_{field.name}" for field in present)
+        reader = ["def read(data, pos, end):", *self._reader, f"return Value({arguments}), pos"]
+        writer = ["def write(value, out):", *self._writer, "return"]
+        text = "\n    ".join(reader) + "\n\n" + "\n    ".join(writer) + "\n"
+        name = f"<{self._table.value.__name__} version {self._version}>"
+        exec(compile(text, name, "exec"), self._names)
+        return Compiled(self._names["read"], self._names["write"], self._size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """The content of one tagged field, which is read and written by itself."""
+
+    content: Any
+
+
+_PRIMITIVES = (
+    "read_count",
+    "read_group_rows",
+    "read_ints",
+    "read_tags",
+    "read_text",
+    "write_count",
+    "write_group_rows",
+    "write_ints",
+    "write_tags",
+    "write_text",
+)

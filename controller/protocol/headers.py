@@ -1,0 +1,88 @@
+"""Request and response headers.
+
+A request's header is flexible (a section of tagged fields at its end) where its message is, a response's too, except
+that of ApiVersions: its client doesn't know yet what the broker speaks. The client id keeps its int16 length in all
+versions, for the same reason. ControlledShutdown version 0 has no client id at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.errors import MalformedFrame, UnencodableValue, UnknownApi, UnsupportedVersion
+from controller.protocol.messages import MESSAGES
+from controller.protocol.primitives import read_tags, read_text, write_text
+
+_HEAD = struct.Struct(">hhi")
+_CORRELATION = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
+    """The header and where the body begins. MalformedFrame, UnknownApi, UnsupportedVersion."""
+    if len(frame) < _HEAD.size:
+        raise MalformedFrame(f"a frame of {len(frame)} bytes has no request header")
+    key, version, correlation = _HEAD.unpack_from(frame)
+    if key not in MESSAGES:
+        raise UnknownApi(key)
+    api_key = ApiKey(key)
+    request = MESSAGES[api_key].request
+    client_id: str | None = None
+    pos = _HEAD.size
+    try:
+        if not (api_key is ApiKey.CONTROLLED_SHUTDOWN and version == 0):
+            client_id, pos = read_text(frame, pos, len(frame), False)
+        header = RequestHeader(api_key, version, correlation, client_id)
+        if not request.first <= version <= request.last:
+            raise UnsupportedVersion(header)
+        if version >= request.flexible:
+            _, pos = read_tags(frame, pos, len(frame))
+    except (struct.error, IndexError):
+        raise MalformedFrame(f"{api_key.name} version {version}: the frame ends within its header") from None
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"{api_key.name} version {version}: client id is not UTF-8: {error.reason}") from None
+    return header, pos
+
+
+def write_request_header(header: RequestHeader) -> bytes:
+    request = MESSAGES[header.api_key].request
+    out = bytearray()
+    try:
+        out += _HEAD.pack(header.api_key, header.api_version, header.correlation_id)
+        if not (header.api_key is ApiKey.CONTROLLED_SHUTDOWN and header.api_version == 0):
+            write_text(out, header.client_id, False)
+    except (struct.error, UnicodeEncodeError) as error:
+        raise UnencodableValue(f"{header}: {error}") from error
+    if header.api_version >= request.flexible:
+        out.append(0)
+    return bytes(out)
+
+
+def read_response_header(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, int]:
+    """The correlation id and where the body begins. MalformedFrame."""
+    try:
+        (correlation,) = _CORRELATION.unpack_from(frame)
+        pos = _CORRELATION.size
+        if _flexible_response(api_key, version):
+            _, pos = read_tags(frame, pos, len(frame))
+    except (struct.error, IndexError):
+        raise MalformedFrame(f"{api_key.name} version {version}: a response that ends within its header") from None
+    return correlation, pos
+
+
+def write_response_header(api_key: ApiKey, version: int, correlation_id: int) -> bytes:
+    tags = b"\x00" if _flexible_response(api_key, version) else b""
+    return _CORRELATION.pack(correlation_id) + tags
+
+
+def _flexible_response(api_key: ApiKey, version: int) -> bool:
+    return api_key is not ApiKey.API_VERSIONS and version >= MESSAGES[api_key].response.flexible

@@ -1,0 +1,183 @@
+"""Reading and writing what every layout is made of: varints, lengths, strings, arrays of int32, tagged fields.
+
+The generated code of `compiler` inlines the short paths and calls these for the rest. A reader takes the frame and a
+position and returns the value and the position after it; it never reads past the frame's end and never trusts a
+length before it has compared it with what is left. Anything wrong is `MalformedFrame`, or IndexError or struct.error
+where the frame ends too early, which `compiler.Layout.read` turns into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
+
+from controller.protocol.errors import MalformedFrame, UnencodableValue
+
+# An unsigned varint of 32 bits has at most five bytes; a longer one is refused, as Kafka does. (A reader that goes on
+# while the high bit is set takes time quadratic in the frame's length: a frame of 400 kB keeps it busy for seconds.)
+VARINT_BYTES_MAX = 5
+
+_INT32 = Struct(">i")
+_INT16 = Struct(">h")
+_SHORT_ARRAYS = tuple(Struct(f">{count}i") for count in range(64))
+
+
+def ints(count: int) -> Struct:
+    """The layout of `count` int32 in a row."""
+    return _SHORT_ARRAYS[count] if count < 64 else Struct(f">{count}i")
+
+
+def read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+    raise MalformedFrame(f"varint of more than {VARINT_BYTES_MAX} bytes before byte {pos}")
+
+
+def varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_count(data: bytes, pos: int, end: int, compact: bool, item_size: int) -> tuple[int, int]:
+    """An array's length, -1 for null. Refused when that many items of at least `item_size` bytes can't be left."""
+    if compact:
+        count, pos = read_varint(data, pos)
+        count -= 1
+    else:
+        (count,) = _INT32.unpack_from(data, pos)
+        pos += 4
+        if count < -1:
+            raise MalformedFrame(f"array length {count} before byte {pos}")
+    if count * item_size > end - pos:
+        raise MalformedFrame(f"array of {count} at byte {pos} can't be in the {end - pos} bytes that are left")
+    return count, pos
+
+
+def read_text(data: bytes, pos: int, end: int, compact: bool) -> tuple[str | None, int]:
+    if compact:
+        length, pos = read_varint(data, pos)
+        length -= 1
+    else:
+        (length,) = _INT16.unpack_from(data, pos)
+        pos += 2
+    if length < 0:
+        if length < -1:
+            raise MalformedFrame(f"string length {length} before byte {pos}")
+        return None, pos
+    stop = pos + length
+    if stop > end:
+        raise MalformedFrame(f"string of {length} bytes at byte {pos} can't be in the {end - pos} bytes that are left")
+    return data[pos:stop].decode(), stop
+
+
+def read_ints(data: bytes, pos: int, end: int, compact: bool) -> tuple[tuple[int, ...] | None, int]:
+    count, pos = read_count(data, pos, end, compact, 4)
+    if count <= 0:
+        return (() if count == 0 else None), pos
+    return ints(count).unpack_from(data, pos), pos + 4 * count
+
+
+def read_tags(data: bytes, pos: int, end: int) -> tuple[dict[int, bytes], int]:
+    """A section of tagged fields: the bytes of each by its tag. A tag that comes twice is refused."""
+    count, pos = read_varint(data, pos)
+    tags: dict[int, bytes] = {}
+    if count * 2 > end - pos:
+        raise MalformedFrame(f"{count} tagged fields at byte {pos} can't be in the {end - pos} bytes that are left")
+    for _ in range(count):
+        tag, pos = read_varint(data, pos)
+        size, pos = read_varint(data, pos)
+        if size > end - pos or tag in tags:
+            raise MalformedFrame(f"tagged field {tag} of {size} bytes at byte {pos}")
+        tags[tag] = data[pos : pos + size]
+        pos += size
+    return tags, pos
+
+
+def read_group_rows(
+    data: bytes,
+    pos: int,
+    end: int,
+    compact: bool,
+    row_size: int,
+    read_row: Callable[[bytes, int, int], tuple[Any, int]],
+    group: Callable[[str, tuple[Any, ...]], Any],
+) -> tuple[tuple[Any, ...], int]:
+    """A flat array of rows that begin with their group's name: one group for neighbours of the same name."""
+    count, pos = read_count(data, pos, end, compact, row_size)
+    if count < 0:
+        raise MalformedFrame(f"null array before byte {pos}")
+    groups: list[Any] = []
+    current: str | None = None
+    rows: list[Any] = []
+    for _ in range(count):
+        name, pos = read_text(data, pos, end, compact)
+        if name is None:
+            raise MalformedFrame(f"null name before byte {pos}")
+        row, pos = read_row(data, pos, end)
+        if name != current:
+            if current is not None:
+                groups.append(group(current, tuple(rows)))
+            current, rows = name, []
+        rows.append(row)
+    if current is not None:
+        groups.append(group(current, tuple(rows)))
+    return tuple(groups), pos
+
+
+def write_count(out: bytearray, count: int, compact: bool) -> None:
+    """An array's length, or -1 for null."""
+    out += varint(count + 1) if compact else _INT32.pack(count)
+
+
+def write_text(out: bytearray, text: str | None, compact: bool) -> None:
+    if text is None:
+        out += b"\x00" if compact else b"\xff\xff"
+        return
+    encoded = text.encode()
+    if len(encoded) > 0x7FFF:
+        raise UnencodableValue(f"a string of {len(encoded)} bytes: the protocol's longest has 32767")
+    out += varint(len(encoded) + 1) if compact else _INT16.pack(len(encoded))
+    out += encoded
+
+
+def write_ints(out: bytearray, values: Sequence[int], compact: bool) -> None:
+    write_count(out, len(values), compact)
+    out += ints(len(values)).pack(*values)
+
+
+def write_tags(out: bytearray, tags: Sequence[tuple[int, bytes]]) -> None:
+    """A section of tagged fields, in the order of their tags."""
+    out += varint(len(tags))
+    for tag, content in tags:
+        out += varint(tag)
+        out += varint(len(content))
+        out += content
+
+
+def write_group_rows(
+    out: bytearray,
+    groups: Sequence[tuple[str, Sequence[Any]]],
+    compact: bool,
+    write_row: Callable[[Any, bytearray], None],
+) -> None:
+    write_count(out, sum(len(rows) for _, rows in groups), compact)
+    previous: str | None = None
+    for name, rows in groups:
+        if not rows or name == previous:
+            raise UnencodableValue(f"in this version a group has rows, and its neighbour another name: {name!r}")
+        previous = name
+        for row in rows:
+            write_text(out, name, compact)
+            write_row(row, out)
