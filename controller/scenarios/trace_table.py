@@ -1,6 +1,6 @@
 """A trace as one Parquet table: a row an event, a column a field, whatever the event.
 
-Columns `sequence`, `at_ms`, `node`, `event` are always set; the others are null where an event has no such field.
+Columns `row`, `at_ms`, `node`, `event` are always set; the others are null where an event has no such field.
 The columns follow from the event types, so a new event or field needs nothing here; `docs/reports.md` lists them.
 """
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_OWN = ("row", "at_ms", "node", "event")
+
+
 def columns() -> dict[str, Any]:
     """Every event field's name and Python type, in the order of the event types. A name means one type only."""
     fields: dict[str, Any] = {}
@@ -27,6 +30,8 @@ def columns() -> dict[str, Any]:
             known = fields.setdefault(field.name, hints[field.name])
             if known != hints[field.name]:
                 raise TypeError(f"{kind.__name__}.{field.name}: {hints[field.name]}, elsewhere {known}")
+    if taken := fields.keys() & set(_OWN):
+        raise TypeError(f"event fields named like the table's own columns: {sorted(taken)}")
     return fields
 
 
@@ -36,7 +41,7 @@ def to_table(records: Sequence[TraceRecord]) -> pa.Table:
     types = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
     fields = columns()
     arrays = {
-        "sequence": pa.array(range(len(records)), pa.int64()),
+        "row": pa.array(range(len(records)), pa.int64()),
         "at_ms": pa.array([record.at_ms for record in records], pa.float64()),
         "node": pa.array([record.node for record in records], pa.int32()),
         "event": pa.array([type(record.event).__name__ for record in records], pa.string()),
