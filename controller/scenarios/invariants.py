@@ -225,6 +225,11 @@ def _disagreeing(snapshot: Snapshot) -> Iterator[str]:
             yield f"{topic}-{partition}: broker {node} shows it, ZooKeeper does not have it"
 
 
+def disagreement(snapshot: Snapshot) -> str | None:
+    """The first place where a broker's metadata is not ZooKeeper's; None if there is none."""
+    return next(_disagreeing(snapshot), None)
+
+
 def _comparable(view: PartitionView) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return view.leader, tuple(sorted(view.isr)), tuple(sorted(view.assignment))
 

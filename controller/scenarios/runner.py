@@ -21,6 +21,7 @@ from controller.scenarios.host import (
     TopicSpec,
     Workload,
 )
+from controller.scenarios.invariants import disagreement
 from controller.scenarios.language import (
     AnyStep,
     CreateTopics,
@@ -42,6 +43,9 @@ from controller.trace import FaultInjected, StepEnded, StepStarted
 
 POLL_MS = 20.0
 """How often a wait looks again. Looking costs nothing but for `leaders`, which reads ZooKeeper."""
+
+QUIET_MS = 5_000.0
+"""How long after the last step a cluster may take to become quiet."""
 
 Progress = Callable[[float, str], None]
 """Told of each step as it happens: milliseconds from the start, and a line for a person."""
@@ -77,7 +81,7 @@ async def run_steps(scenario: Scenario, host: ScenarioHost, progress: Progress =
         for index, step in enumerate(scenario.steps):
             if not await run.take(index, step):
                 break
-        outcome.snapshot = await host.snapshot()
+        outcome.snapshot = await run.last_look()
     except HostFailure as error:
         outcome.failure, outcome.could_not_run = str(error), True
         progress(host.clock.now_ms(), f"could not go on: {error}")
@@ -93,6 +97,16 @@ class _Run:
         self.names: dict[str, int] = {}
         self.fault_at_ms = 0.0
         """Answers that a client had before the last fault say nothing about the recovery from it."""
+
+    async def last_look(self) -> Snapshot:
+        """The cluster once it is quiet: as soon as every broker's metadata is ZooKeeper's, at the latest after
+        QUIET_MS, when it is what it is."""
+        deadline_ms = self.host.clock.now_ms() + QUIET_MS
+        while True:
+            snapshot = await self.host.snapshot()
+            if disagreement(snapshot) is None or self.host.clock.now_ms() >= deadline_ms:
+                return snapshot
+            await self.host.clock.sleep(5 * POLL_MS)
 
     async def take(self, index: int, step: AnyStep) -> bool:
         """One step, told to the trace and to whoever watches. False: it failed, and the scenario ends here."""

@@ -1,0 +1,46 @@
+"""What the commands that run scenarios share: their options, and a verdict as an exit status."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from controller.cli.main import UsageError
+from controller.scenarios.files import ScenarioError, built_in, load_scenario
+from controller.scenarios.judge import FAIL, PASS
+from controller.scenarios.language import Scenario
+
+HELD, VIOLATED, USAGE, COULD_NOT_RUN, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+def add_scenario_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenario", help=f"a built-in one ({', '.join(built_in())}) or a TOML file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="sets a parameter of the scenario"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="writes report.json, report.html and trace.parquet there"
+    )
+
+
+def chosen_scenario(arguments: argparse.Namespace) -> Scenario:
+    """The scenario with its parameters set. UsageError for anything wrong with either."""
+    settings: dict[str, str] = {}
+    for word in arguments.set:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {word}: expected KEY=VALUE")
+        settings[key] = value
+    try:
+        return load_scenario(arguments.scenario, settings)
+    except ScenarioError as error:
+        raise UsageError(str(error)) from error
+
+
+def exit_status(verdict: str, *, could_not_run: bool) -> int:
+    """0 held, 1 violated, 3 could not run, 4 unknown. A violation that was seen outweighs a host that then failed."""
+    if verdict == FAIL:
+        return VIOLATED
+    if could_not_run:
+        return COULD_NOT_RUN
+    return HELD if verdict == PASS else UNKNOWN
