@@ -1,0 +1,418 @@
+"""ZooKeeper in memory: a server's sessions, transactions and watches, under a clock that the caller turns.
+
+`InMemoryZooKeeper(clock)` has many clients (`connect`), each a `Connection` like the one to a real server, and each
+with faults of its own (`InMemoryConnection`). There is no thread and no time but the clock's: with a `VirtualClock`
+and seeded latencies, a run is repeated exactly. Not for use from several threads. The contract suite in
+tests/zookeeper holds it to what a real server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from controller.clock import Clock, Timer
+from controller.zookeeper.errors import NoAuth, ZooKeeperError
+from controller.zookeeper.memory_acl import Identity
+from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory_link import (
+    CHILDREN,
+    CLOSE,
+    CONNECT,
+    END,
+    MULTI,
+    PING,
+    READ,
+    READ_COLUMNS,
+    SET_WATCHES,
+    SYNC,
+    WATCH,
+    Latency,
+    Link,
+    Request,
+)
+from controller.zookeeper.memory_tree import Change, DataTree
+from controller.zookeeper.memory_watches import WatchTable
+from controller.zookeeper.operations import (
+    ACL,
+    OPEN_ACL,
+    PERM_READ,
+    Columns,
+    Listing,
+    Reading,
+    Row,
+    WatchEvent,
+    WatchKind,
+)
+
+_FIRST_SESSION = 0x0100_0000_0000_0000
+
+
+class _Session:
+    __slots__ = ("expires_ms", "id", "link", "timeout_ms")
+
+    def __init__(self, id: int, timeout_ms: int, link: Link) -> None:
+        self.id = id
+        self.timeout_ms = timeout_ms
+        self.link: Link | None = link
+        self.expires_ms = 0.0
+
+
+class InMemoryZooKeeper:
+    """A ZooKeeper server of one member.
+
+    `tick_ms` is the server's tickTime: a session from which nothing was heard for its timeout ends at the next
+    multiple of it. Session timeouts asked for are brought within `min_session_timeout_ms` (2 ticks unless given) and
+    `max_session_timeout_ms` (20 ticks unless given).
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        tick_ms: int = 500,
+        min_session_timeout_ms: int | None = None,
+        max_session_timeout_ms: int | None = None,
+    ) -> None:
+        if tick_ms <= 0:
+            raise ValueError(f"tick_ms {tick_ms}: expected more than 0")
+        self._clock = clock
+        self._tick_ms = tick_ms
+        self._min_timeout_ms = 2 * tick_ms if min_session_timeout_ms is None else min_session_timeout_ms
+        self._max_timeout_ms = 20 * tick_ms if max_session_timeout_ms is None else max_session_timeout_ms
+        if not 0 < self._min_timeout_ms <= self._max_timeout_ms:
+            raise ValueError(
+                f"session timeouts from {self._min_timeout_ms} to {self._max_timeout_ms} ms: expected 0 < min <= max"
+            )
+        self._tree = DataTree()
+        self._zxid = 0
+        self._sessions: dict[int, _Session] = {}
+        self._last_session = _FIRST_SESSION
+        self._data_watches: WatchTable[Link] = WatchTable()
+        self._child_watches: WatchTable[Link] = WatchTable()
+        self._expiry_timer: Timer | None = None
+        self._expiry_due_ms = 0.0
+        self._running = True
+        self._connections: dict[InMemoryConnection, None] = {}
+        self._handlers: dict[int, Callable[[Link, _Session, Request], None]] = {
+            PING: self._nothing,
+            SYNC: self._nothing,
+            READ: self._read,
+            READ_COLUMNS: self._read_columns,
+            CHILDREN: self._children,
+            MULTI: self._multi,
+            SET_WATCHES: self._set_watches,
+            WATCH: self._watch,
+            CLOSE: self._close,
+        }
+
+    def connect(
+        self,
+        session_timeout_ms: int = 6_000,
+        *,
+        latency: Latency | None = None,
+        default_acl: tuple[ACL, ...] | None = None,
+        auth: Sequence[tuple[str, str]] = (),
+        reconnect_delay_ms: float = 100.0,
+    ) -> InMemoryConnection:
+        """A new client; nothing is sent before its `start`.
+
+        `latency` gives the milliseconds that each message takes one way (None: none, though an answer still comes
+        only as the clock is turned); order is kept. `auth` holds ("digest", "user:password") pairs. After losing its
+        connection, and before the next session, the client waits `reconnect_delay_ms`.
+        """
+        connection = InMemoryConnection(
+            self, self._clock, session_timeout_ms, latency, Identity(auth, default_acl), reconnect_delay_ms
+        )
+        self._connections[connection] = None
+        return connection
+
+    # What a test or an observer may look at, without being a client.
+
+    @property
+    def zxid(self) -> int:
+        """The last transaction's id. It grows by one with each transaction, failed ones and sessions included."""
+        return self._zxid
+
+    @property
+    def running(self) -> bool:
+        return self._running
+
+    def sessions(self) -> tuple[int, ...]:
+        """The sessions that live, oldest first."""
+        return tuple(self._sessions)
+
+    def row(self, path: str) -> Row | None:
+        node = self._tree.nodes.get(path)
+        return None if node is None else node.read_row()
+
+    def children(self, path: str) -> tuple[str, ...] | None:
+        node = self._tree.nodes.get(path)
+        return None if node is None else tuple(sorted(node.children))
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every znode, sorted by path."""
+        return tuple(self._tree.walk())
+
+    def ephemerals(self, session: int) -> tuple[str, ...]:
+        return self._tree.ephemerals(session)
+
+    def watched(self, session: int) -> frozenset[tuple[str, str]]:
+        """("node" or "children", path) of each watch that the server holds for a session now."""
+        link = self._sessions[session].link if session in self._sessions else None
+        if link is None:
+            return frozenset()
+        return frozenset(
+            (kind, path)
+            for kind, table in (("node", self._data_watches), ("children", self._child_watches))
+            for path in table.paths_of(link)
+        )
+
+    # Faults of the server's.
+
+    def expire(self, session: int) -> None:
+        """Ends a session at once, as if nothing had been heard from it. KeyError if it does not live."""
+        self._end_session(self._sessions[session])
+
+    def stop(self) -> None:
+        """The server goes down: connections break, data and sessions are kept, no session ends meanwhile."""
+        if not self._running:
+            return
+        self._running = False
+        for session in self._sessions.values():
+            if session.link is not None:
+                self._drop_link(session.link)
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+
+    def start(self) -> None:
+        """The server is back. Every session has its whole timeout again to come back to it."""
+        if self._running:
+            return
+        self._running = True
+        for session in self._sessions.values():
+            self._touch(session)
+        self._arm_expiry()
+        for connection in list(self._connections):
+            connection.server_reachable()
+
+    # The clients' side of a link.
+
+    def open_link(self, connection: InMemoryConnection, latency: Latency | None, identity: Identity) -> Link:
+        return Link(self._clock, latency, self._receive, connection.receive, identity)
+
+    def forget(self, connection: InMemoryConnection) -> None:
+        """The client is gone for good."""
+        self._connections.pop(connection, None)
+
+    def link_broken(self, link: Link) -> None:
+        """The server's end of a link has broken: its watches go, its session waits for the client to come back."""
+        if link.open:
+            link.open = False
+            self._data_watches.forget(link)
+            self._child_watches.forget(link)
+            session = self._sessions.get(link.session)
+            if session is not None and session.link is link:
+                session.link = None
+
+    def _drop_link(self, link: Link) -> None:
+        self.link_broken(link)
+        link.to_client.send(END)
+
+    def _receive(self, link: Link, request: Request | object) -> None:
+        if not link.open:
+            return  # of a session that has ended, or has come back over another connection
+        if not self._running:
+            self._drop_link(link)
+            return
+        if not isinstance(request, Request):
+            self.link_broken(link)
+            return
+        if request.operation == CONNECT:
+            self._attach(link, request)
+            return
+        session = self._sessions[link.session]
+        self._touch(session)
+        try:
+            self._handlers[request.operation](link, session, request)
+        except ZooKeeperError as error:
+            request.error = error
+        request.zxid = self._zxid
+        if link.open:
+            link.to_client.send(request)
+
+    # Sessions.
+
+    def _attach(self, link: Link, request: Request) -> None:
+        session_id, timeout_ms = request.arguments
+        if session_id and session_id not in self._sessions:
+            request.zxid = self._zxid
+            request.result = (0, 0)
+            link.to_client.send(request)
+            self._drop_link(link)
+            return
+        timeout_ms = max(self._min_timeout_ms, min(self._max_timeout_ms, timeout_ms))
+        if session_id:
+            session = self._sessions[session_id]
+            if session.link is not None:
+                self._drop_link(session.link)
+            session.link = link
+            session.timeout_ms = timeout_ms
+        else:
+            self._zxid += 1
+            self._last_session += 1
+            session = _Session(self._last_session, timeout_ms, link)
+            self._sessions[session.id] = session
+        link.session = session.id
+        self._touch(session)
+        self._arm_expiry()
+        request.zxid = self._zxid
+        request.result = (session.id, timeout_ms)
+        link.to_client.send(request)
+
+    def _touch(self, session: _Session) -> None:
+        tick_ms = self._tick_ms
+        session.expires_ms = ((self._clock.now_ms() + session.timeout_ms) // tick_ms + 1) * tick_ms
+
+    def _arm_expiry(self) -> None:
+        """Sets the timer for the session that would end first. One that is heard from meanwhile only ends later, so
+        that the timer is looked at when it fires and not when a session is touched."""
+        due_ms = min((session.expires_ms for session in self._sessions.values()), default=None)
+        if self._expiry_timer is not None:
+            if due_ms is not None and self._expiry_due_ms <= due_ms:
+                return
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        if due_ms is not None and self._running:
+            self._expiry_due_ms = due_ms
+            self._expiry_timer = self._clock.call_later(max(0.0, due_ms - self._clock.now_ms()), self._expire_due)
+
+    def _expire_due(self) -> None:
+        self._expiry_timer = None
+        now_ms = self._clock.now_ms() + 1e-6  # a sum of floats may fall short of the tick that it stands for
+        due = [session for session in self._sessions.values() if session.expires_ms <= now_ms]
+        for session in sorted(due, key=lambda each: each.expires_ms):
+            self._end_session(session)
+        self._arm_expiry()
+
+    def _end_session(self, session: _Session) -> None:
+        del self._sessions[session.id]
+        self._zxid += 1
+        self._fire(self._tree.end_session(session.id, self._zxid))
+        if session.link is not None:
+            self._drop_link(session.link)
+
+    def _close(self, link: Link, session: _Session, request: Request) -> None:
+        session.link = None
+        self._end_session(session)
+        request.zxid = self._zxid
+        link.to_client.send(request)
+        self._drop_link(link)
+
+    # Requests.
+
+    def _nothing(self, link: Link, session: _Session, request: Request) -> None:
+        pass
+
+    def _read(self, link: Link, session: _Session, request: Request) -> None:
+        nodes = self._tree.nodes
+        rows: list[Row | None] = []
+        for path in request.arguments:
+            node = nodes.get(path)
+            if node is None:
+                rows.append(None)
+            elif node.acl is not OPEN_ACL and not link.identity.may(node.acl, PERM_READ):
+                raise NoAuth(path)
+            else:
+                rows.append(node.row or node.read_row())
+        request.result = Reading(tuple(rows), self._zxid)
+
+    def _read_columns(self, link: Link, session: _Session, request: Request) -> None:
+        nodes = self._tree.nodes
+        data: list[bytes | None] = []
+        versions: list[int] = []
+        for path in request.arguments:
+            node = nodes.get(path)
+            if node is None:
+                data.append(None)
+                versions.append(-1)
+            elif node.acl is not OPEN_ACL and not link.identity.may(node.acl, PERM_READ):
+                raise NoAuth(path)
+            else:
+                data.append(node.data)
+                versions.append(node.version)
+        request.result = Columns.of(data, np.array(versions, np.int32), self._zxid)
+
+    def _children(self, link: Link, session: _Session, request: Request) -> None:
+        nodes = self._tree.nodes
+        listed: list[tuple[str, ...] | None] = []
+        for path in request.arguments:
+            node = nodes.get(path)
+            if node is not None:
+                link.identity.demand(node.acl, PERM_READ, path)
+            listed.append(None if node is None else tuple(sorted(node.children)))
+        request.result = Listing(tuple(listed), self._zxid)
+
+    def _multi(self, link: Link, session: _Session, request: Request) -> None:
+        losing, link.losing = link.losing, None
+        if losing is False:
+            self._drop_link(link)
+            return
+        self._zxid += 1  # a failed multi is a transaction too
+        request.result, changes = self._tree.apply(
+            request.arguments, session.id, link.identity, self._zxid, self._clock.wall_ms()
+        )
+        self._fire(changes)
+        if losing:
+            self._drop_link(link)
+
+    def _set_watches(self, link: Link, session: _Session, request: Request) -> None:
+        since_zxid, data, exists, children = request.arguments
+        nodes, send = self._tree.nodes, link.to_client.send
+        for path in data:
+            node = nodes.get(path)
+            if node is None:
+                send(WatchEvent(WatchKind.DELETED, path))
+            elif node.mzxid > since_zxid:
+                send(WatchEvent(WatchKind.DATA, path))
+            else:
+                self._data_watches.add(path, link)
+        for path in exists:
+            if path in nodes:
+                send(WatchEvent(WatchKind.CREATED, path))
+            else:
+                self._data_watches.add(path, link)
+        for path in children:
+            node = nodes.get(path)
+            if node is None:
+                send(WatchEvent(WatchKind.DELETED, path))
+            elif node.pzxid > since_zxid:
+                send(WatchEvent(WatchKind.CHILDREN, path))
+            else:
+                self._child_watches.add(path, link)
+
+    def _watch(self, link: Link, session: _Session, request: Request) -> None:
+        nodes, children = request.arguments
+        for path in nodes:
+            self._data_watches.add(path, link)
+        for path in children:
+            node = self._tree.nodes.get(path)
+            if node is not None:
+                link.identity.demand(node.acl, PERM_READ, path)
+                self._child_watches.add(path, link)
+
+    def _fire(self, changes: Sequence[Change]) -> None:
+        for kind, path, acl in changes:
+            if kind is WatchKind.CHILDREN:
+                watchers = self._child_watches.trigger(path)
+            else:
+                watchers = self._data_watches.trigger(path)
+                if kind is WatchKind.DELETED:  # one event for a client that watched both
+                    watchers = {**dict.fromkeys(watchers), **dict.fromkeys(self._child_watches.trigger(path))}
+            if watchers:
+                event = WatchEvent(kind, path)
+                for link in watchers:
+                    if acl is OPEN_ACL or link.identity.may(acl, PERM_READ):
+                        link.to_client.send(event)

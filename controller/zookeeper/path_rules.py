@@ -1,0 +1,34 @@
+"""What a znode's path may be, as every ZooKeeper client and server has it (PathUtils). Pure.
+
+A client asks before it sends: a server would answer a bad path with an error that says nothing of what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_FORBIDDEN = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff]")
+
+
+@lru_cache(maxsize=1 << 18)
+def validate_path(path: str) -> None:
+    """Raises ValueError, naming the path and what is wrong with it."""
+    if not isinstance(path, str):
+        raise ValueError(f"znode path {path!r}: expected a str")
+    if not path.startswith("/"):
+        raise ValueError(f"znode path {path!r}: must begin with /")
+    if path == "/":
+        return
+    if path.endswith("/"):
+        raise ValueError(f"znode path {path!r}: must not end with /")
+    for name in path[1:].split("/"):
+        if name in ("", ".", ".."):
+            raise ValueError(f"znode path {path!r}: a name in it is {name!r}")
+    if (match := _FORBIDDEN.search(path)) is not None:
+        raise ValueError(f"znode path {path!r}: the character {match[0]!r} is not allowed")
+
+
+def validate_new_path(path: str, sequential: bool) -> None:
+    """As `validate_path`, for a create: a sequential one's path is only the head of the name."""
+    validate_path(path + "0" if sequential else path)
