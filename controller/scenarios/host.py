@@ -108,11 +108,16 @@ class Snapshot:
 
 
 class ScenarioHost(Protocol):
-    name: str
-    """"real" or "simulated"."""
-    seed: int | None
-    clock: Clock
-    """Its zero is the scenario's start."""
+    @property
+    def name(self) -> str:
+        """ "real" or "simulated"."""
+
+    @property
+    def seed(self) -> int | None: ...
+
+    @property
+    def clock(self) -> Clock:
+        """Its zero is the scenario's start."""
 
     def take(self, event: TraceEvent) -> None:
         """Adds the runner's own event to the trace, as of now, from node OBSERVER."""

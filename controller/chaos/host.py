@@ -1,0 +1,284 @@
+"""The real host of scenarios: broker processes, an embedded ZooKeeper, real signals, real sockets, a real client.
+
+Everything it starts dies with it, also under SIGKILL (`launch` sees to that). One thread runs the scenario and blocks
+in what it asks for; the client and the observer have threads of their own and only add to the trace.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from controller.chaos.ask import ask_metadata
+from controller.chaos.client import MetadataClient, create_topics
+from controller.chaos.clock import ScenarioClock
+from controller.chaos.observer import Observer
+from controller.chaos.proxy import ProxyNetwork
+from controller.scenarios.host import (
+    ZOOKEEPER,
+    ClusterSpec,
+    HostFailure,
+    Link,
+    Observation,
+    PartitionView,
+    Snapshot,
+    TopicSpec,
+    Workload,
+)
+from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
+from controller.trace_records import OBSERVER, DamagedRecord, TraceRecord, decode_record
+from controller.zookeeper import EmbeddedZooKeeper
+from controller.zookeeper.launch import Process, kill, launch, pause, resume, stop
+from controller.zookeeper.ports import LOOPBACK, HeldPorts
+
+STOP_GRACE_S = 30.0
+_LOG_LINES = 12
+
+
+class RealHost:
+    """One run's cluster. `cuttable` puts a proxy on every link, which only scenarios that cut one need.
+
+    `folder` gets the brokers' settings, logs and traces; a temporary one is removed by `close`.
+    """
+
+    name = "real"
+    seed = None
+
+    def __init__(
+        self,
+        *,
+        folder: Path | None = None,
+        jars: Path | None = None,
+        cuttable: bool = False,
+        tick_ms: int | None = None,
+    ) -> None:
+        self._temporary = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="camerlengo-chaos-")) if folder is None else folder
+        self._jars = jars
+        self._cuttable = cuttable
+        self._tick_ms = tick_ms
+        self.clock = ScenarioClock()
+        self._records: list[TraceRecord] = []
+        self._zookeeper: EmbeddedZooKeeper | None = None
+        self._observer: Observer | None = None
+        self._client: MetadataClient | None = None
+        self._proxies: ProxyNetwork | None = None
+        self._ports: HeldPorts | None = None
+        self._processes: dict[int, Process] = {}
+        self._lock = threading.Lock()
+        self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
+
+    def take(self, event: TraceEvent) -> None:
+        self._records.append(TraceRecord(self.clock.now_ms(), OBSERVER, event))
+
+    async def boot(self, cluster: ClusterSpec, workload: Workload) -> None:
+        self._cluster = cluster
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tick_ms = self._tick_ms or max(50, min(500, cluster.session_timeout_ms // 4))
+        self._zookeeper = EmbeddedZooKeeper(
+            cluster.zookeeper_servers, data_dir=self.folder / "zookeeper", jars=self._jars, tick_ms=tick_ms
+        )
+        self._zookeeper.start()
+        self._ports = HeldPorts(cluster.brokers)
+        if self._cuttable:
+            self._proxies = ProxyNetwork()
+        self._observer = Observer(self._zookeeper.connect_string, self.clock, self._see_ephemeral)
+        self._observer.start()
+        bootstrap = ",".join(f"{LOOPBACK}:{port}" for port in self._ports.numbers)
+        self._client = MetadataClient(bootstrap, workload.metadata_interval_ms, self._see_metadata)
+
+    def _see_ephemeral(self, event: EphemeralSeen) -> None:
+        self.take(event)
+
+    def _see_metadata(self, seen: MetadataSeen) -> None:
+        with self._lock:
+            self._metadata = (seen, self.clock.now_ms())
+        self.take(seen)
+
+    async def start(self, node: int) -> None:
+        if node in self.running():
+            raise HostFailure(f"broker {node} is running already")
+        settings = self._write_settings(node)
+        with (self.folder / f"broker-{node}.log").open("ab") as log:
+            self._processes[node] = launch(
+                [sys.executable, "-m", "controller.cli", "broker", "--config", str(settings)], stdout=log, stderr=log
+            )
+
+    def _write_settings(self, node: int) -> Path:
+        assert self._ports is not None
+        values = {
+            "broker.id": str(node),
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self._port(node)}",
+            "zookeeper.connect": self._zookeeper_address(node),
+            "zookeeper.session.timeout.ms": str(self._cluster.session_timeout_ms),
+            "log.dirs": str(self.folder / f"logs-{node}"),
+            "camerlengo.trace.file": str(self._trace_file(node)),
+        }
+        if self._cluster.racks:
+            values["broker.rack"] = self._cluster.racks[(node - 1) % len(self._cluster.racks)]
+        if self._proxies is not None:
+            values["camerlengo.address.map"] = ",".join(
+                f"{LOOPBACK}:{self._port(peer)}={LOOPBACK}:{self._proxies.link(node, peer, self._port(peer))}"
+                for peer in self._cluster.nodes
+                if peer != node
+            )
+        values |= dict(self._cluster.settings)
+        path = self.folder / f"broker-{node}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        return path
+
+    def _port(self, node: int) -> int:
+        assert self._ports is not None
+        return self._ports.numbers[node - 1]
+
+    def _trace_file(self, node: int) -> Path:
+        return self.folder / f"trace-{node}.jsonl"
+
+    def _zookeeper_address(self, node: int) -> str:
+        assert self._zookeeper is not None
+        if self._proxies is None:
+            return self._zookeeper.connect_string
+        ports = [int(address.rpartition(":")[2]) for address in self._zookeeper.hosts]
+        # One directed link to the ensemble, of as many proxies as it has servers: they are cut together.
+        return ",".join(
+            f"{LOOPBACK}:{self._proxies.link(node, ZOOKEEPER - index, port)}" for index, port in enumerate(ports)
+        )
+
+    async def kill(self, node: int) -> None:
+        kill(self._process(node))
+
+    async def stop(self, node: int) -> None:
+        process = self._process(node)
+        status = stop(process, STOP_GRACE_S)
+        if status != 0:
+            raise HostFailure(f"broker {node} ended with status {status} when asked to stop{self._log_tail(node)}")
+        del self._processes[node]
+
+    async def pause(self, node: int) -> None:
+        pause(self._process(node))
+
+    async def resume(self, node: int) -> None:
+        resume(self._process(node))
+
+    async def cut(self, link: Link) -> None:
+        for target in self._targets(link):
+            self._proxied().cut(link.source, target)
+
+    async def heal(self, link: Link) -> None:
+        for target in self._targets(link):
+            self._proxied().heal(link.source, target)
+
+    def _targets(self, link: Link) -> list[int]:
+        if link.target != ZOOKEEPER:
+            return [link.target]
+        return [ZOOKEEPER - index for index in range(self._cluster.zookeeper_servers)]
+
+    def _proxied(self) -> ProxyNetwork:
+        if self._proxies is None:
+            raise HostFailure("this run's links can't be cut: it was started without proxies")
+        return self._proxies
+
+    async def expire(self, node: int) -> None:
+        """Keeps the server from hearing of the session until it ends it: the only way to end another's session
+        that needs nothing of the broker. Its link heals as soon as the session is gone."""
+        link = Link(node, ZOOKEEPER)
+        session = self.observe().registered.get(node)
+        if session is None:
+            raise HostFailure(f"broker {node} has no session to end")
+        await self.cut(link)
+        deadline_ms = self.clock.now_ms() + 10 * self._cluster.session_timeout_ms
+        while self.observe().registered.get(node) == session:
+            if self.clock.now_ms() > deadline_ms:
+                raise HostFailure(f"the session of broker {node} did not end in ten times its timeout")
+            await self.clock.sleep(10.0)
+        await self.heal(link)
+
+    async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        assert self._client is not None
+        create_topics(self._client.admin, topics)
+        self._client.expect(topics)
+
+    def running(self) -> tuple[int, ...]:
+        """Raises HostFailure for a broker that ended of itself: nothing that follows would mean anything."""
+        for node, process in sorted(self._processes.items()):
+            status = process.poll()
+            if status is not None and status != -9:
+                raise HostFailure(f"broker {node} ended of itself with status {status}{self._log_tail(node)}")
+        return tuple(node for node, process in sorted(self._processes.items()) if process.poll() is None)
+
+    def _process(self, node: int) -> Process:
+        process = self._processes.get(node)
+        if process is None or process.poll() is not None:
+            raise HostFailure(f"broker {node} is not running")
+        return process
+
+    def _log_tail(self, node: int) -> str:
+        try:
+            lines = (self.folder / f"broker-{node}.log").read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return "".join(f"\n    {line}" for line in lines[-_LOG_LINES:])
+
+    def observe(self) -> Observation:
+        assert self._observer is not None
+        registered, controller = self._observer.now()
+        with self._lock:
+            seen, seen_at_ms = self._metadata
+        return Observation(registered, controller, seen, seen_at_ms)
+
+    async def leaders(self) -> Mapping[tuple[str, int], PartitionView]:
+        assert self._observer is not None
+        return self._observer.partitions()
+
+    async def snapshot(self) -> Snapshot:
+        assert self._observer is not None
+        registered, controller = self._observer.now()
+        metadata = {}
+        for node in sorted(registered):
+            try:
+                metadata[node] = ask_metadata(LOOPBACK, self._port(node))
+            except OSError:
+                continue  # a registered broker without metadata is what the checker is told
+        partitions = self._observer.partitions()
+        return Snapshot(partitions, tuple(sorted(registered)), controller, self._observer.controller_epoch(), metadata)
+
+    async def shut_down(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends whatever was started, in the order in which nobody is left asking. Safe to call twice."""
+        if self._client is not None:
+            self._client.close()
+        for process in self._processes.values():
+            if process.poll() is None:
+                kill(process)
+        if self._observer is not None:
+            self._observer.close()
+        if self._proxies is not None:
+            self._proxies.close()
+        if self._zookeeper is not None:
+            self._zookeeper.close()
+        if self._ports is not None:
+            self._ports.release()
+        self._collect()
+        self._client = self._observer = self._proxies = self._zookeeper = self._ports = None
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _collect(self) -> None:
+        """The brokers' own traces, on the scenario's clock. A line torn by a kill is the last of its file."""
+        for path in sorted(self.folder.glob("trace-*.jsonl")):
+            for line in path.read_bytes().splitlines():
+                try:
+                    record = decode_record(line)
+                except DamagedRecord:
+                    continue
+                self._records.append(TraceRecord(record.at_ms - self.clock.zero_ms, record.node, record.event))
+            path.unlink()
+
+    def records(self) -> Sequence[TraceRecord]:
+        return sorted(self._records, key=lambda record: record.at_ms)

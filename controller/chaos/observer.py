@@ -1,0 +1,154 @@
+"""Somebody outside the cluster who watches its ZooKeeper: which brokers are registered, who is controller, and since
+when. The moments that a failover is measured from are this observer's."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from controller.clock import Clock
+from controller.pending import Task
+from controller.scenarios.host import PartitionView
+from controller.trace import EphemeralSeen
+from controller.zookeeper import KazooConnection, ZooKeeperClient, paths
+from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.codecs import (
+    decode_controller,
+    decode_controller_epoch,
+    decode_partition_state,
+    decode_topic_assignment,
+)
+from controller.zookeeper.drive import drive
+from controller.zookeeper.operations import Row
+
+T = TypeVar("T")
+
+SESSION_TIMEOUT_MS = 30_000
+"""The observer's own session: long, because a fault that it does not survive is one that nobody measures."""
+ANSWER_S = 30.0
+
+_LOOK = "look"
+_END = "end"
+
+
+class Observer:
+    """Looks again whenever a watch says so, on a thread of its own, and tells `seen` of what came and went."""
+
+    def __init__(self, connect: str, clock: Clock, seen: Callable[[EphemeralSeen], None]) -> None:
+        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._seen = seen
+        self._client = ZooKeeperClient(
+            KazooConnection(connect, clock, session_timeout_ms=SESSION_TIMEOUT_MS), clock, self._events
+        )
+        self._lock = threading.Lock()
+        self._registered: dict[int, int] = {}
+        self._controller: tuple[int, int] = (-1, 0)
+        self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+
+    def start(self) -> None:
+        """Returns when the first look has been taken."""
+        wait(self._start())
+        self._look()
+        self._thread.start()
+
+    async def _start(self) -> None:
+        await self._client.start()
+        # Children of a node that is not there can't be watched, and the first broker is yet to come.
+        await BrokerWrites(self._client).ensure_persistent_paths()
+        await self._client.watch_node(paths.CONTROLLER, _LOOK)
+        await self._client.watch_children(paths.BROKER_IDS, _LOOK)
+
+    def close(self) -> None:
+        self._events.put(_END)
+        if self._thread.is_alive():
+            self._thread.join(timeout=ANSWER_S)
+        self._client.close()
+
+    def now(self) -> tuple[Mapping[int, int], int]:
+        """Registered brokers with their sessions, and the controller (-1: nobody)."""
+        with self._lock:
+            return dict(self._registered), self._controller[0]
+
+    def _run(self) -> None:
+        while self._events.get() != _END:
+            while not self._events.empty():
+                if self._events.get() == _END:
+                    return
+            self._look()
+
+    def _look(self) -> None:
+        registered, controller = wait(self._read())
+        with self._lock:
+            was, was_controller = self._registered, self._controller
+            self._registered, self._controller = registered, controller
+        for broker in sorted(was.keys() | registered.keys()):
+            self._tell(paths.broker(broker), (broker, was.get(broker, 0)), (broker, registered.get(broker, 0)))
+        self._tell(paths.CONTROLLER, was_controller, controller)
+
+    def _tell(self, path: str, was: tuple[int, int], now: tuple[int, int]) -> None:
+        """A znode whose owner changed has gone and come, even if nobody saw it missing. (node, session) each."""
+        if was == now:
+            return
+        if was[1]:
+            self._seen(EphemeralSeen(path, was[0], False, was[1]))
+        if now[1]:
+            self._seen(EphemeralSeen(path, now[0], True, now[1]))
+
+    async def _read(self) -> tuple[dict[int, int], tuple[int, int]]:
+        names = (await self._client.children([paths.BROKER_IDS])).children[0] or ()
+        brokers = [int(name) for name in names]
+        reading = await self._client.read([paths.CONTROLLER, *(paths.broker(broker) for broker in brokers)])
+        controller, *rows = reading.rows
+        registered = {
+            broker: row.stat.ephemeral_owner for broker, row in zip(brokers, rows, strict=True) if row is not None
+        }
+        if controller is None:
+            return registered, (-1, 0)
+        decoded = decode_controller(controller.path, controller.data)
+        return registered, (decoded.broker_id, controller.stat.ephemeral_owner)
+
+    def controller_epoch(self) -> int:
+        return wait(self._controller_epoch())
+
+    async def _controller_epoch(self) -> int:
+        row = (await self._client.read([paths.CONTROLLER_EPOCH])).rows[0]
+        return 0 if row is None else decode_controller_epoch(row.path, row.data)
+
+    def partitions(self) -> dict[tuple[str, int], PartitionView]:
+        """Every partition that has a state, as ZooKeeper has it now."""
+        return wait(self._partitions())
+
+    async def _partitions(self) -> dict[tuple[str, int], PartitionView]:
+        topics = (await self._client.children([paths.BROKER_TOPICS])).children[0] or ()
+        assignments = (await self._client.read([paths.topic(topic) for topic in topics])).rows
+        keys = [
+            ((topic, partition), replicas)
+            for topic, row in zip(topics, assignments, strict=True)
+            if row is not None
+            for partition, replicas in decode_topic_assignment(row.path, row.data).partitions.items()
+        ]
+        rows = (await self._client.read([paths.partition_state(*key) for key, _ in keys])).rows
+        return _views(keys, rows)
+
+
+def _views(
+    keys: Sequence[tuple[tuple[str, int], tuple[int, ...]]], rows: Sequence[Row | None]
+) -> dict[tuple[str, int], PartitionView]:
+    views = {}
+    for (key, replicas), row in zip(keys, rows, strict=True):
+        if row is not None:
+            state = decode_partition_state(row.path, row.data)
+            views[key] = PartitionView(state.leader, state.isr, replicas, state.leader_epoch, state.controller_epoch)
+    return views
+
+
+def wait(task: Task[T]) -> T:
+    """Blocks this thread until the coroutine has ended. TimeoutError if no answer comes for ANSWER_S."""
+    pending = drive(task)
+    answered = threading.Event()
+    pending.on_done(answered.set)
+    if not answered.wait(ANSWER_S):
+        raise TimeoutError(f"no answer from ZooKeeper in {ANSWER_S:g} s")
+    return pending.result()

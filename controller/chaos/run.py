@@ -1,0 +1,53 @@
+"""One run of a scenario on real processes, from the start of ZooKeeper to the judged report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.chaos.host import RealHost
+from controller.pending import Task
+from controller.scenarios.host import HostFailure
+from controller.scenarios.judge import judge
+from controller.scenarios.language import Cut, Expire, Heal, Scenario
+from controller.scenarios.report import Report
+from controller.scenarios.runner import Outcome, Progress, run_steps
+from controller.zookeeper import JarsNotFound, JavaNotFound, ServerDied, ServerTimedOut
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    report: Report
+    could_not_run: bool
+    wall_s: float
+
+
+def run_scenario(
+    scenario: Scenario, *, folder: Path | None = None, jars: Path | None = None, progress: Progress
+) -> RunResult:
+    """Runs it; whatever happens, nothing that it started is left. KeyboardInterrupt passes through, after that."""
+    began = time.monotonic()
+    cuttable = any(isinstance(step, Cut | Heal | Expire) for step in scenario.steps)
+    host = RealHost(folder=folder, jars=jars, cuttable=cuttable)
+    try:
+        outcome = _blocking(lambda: run_steps(scenario, host, progress))
+    except (JavaNotFound, JarsNotFound, ServerDied, ServerTimedOut, TimeoutError) as error:
+        outcome = Outcome(failure=str(error), could_not_run=True)
+        progress(host.clock.now_ms(), f"could not run: {error}")
+    finally:
+        host.close()
+    records = host.records()
+    report = Report(scenario, host.name, host.seed, judge(scenario, outcome, records), records)
+    return RunResult(report, outcome.could_not_run, time.monotonic() - began)
+
+
+def _blocking(task: Callable[[], Task[Outcome]]) -> Outcome:
+    """Drives the runner, which on this host never has anything to wait for: the host has blocked in it already."""
+    try:
+        task().send(None)
+    except StopIteration as ended:
+        outcome: Outcome = ended.value
+        return outcome
+    raise HostFailure("a step waited for an answer that nobody on this host gives")

@@ -1,0 +1,116 @@
+"""`camerlengo chaos SCENARIO`: a scenario on real processes and a real ZooKeeper, with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+from controller.chaos.run import RunResult, run_scenario
+from controller.cli.main import UsageError
+from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
+from controller.scenarios.report import render_table, report_object, report_text, write_report
+
+HELP = "run a scenario on real processes and a real ZooKeeper, with a verdict"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_scenario_options(parser)
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs it N times and prints a table")
+    parser.add_argument("--json", action="store_true", help="prints the report (a list of them with --runs) as JSON")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keeps the brokers' settings and logs there")
+    parser.add_argument(
+        "--zookeeper-jars", type=Path, metavar="DIR", help="ZooKeeper's jars, if not those that PySpark carries"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    scenario = chosen_scenario(arguments)
+    if arguments.runs < 1:
+        raise UsageError(f"--runs {arguments.runs}: expected 1 or more")
+    results: list[RunResult] = []
+    for number in range(1, arguments.runs + 1):
+        result = run_scenario(
+            scenario,
+            folder=_numbered(arguments.keep, number, arguments.runs),
+            jars=arguments.zookeeper_jars,
+            progress=_silent if arguments.json else _show,
+        )
+        results.append(result)
+        if arguments.report is not None:
+            write_report(result.report, _numbered(arguments.report, number, arguments.runs) or arguments.report)
+        if not arguments.json:
+            print(_ending(result, number, arguments.runs), flush=True)
+    if arguments.json:
+        objects = [report_object(result.report) for result in results]
+        print(json.dumps(objects if arguments.runs > 1 else objects[0], indent=2, sort_keys=True))
+    elif arguments.runs > 1:
+        print(runs_table(results))
+    return max((_status(result) for result in results), key=_severity)
+
+
+def _numbered(folder: Path | None, number: int, runs: int) -> Path | None:
+    """A folder a run where there are several."""
+    return folder / f"run-{number}" if folder is not None and runs > 1 else folder
+
+
+def _show(at_ms: float, line: str) -> None:
+    print(f"{at_ms / 1000:8.3f} s  {line}", flush=True)
+
+
+def _silent(at_ms: float, line: str) -> None:
+    """With --json, standard output is the report's alone."""
+
+
+def _ending(result: RunResult, number: int, runs: int) -> str:
+    text = report_text(result.report)
+    return f"\n{text}" if runs == 1 else f"\n{text}\nrun {number} of {runs}: {result.wall_s:.1f} s\n"
+
+
+def _status(result: RunResult) -> int:
+    return exit_status(result.report.verdict, could_not_run=result.could_not_run)
+
+
+def _severity(status: int) -> int:
+    """Which of several runs' statuses speaks for all: a violation, then what was not run, then what is unknown."""
+    return (0, 4, 3, 1).index(status)
+
+
+def runs_table(results: list[RunResult]) -> str:
+    """A row a run, then the median over all failovers, by kind."""
+    rows: list[tuple[str, ...]] = [("run", "verdict", "seconds", "session end to client (ms)", "fault to client (ms)")]
+    for number, result in enumerate(results, 1):
+        failovers = result.report.judgement.failovers
+        rows.append(
+            (
+                str(number),
+                result.report.verdict,
+                f"{result.wall_s:.1f}",
+                ", ".join(f"{f.kind} {f.recovery_ms:.0f}" for f in failovers if f.recovery_ms is not None),
+                ", ".join(
+                    f"{f.kind} {f.recovered_at_ms - f.fault_at_ms:.0f}"
+                    for f in failovers
+                    if f.recovered_at_ms is not None
+                ),
+            )
+        )
+    return "\n".join([render_table(rows), "", *_medians(results)])
+
+
+def _medians(results: list[RunResult]) -> list[str]:
+    passed = sum(result.report.verdict == "pass" for result in results)
+    lines = [f"{passed} of {len(results)} passed"]
+    for kind in ("broker", "controller"):
+        times = [
+            failover.recovery_ms
+            for result in results
+            for failover in result.report.judgement.failovers
+            if failover.kind == kind and failover.recovery_ms is not None
+        ]
+        if times:
+            lines.append(
+                f"{kind}: session end to client's complete metadata, {len(times)} failovers:"
+                f" median {statistics.median(times):.0f} ms, worst {max(times):.0f} ms"
+            )
+    return lines

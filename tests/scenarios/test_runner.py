@@ -1,0 +1,208 @@
+"""The runner takes the steps in order, resolves who they speak of, waits with a deadline, and says what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from controller.clock import VirtualClock
+from controller.scenarios.files import parse_scenario
+from controller.scenarios.host import (
+    ClusterSpec,
+    HostFailure,
+    Link,
+    Observation,
+    PartitionView,
+    Snapshot,
+    TopicSpec,
+    Workload,
+)
+from controller.scenarios.runner import Outcome, run_steps
+from controller.trace import FaultInjected, MetadataSeen, StepEnded, StepStarted, TraceEvent
+from controller.trace_records import TraceRecord
+
+HEAD = 'name = "x"\n[cluster]\nbrokers = 3\n'
+
+
+class ScriptedHost:
+    """Brokers register the moment they start; killed ones are gone 100 ms later; 1 leads everything it can."""
+
+    name = "scripted"
+    seed = None
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.calls: list[str] = []
+        self.alive: dict[int, bool] = {}
+        self.seen: list[TraceEvent] = []
+        self.refused = ""
+
+    def take(self, event: TraceEvent) -> None:
+        self.seen.append(event)
+
+    async def boot(self, cluster: ClusterSpec, workload: Workload) -> None:
+        self.calls.append(f"boot {cluster.brokers}")
+
+    async def start(self, node: int) -> None:
+        self.alive[node] = True
+        self.calls.append(f"start {node}")
+
+    async def kill(self, node: int) -> None:
+        self.calls.append(f"kill {node}")
+        self.clock.call_later(100.0, lambda: self.alive.__delitem__(node))
+
+    async def stop(self, node: int) -> None:
+        self.calls.append(f"stop {node}")
+        del self.alive[node]
+
+    async def pause(self, node: int) -> None:
+        self.calls.append(f"pause {node}")
+
+    async def resume(self, node: int) -> None:
+        self.calls.append(f"resume {node}")
+
+    async def cut(self, link: Link) -> None:
+        self.calls.append(f"cut {link}")
+
+    async def heal(self, link: Link) -> None:
+        self.calls.append(f"heal {link}")
+
+    async def expire(self, node: int) -> None:
+        self.calls.append(f"expire {node}")
+
+    async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        if self.refused:
+            raise HostFailure(self.refused)
+        self.calls.append(f"create {[topic.name for topic in topics]}")
+
+    def running(self) -> tuple[int, ...]:
+        return tuple(self.alive)
+
+    def observe(self) -> Observation:
+        live = tuple(sorted(self.alive))
+        seen = MetadataSeen(4, 4, live[0] if live else -1, live, "")
+        return Observation({node: node for node in live}, live[0] if live else -1, seen, self.clock.now_ms())
+
+    async def leaders(self) -> Mapping[tuple[str, int], PartitionView]:
+        return {("t", 0): PartitionView(min(self.alive), tuple(self.alive), tuple(self.alive))}
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot({}, tuple(self.alive), min(self.alive, default=-1), 1, {node: {} for node in self.alive})
+
+    async def shut_down(self) -> None:
+        self.calls.append("shut down")
+
+    def records(self) -> Sequence[TraceRecord]:
+        return [TraceRecord(0.0, -1, event) for event in self.seen]
+
+
+def run(host: ScriptedHost, text: str) -> Outcome:
+    task = run_steps(parse_scenario(HEAD + text, "x"), host)
+    try:
+        while True:
+            pending = task.send(None)
+            assert host.clock.run_until(lambda pending=pending: pending.done, 1e6)  # type: ignore[misc]
+    except StopIteration as ended:
+        outcome: Outcome = ended.value
+        return outcome
+
+
+def steps(*lines: str) -> str:
+    return "".join(f"[[steps]]\n{line}\n" for line in lines)
+
+
+START = 'do = "start"'
+
+
+def test_steps_are_taken_in_order_and_told_to_the_trace() -> None:
+    host = ScriptedHost()
+    outcome = run(
+        host,
+        steps(START, 'do = "kill"\nnode = 2', 'do = "wait"\nuntil = "gone"\nnode = 2', 'do = "start"\nnodes = [2]'),
+    )
+    assert outcome.failure is None
+    assert host.calls == ["boot 3", "start 1", "start 2", "start 3", "kill 2", "start 2"]
+    assert [event.text for event in host.seen if isinstance(event, StepStarted)] == [
+        "start brokers 1, 2, 3", "kill broker 2", "wait until gone (broker 2), at most 30 s", "start broker 2",
+    ]  # fmt: skip
+    assert all(event.ok for event in host.seen if isinstance(event, StepEnded))
+    assert FaultInjected("kill", "2") in host.seen
+    assert host.clock.now_ms() >= 100.0
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("node = 3", 3),
+        ('node = "controller"', 1),
+        ('node = "not-controller"', 2),
+        ('node = "not-controller"\nother_than = [2]', 3),
+        ('node = "leader:t:0"', 1),
+    ],
+)
+def test_a_step_names_its_node_by_what_it_is(selector: str, expected: int) -> None:
+    host = ScriptedHost()
+    assert run(host, steps(START, f'do = "pause"\n{selector}\nas = "it"', 'do = "resume"\nnode = "it"')).failure is None
+    assert host.calls[-2:] == [f"pause {expected}", f"resume {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("step", "calls"),
+    [
+        ('do = "restart"\nnode = 2', ["stop 2", "start 2"]),
+        ('do = "cut"\nsource = 1\ntarget = "zookeeper"', ["cut 1->zookeeper"]),
+        ('do = "heal"\nsource = 1\ntarget = 2', ["heal 1->2"]),
+        ('do = "expire"\nnode = 3', ["expire 3"]),
+        ('do = "create-topics"\ncount = 2\nprefix = "a"', ["create ['a0', 'a1']"]),
+    ],
+)
+def test_every_step_reaches_the_host(step: str, calls: list[str]) -> None:
+    host = ScriptedHost()
+    assert run(host, steps(START, step)).failure is None
+    assert host.calls[4:] == calls
+
+
+def test_a_wait_in_vain_fails_the_scenario_and_ends_it() -> None:
+    host = ScriptedHost()
+    outcome = run(
+        host, steps(START, 'do = "wait"\nuntil = "gone"\nnode = 1\ndeadline_ms = 200', 'do = "kill"\nnode = 1')
+    )
+    assert outcome.failure is not None
+    assert "broker 1 is still registered" in outcome.failure
+    assert not outcome.could_not_run
+    assert outcome.snapshot is not None
+    assert "kill 1" not in host.calls
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (steps('do = "kill"\nnode = "controller"'), "there is none"),
+        (steps(START, 'do = "kill"\nnode = "nobody"'), "nobody"),
+        (steps(START, 'do = "kill"\nnode = 7'), "expected 1 to 3"),
+        (steps(START, 'do = "kill"\nnode = "leader:u:0"'), "no such partition"),
+        (steps(START, 'do = "pause"\nnode = "not-controller"\nother_than = [2, 3]'), "no registered broker"),
+    ],
+)
+def test_a_node_that_there_is_not_stops_the_run(text: str, said: str) -> None:
+    outcome = run(ScriptedHost(), text)
+    assert outcome.could_not_run
+    assert said in (outcome.failure or "")
+
+
+def test_what_the_cluster_refused_stops_the_run_with_its_error() -> None:
+    host: Any = ScriptedHost()
+    host.refused = "INVALID_REPLICATION_FACTOR"
+    assert run(host, steps('do = "create-topics"')).failure == "INVALID_REPLICATION_FACTOR"
+
+
+def test_a_cluster_that_never_agrees_is_looked_at_until_the_deadline() -> None:
+    class Disagreeing(ScriptedHost):
+        async def snapshot(self) -> Snapshot:
+            return Snapshot({("t", 0): PartitionView(1, (1,), (1,))}, (1,), 1, 1, {1: {}})
+
+    host = Disagreeing()
+    assert run(host, steps(START)).snapshot is not None
+    assert host.clock.now_ms() >= 5_000.0
