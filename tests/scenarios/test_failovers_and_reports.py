@@ -138,3 +138,10 @@ def test_no_event_has_a_field_of_the_records_own() -> None:
 
 def test_a_record_keeps_its_time_to_the_microsecond() -> None:
     assert decode_record(encode_record(TraceRecord(1.23456, 2, FaultInjected("kill", "2")))).at_ms == 1.235
+
+
+def test_the_documented_columns_are_those_that_there_are() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
+    for name, kind in EVENT_TYPES.items():
+        fields = ", ".join(f"`{field}`" for field in kind.__dataclass_fields__)
+        assert f"| `{name}` | {fields} |" in documented
