@@ -1,0 +1,287 @@
+"""The compiled tables against the declarations they come from, and what a move does and refuses."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from transitions import Machine, MachineError
+
+from statemachines import partition, replica
+from statemachines.errors import InvalidTransition, ListenerFailed
+from statemachines.machine import CompiledMachine, compile_machine
+from statemachines.partition import PartitionState
+from statemachines.replica import ReplicaState
+from statemachines.tables import PARTITION, REPLICA
+
+MACHINES: list[tuple[CompiledMachine[Any], Machine]] = [
+    (PARTITION, partition.DECLARATION),
+    (REPLICA, replica.DECLARATION),
+]
+EACH_MACHINE = pytest.mark.parametrize(("compiled", "declaration"), MACHINES, ids=["partition", "replica"])
+
+
+@dataclass(slots=True)
+class Thing:
+    """A slotted entity, as the hosts keep them."""
+
+    name: str
+    state: Any
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def moved_by_the_library(declaration: Machine, source: IntEnum, target: IntEnum) -> IntEnum | None:
+    """The state after the trigger; None if the library refuses it, with the entity where it was."""
+    thing = Thing("oracle", source)
+    try:
+        declaration.events[target.name].trigger(thing)
+    except MachineError:
+        assert thing.state is source
+        return None
+    state: IntEnum = thing.state
+    return state
+
+
+def check_table(compiled: CompiledMachine[Any], declaration: Machine) -> None:
+    """AssertionError where one entity, a column or the table say other than the declaration itself."""
+    for source in compiled.states:
+        for target in compiled.states:
+            expected = moved_by_the_library(declaration, source, target)
+            assert expected in (target, None)
+            assert bool(compiled.allowed[source, target]) == (expected is target), f"table: {source!r} to {target!r}"
+            assert (source in compiled.valid_sources(target)) == (expected is target), f"{source!r} to {target!r}"
+            column = np.array([source], dtype=np.uint8)
+            refused = compiled.move_column(column, np.array([0]), target)
+            assert (column[0], len(refused)) == ((target, 0) if expected is target else (source, 1))
+            thing = Thing("t", source)
+            assert len(compiled.move_each([thing], target)) == len(refused)
+            assert thing.state is (target if expected is target else source)
+
+
+@EACH_MACHINE
+def test_table_entity_and_column_say_what_the_declaration_says(
+    compiled: CompiledMachine[Any], declaration: Machine
+) -> None:
+    check_table(compiled, declaration)
+
+
+def with_one_cell_turned(compiled: CompiledMachine[Any], source: IntEnum, target: IntEnum) -> Machine:
+    """A declaration as the machine's own, but for one move: there if it wasn't, not there if it was."""
+    states = type(source)
+    turned = Machine(model=None, states=states, initial=source, auto_transitions=False)
+    for state in states:
+        turned.events[state.name] = turned.event_cls(state.name, turned)
+    for one, other in np.argwhere(compiled.allowed).tolist():
+        if (one, other) != (source, target):
+            turned.add_transition(states(other).name, states(one), states(other))
+    if not compiled.allowed[source, target]:
+        turned.add_transition(target.name, source, target)
+    return turned
+
+
+@EACH_MACHINE
+def test_the_check_catches_every_single_wrong_cell(compiled: CompiledMachine[Any], declaration: Machine) -> None:
+    check_table(compiled, declaration)
+    for source in compiled.states:
+        for target in compiled.states:
+            with pytest.raises(AssertionError, match="table"):
+                check_table(compiled, with_one_cell_turned(compiled, source, target))
+
+
+@pytest.mark.parametrize(
+    ("compiled", "sources"),
+    [
+        (
+            PARTITION,
+            {
+                "New": {"NonExistent"},
+                "Online": {"New", "Online", "Offline"},
+                "Offline": {"New", "Online", "Offline"},
+                "NonExistent": {"Offline"},
+            },
+        ),
+        (
+            REPLICA,
+            {
+                "New": {"NonExistent"},
+                "Online": {"New", "Online", "Offline", "DeletionIneligible"},
+                "Offline": {"New", "Online", "Offline", "DeletionIneligible"},
+                "DeletionStarted": {"Offline"},
+                "DeletionSuccessful": {"DeletionStarted"},
+                "DeletionIneligible": {"Offline", "DeletionStarted"},
+                "NonExistent": {"DeletionSuccessful"},
+            },
+        ),
+    ],
+    ids=["partition", "replica"],
+)
+def test_the_machines_are_kafkas(compiled: CompiledMachine[Any], sources: dict[str, set[str]]) -> None:
+    table = {state.name: {source.name for source in compiled.valid_sources(state)} for state in compiled.states}
+    assert table == sources
+
+
+@EACH_MACHINE
+@given(data=st.data())
+def test_a_column_moves_as_its_entities_would_one_by_one(
+    compiled: CompiledMachine[Any], declaration: Machine, data: st.DataObject
+) -> None:
+    states = data.draw(st.lists(st.sampled_from(compiled.states), max_size=20))
+    rows = data.draw(st.permutations(range(len(states)))) if states else []
+    rows = rows[: data.draw(st.integers(0, len(rows)))]
+    target = data.draw(st.sampled_from(compiled.states))
+    things = [Thing(f"thing {row}", state) for row, state in enumerate(states)]
+    column = np.array(states, dtype=np.uint8)
+    refused = compiled.move_column(column, np.array(rows, dtype=np.int64), target)
+    errors = compiled.move_each([things[row] for row in rows], target)
+    assert column.tolist() == [thing.state for thing in things]
+    assert refused.tolist() == [row for row in rows if things[row] in [error.entity for error in errors]]
+    named = compiled.refusals(column, refused, target, lambda row: f"thing {row}")
+    assert [str(error) for error in named] == [str(error) for error in errors]
+
+
+def test_an_invalid_move_names_machine_entity_state_and_target_and_the_others_move() -> None:
+    column = np.array([PartitionState.New, PartitionState.NonExistent, PartitionState.Offline], dtype=np.uint8)
+    refused = PARTITION.move_column(column, np.array([2, 1, 0]), PartitionState.Online)
+    assert column.tolist() == [PartitionState.Online, PartitionState.NonExistent, PartitionState.Online]
+    assert refused.tolist() == [1]
+    (error,) = PARTITION.refusals(column, refused, PartitionState.Online, ["a-0", "a-1", "a-2"].__getitem__)
+    assert str(error) == "partition a-1: no move from NonExistent to Online"
+    assert (error.machine, error.entity, error.state, error.target) == (
+        "partition",
+        "a-1",
+        PartitionState.NonExistent,
+        PartitionState.Online,
+    )
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_million_rows_move_and_only_the_rows_that_may_not_stay() -> None:
+    column = np.full(1_000_000, ReplicaState.Online, dtype=np.uint8)
+    column[::1000] = ReplicaState.DeletionStarted
+    refused = REPLICA.move_column(column, np.arange(len(column)), ReplicaState.Offline)
+    assert refused.tolist() == list(range(0, len(column), 1000))
+    assert np.bincount(column, minlength=7).tolist() == [0, 0, 0, 999_000, 1000, 0, 0]
+
+
+def test_a_row_that_is_named_twice_moves_once() -> None:
+    column = np.array([ReplicaState.Offline], dtype=np.uint8)
+    assert REPLICA.move_column(column, np.array([0, 0]), ReplicaState.DeletionStarted).size == 0
+    assert column.tolist() == [ReplicaState.DeletionStarted]
+
+
+@pytest.mark.parametrize(
+    ("column", "rows", "error", "message"),
+    [
+        (np.array([2, 2], np.int64), np.array([0]), ValueError, "uint8"),
+        (np.array([[2, 2]], np.uint8), np.array([0]), ValueError, "uint8"),
+        (np.array([2, 2], np.uint8), np.array([True, False]), ValueError, "row numbers, got bool"),
+        (np.array([2, 2], np.uint8), np.array([0, -1]), ValueError, "from 0, got -1"),
+        (np.array([2, 2], np.uint8), np.array([0, 2]), IndexError, "out of bounds"),
+        (np.array([2, 9], np.uint8), np.array([0, 1]), ValueError, "row 1 holds 9"),
+    ],
+)
+def test_a_column_that_cant_be_meant_is_refused_whole(
+    column: NDArray[Any], rows: NDArray[Any], error: type[Exception], message: str
+) -> None:
+    before = column.copy()
+    with pytest.raises(error, match=message):
+        PARTITION.move_column(column, rows, PartitionState.Offline)
+    np.testing.assert_array_equal(column, before)
+
+
+def test_listeners_are_called_in_order_with_the_state_as_it_then_is() -> None:
+    seen: list[tuple[str, str, PartitionState, PartitionState, PartitionState]] = []
+
+    def listener(word: str) -> Any:
+        def called(thing: Thing, source: PartitionState, target: PartitionState) -> None:
+            seen.append((word, thing.name, thing.state, source, target))
+
+        return called
+
+    new, online = PartitionState.New, PartitionState.Online
+    machine = PARTITION.with_listeners(on_exit={new: [listener("left")]}, on_entry={online: [listener("entered")]})
+    machine = machine.with_listeners(on_entry={online: [listener("then")], new: [listener("new")]})
+    machine.move(Thing("a-0", new), online)
+    assert seen == [
+        ("left", "a-0", new, new, online),
+        ("entered", "a-0", online, new, online),
+        ("then", "a-0", online, new, online),
+    ]
+    PARTITION.move(Thing("a-1", new), online)
+    assert len(seen) == 3, "listeners belong to the machine that with_listeners gave"
+
+
+@pytest.mark.parametrize("when", ["on_exit", "on_entry"])
+def test_a_failing_listener_leaves_its_entity_as_it_was_and_the_others_move(when: str) -> None:
+    def fails_for_b(thing: Thing, source: PartitionState, target: PartitionState) -> None:
+        if thing.name == "b":
+            raise OSError("no")
+
+    state = PartitionState.New if when == "on_exit" else PartitionState.Online
+    machine = PARTITION.with_listeners(**{when: {state: [fails_for_b]}})
+    things = [Thing(name, PartitionState.New) for name in "abc"] + [Thing("d", PartitionState.NonExistent)]
+    failed, refused = machine.move_each(things, PartitionState.Online)
+    assert [thing.state.name for thing in things] == ["Online", "New", "Online", "NonExistent"]
+    assert isinstance(failed, ListenerFailed)
+    assert isinstance(failed.__cause__, OSError)
+    assert str(failed) == "partition b: a listener failed in the move from New to Online: OSError('no')"
+    assert isinstance(refused, InvalidTransition)
+
+
+def test_what_is_not_an_exception_passes_through_and_the_entity_stays() -> None:
+    def interrupted(thing: Thing, source: PartitionState, target: PartitionState) -> None:
+        raise KeyboardInterrupt
+
+    machine = PARTITION.with_listeners(on_entry={PartitionState.New: [interrupted]})
+    thing = Thing("a", PartitionState.NonExistent)
+    with pytest.raises(KeyboardInterrupt):
+        machine.move_each([thing], PartitionState.New)
+    assert thing.state is PartitionState.NonExistent
+
+
+def test_an_entity_without_a_state_is_refused_by_name() -> None:
+    with pytest.raises(InvalidTransition, match="partition a: no move from None to Online"):
+        PARTITION.move(Thing("a", None), PartitionState.Online)
+
+
+class Light(IntEnum):
+    Red = 0
+    Green = 1
+
+
+class Gapped(IntEnum):
+    Red = 0
+    Green = 2
+
+
+def declared(states: type[IntEnum], **transition: Any) -> Machine:
+    first = next(iter(states))
+    return Machine(model=None, states=states, initial=first, auto_transitions=False, transitions=[transition])
+
+
+@pytest.mark.parametrize(
+    ("states", "declaration", "message"),
+    [
+        (Gapped, declared(Gapped, trigger="Green", source="Red", dest="Green"), "numbered 0..1"),
+        (Light, partition.DECLARATION, "declaration's states"),
+        (Light, declared(Light, trigger="go", source="Red", dest="Green"), "named after its target"),
+        (Light, declared(Light, trigger="Green", source="Red", dest="Green", conditions=bool), "no condition"),
+    ],
+)
+def test_what_a_table_cant_say_is_refused_at_import(states: type[IntEnum], declaration: Machine, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compile_machine("light", states, declaration)
+
+
+def test_tables_are_read_only() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        PARTITION.allowed[0, 0] = True
