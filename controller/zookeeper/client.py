@@ -66,7 +66,8 @@ FORMER_SESSIONS = 100
 class ConnectionView(Protocol):
     """The connection as others may see it: to look at, not to write through."""
 
-    session_timeout_ms: int
+    @property
+    def session_timeout_ms(self) -> int: ...
 
     def session(self) -> int: ...
 

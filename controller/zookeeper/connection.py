@@ -38,8 +38,9 @@ class Connection(Protocol):
     *same* session's reconnection, and never goes out in a later session.
     """
 
-    session_timeout_ms: int
-    """As negotiated with the server, once connected."""
+    @property
+    def session_timeout_ms(self) -> int:
+        """As negotiated with the server, once connected."""
 
     def listen(self, listener: ConnectionListener) -> None:
         """Sets the one listener. Before `start`."""

@@ -88,6 +88,10 @@ class LeaseExpired(ZooKeeperError):
     controller, though the session may live on."""
 
 
+class AuthenticationFailed(ZooKeeperError):
+    """The server refused the connection's credentials; it does not connect again."""
+
+
 class UnsupportedOperation(ZooKeeperError):
     """The server is too old for this request."""
 

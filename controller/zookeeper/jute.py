@@ -1,0 +1,240 @@
+"""The bytes of ZooKeeper's requests and replies, as far as the kazoo connection makes them itself.
+
+Pure: bytes in, values out, no kazoo and no I/O. Written for batches: a request of 500 paths is one join, and a reply
+of 500 znodes is walked once. Paths come as the server knows them, chroot included. The formats are those of
+ZooKeeper's zookeeper.jute (MultiHeader, ReplyHeader, Stat, SetWatches) and MultiOperationRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from struct import Struct
+
+import numpy as np
+
+from controller.zookeeper.operations import ACL, Check, Columns, Create, Delete, Row, SetData, Stat, Write
+
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, CHECK, MULTI = 1, 2, 3, 4, 5, 8, 9, 13, 14
+MULTI_READ, SET_WATCHES = 22, 101
+ERROR_RESULT = -1
+_EPHEMERAL, _SEQUENTIAL = 1, 2
+
+_int = Struct("!i")
+_long = Struct("!q")
+_multi_header = Struct("!iBi")
+_row_head = Struct("!iBii")
+_stat = Struct("!qqqqiiiqiiq")
+_VERSION_IN_STAT = 32
+_END = _multi_header.pack(-1, 1, -1)
+
+
+def string(text: str) -> bytes:
+    encoded = text.encode()
+    return _int.pack(len(encoded)) + encoded
+
+
+def _buffer(data: bytes | None) -> bytes:
+    return _int.pack(-1) if data is None else _int.pack(len(data)) + data
+
+
+def _strings(texts: Sequence[str]) -> bytes:
+    return _int.pack(len(texts)) + b"".join(map(string, texts))
+
+
+# -- requests
+
+
+def path_and_watch(path: str, watch: bool) -> bytes:
+    """The body of exists, getData and getChildren."""
+    return string(path) + (b"\1" if watch else b"\0")
+
+
+def multi_read(opcode: int, paths: Sequence[str]) -> bytes:
+    """The body of a multi-read of `GET_DATA` or `GET_CHILDREN`; the server ignores a watch flag in it."""
+    head = _multi_header.pack(opcode, 0, -1)
+    pack = _int.pack
+    pieces: list[bytes] = []
+    for path in paths:
+        encoded = path.encode()
+        pieces += (head, pack(len(encoded)), encoded, b"\0")
+    pieces.append(_END)
+    return b"".join(pieces)
+
+
+def set_watches(since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]) -> bytes:
+    return _long.pack(since_zxid) + _strings(data) + _strings(exists) + _strings(children)
+
+
+def multi(operations: Iterable[Write], default_acl: Sequence[ACL], chroot: str) -> bytes:
+    """The body of a multi; `chroot` is put before each operation's path."""
+    open_acl = _acl(default_acl)
+    pieces: list[bytes] = []
+    for operation in operations:
+        path = string(prefixed(chroot, operation.path))
+        if isinstance(operation, SetData):
+            pieces += (
+                _multi_header.pack(SET_DATA, 0, -1),
+                path,
+                _buffer(operation.data),
+                _int.pack(operation.version),
+            )
+        elif isinstance(operation, Create):
+            flags = _EPHEMERAL * operation.ephemeral + _SEQUENTIAL * operation.sequential
+            acl = open_acl if operation.acl is None else _acl(operation.acl)
+            pieces += (_multi_header.pack(CREATE, 0, -1), path, _buffer(operation.data), acl, _int.pack(flags))
+        elif isinstance(operation, Check):
+            pieces += (_multi_header.pack(CHECK, 0, -1), path, _int.pack(operation.version))
+        else:
+            assert isinstance(operation, Delete)
+            pieces += (_multi_header.pack(DELETE, 0, -1), path, _int.pack(operation.version))
+    pieces.append(_END)
+    return b"".join(pieces)
+
+
+def _acl(acl: Sequence[ACL]) -> bytes:
+    entries = [_int.pack(entry.permissions) + string(entry.scheme) + string(entry.id) for entry in acl]
+    return _int.pack(len(entries)) + b"".join(entries)
+
+
+def prefixed(chroot: str, path: str) -> str:
+    """A path as the server knows it. `chroot` is "" or starts with a slash and ends without one."""
+    if not chroot:
+        return path
+    return chroot if path == "/" else chroot + path
+
+
+def stripped(chroot: str, path: str) -> str:
+    """A server's path as a client below `chroot` knows it."""
+    if not chroot:
+        return path
+    return path[len(chroot) :] or "/"
+
+
+# -- replies; each takes the message and where its body starts
+
+
+def read_string(message: bytes, offset: int) -> tuple[str, int]:
+    start = offset + 4
+    end = start + max(_int.unpack_from(message, offset)[0], 0)
+    return message[start:end].decode(), end
+
+
+def read_data(message: bytes, offset: int) -> tuple[bytes | None, int]:
+    length = _int.unpack_from(message, offset)[0]
+    start = offset + 4
+    if length < 0:
+        return None, start
+    return message[start : start + length], start + length
+
+
+def read_stat(message: bytes, offset: int) -> Stat:
+    return Stat(*_stat.unpack_from(message, offset))
+
+
+def read_names(message: bytes, offset: int) -> tuple[tuple[str, ...], int]:
+    """Children's names, sorted, and where they end."""
+    count = _int.unpack_from(message, offset)[0]
+    offset += 4
+    names = []
+    for _ in range(count):
+        name, offset = read_string(message, offset)
+        names.append(name)
+    names.sort()
+    return tuple(names), offset
+
+
+ErrorOf = Callable[[int, str], BaseException]
+"""(ZooKeeper's error code, path) -> the error to raise."""
+NO_NODE = -101
+
+
+def read_rows(message: bytes, offset: int, paths: Sequence[str], error_of: ErrorOf) -> tuple[Row | None, ...]:
+    """A multi-read of data: a row a path, None where there is no node. Raises another error that one of them has."""
+    rows: list[Row | None] = []
+    for path in paths:
+        kind, _, _ = _multi_header.unpack_from(message, offset)
+        offset += _multi_header.size
+        if kind == ERROR_RESULT:
+            offset = _no_node(message, offset, path, error_of)
+            rows.append(None)
+            continue
+        data, offset = read_data(message, offset)
+        rows.append(Row(path, data, Stat(*_stat.unpack_from(message, offset))))
+        offset += _stat.size
+    return tuple(rows)
+
+
+def read_listings(
+    message: bytes, offset: int, paths: Sequence[str], error_of: ErrorOf
+) -> tuple[tuple[str, ...] | None, ...]:
+    """As `read_rows`, of children."""
+    listings: list[tuple[str, ...] | None] = []
+    for path in paths:
+        kind, _, _ = _multi_header.unpack_from(message, offset)
+        offset += _multi_header.size
+        if kind == ERROR_RESULT:
+            offset = _no_node(message, offset, path, error_of)
+            listings.append(None)
+            continue
+        names, offset = read_names(message, offset)
+        listings.append(names)
+    return tuple(listings)
+
+
+def read_columns(message: bytes, offset: int, paths: Sequence[str], zxid: int, error_of: ErrorOf) -> Columns:
+    """A multi-read of data as columns. Three look-ups a row: this is the hot path of loading a cluster."""
+    datas: list[bytes | None] = []
+    versions: list[int] = []
+    head, version_at = _row_head.unpack_from, _int.unpack_from
+    for path in paths:
+        kind, _, _, length = head(message, offset)
+        if kind == ERROR_RESULT:
+            offset = _no_node(message, offset + _multi_header.size, path, error_of)
+            datas.append(None)
+            versions.append(-1)
+            continue
+        offset += 13
+        if length > 0:
+            start, offset = offset, offset + length
+            datas.append(message[start:offset])
+        else:
+            datas.append(None)
+        versions.append(version_at(message, offset + _VERSION_IN_STAT)[0])
+        offset += 68
+    return Columns.of(datas, np.array(versions, dtype=np.int32), zxid)
+
+
+def columns_of(rows: Sequence[Row | None], zxid: int) -> Columns:
+    """The columns of rows that were read one by one."""
+    versions = [-1 if row is None else row.stat.version for row in rows]
+    return Columns.of([None if row is None else row.data for row in rows], np.array(versions, dtype=np.int32), zxid)
+
+
+def _no_node(message: bytes, offset: int, path: str, error_of: ErrorOf) -> int:
+    code = _int.unpack_from(message, offset)[0]
+    if code != NO_NODE:
+        raise error_of(code, path)
+    return offset + 4
+
+
+def read_multi(message: bytes, offset: int, count: int) -> tuple[list[str | Stat | None], int, int]:
+    """A write multi: (results, -1, 0), or ([], index, code) of the operation that failed. In a failed one the server
+    gives 0 to the operations before it and another code than its own to those after."""
+    results: list[str | Stat | None] = []
+    for index in range(count):
+        kind, _, _ = _multi_header.unpack_from(message, offset)
+        offset += _multi_header.size
+        if kind == ERROR_RESULT:
+            code = _int.unpack_from(message, offset)[0]
+            offset += 4
+            if code:
+                return [], index, code
+        elif kind == SET_DATA:
+            results.append(read_stat(message, offset))
+            offset += _stat.size
+        elif kind == CREATE:
+            path, offset = read_string(message, offset)
+            results.append(path)
+        else:
+            results.append(None)
+    return results, -1, 0

@@ -1,0 +1,183 @@
+"""The parts of kazoo that the connection hooks into: its client, its connection handler, its callback threads, its log.
+
+kazoo keeps what it is good at (hosts, TCP, TLS, the handshake, authentication, heartbeats, reconnecting); what it
+tells goes to one `SessionHooks`, on the connection's thread, in the order in which it came from the socket. Uses kazoo
+below its public surface, so the version is pinned. Holds no rule about ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import PING_XID, ConnectionHandler
+from kazoo.protocol.serialization import Connect, Watch
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+from loguru import logger
+
+from controller.clock import Clock
+
+FIRST_RECONNECT_S, LONGEST_RECONNECT_S = 0.05, 0.5
+HANDSHAKE_FRACTION = 0.25
+"""Of the session timeout: how long a server may take to answer the handshake. One that has opened its port but does
+not serve yet can leave it unanswered; kazoo would wait a whole session timeout for it, and lose the session."""
+SHORTEST_HANDSHAKE_S = 0.5
+
+
+class SessionHooks(Protocol):
+    """Called on kazoo's connection thread. Must not block."""
+
+    def leaving(self, state: Any) -> None:
+        """kazoo is about to change to this KeeperState and to fail what is pending."""
+
+    def entered(self, state: Any) -> None:
+        """kazoo has changed to this KeeperState and has failed what was pending."""
+
+    def watch_notified(self, kind: int, path: str) -> None: ...
+
+    def acknowledged(self, sent_ms: float) -> None:
+        """A ping or a handshake that was sent at that time has been answered."""
+
+    def stopped(self) -> None:
+        """The connection thread has ended; nothing comes after this."""
+
+
+class KazooLog:
+    """What kazoo logs, in the project's log. At DEBUG kazoo formats each request and reply, 500 operations at a time,
+    so that level is not passed on at all."""
+
+    def debug(self, *_: object) -> None:
+        pass
+
+    def log(self, *_: object) -> None:
+        pass
+
+    def info(self, message: str, *values: object) -> None:
+        logger.debug("kazoo: {}", message % values if values else message)
+
+    def warning(self, message: str, *values: object) -> None:
+        logger.info("kazoo: {}", message % values if values else message)
+
+    warn = warning
+
+    def error(self, message: str, *values: object) -> None:
+        logger.error("kazoo: {}", message % values if values else message)
+
+    def exception(self, message: str, *values: object) -> None:
+        logger.opt(exception=True).error("kazoo: {}", message % values if values else message)
+
+
+class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo runs watches and completions on two threads of their own, between which ZooKeeper's order (a watch before
+    the data it announces) is lost. Here both run on the connection's thread, so there is nothing to start."""
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+
+class HookedHandler(ConnectionHandler):  # type: ignore[misc]
+    """Tells the hooks of watches as they arrive, and when what was acknowledged had been sent."""
+
+    def __init__(self, client: HookedClient, hooks: SessionHooks, clock: Clock) -> None:
+        super().__init__(client, client._conn_retry.copy(), logger=client.logger)
+        self._hooks = hooks
+        self._clock = clock
+        self._pings_sent_ms: deque[float] = deque()
+        self.handshake_sent_ms = 0.0
+        self.session_timeout_ms = 0
+
+    def zk_loop(self) -> None:
+        try:
+            super().zk_loop()
+        finally:
+            self._hooks.stopped()
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._pings_sent_ms.clear()
+        return super()._connect(host, hostip, port)
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return super()._invoke(timeout, request, xid)
+        if self.client._stopped.is_set():
+            # No session is made once the client is closing (KAFKA-8121).
+            raise ConnectionDropped("closing")
+        handshake_s = max(self.client._session_timeout / 1_000.0 * HANDSHAKE_FRACTION, SHORTEST_HANDSHAKE_S)
+        self.handshake_sent_ms = self._clock.now_ms()
+        answer, zxid = super()._invoke(min(timeout, handshake_s), request, xid)
+        self.session_timeout_ms = answer.time_out
+        return answer, zxid
+
+    def _send_ping(self, connect_timeout: float) -> None:
+        self._pings_sent_ms.append(self._clock.now_ms())
+        super()._send_ping(connect_timeout)
+
+    def _read_header(self, timeout: float) -> Any:
+        header, buffer, offset = super()._read_header(timeout)
+        if header.xid == PING_XID and self._pings_sent_ms:
+            self._hooks.acknowledged(self._pings_sent_ms.popleft())
+        return header, buffer, offset
+
+    def _read_watch_event(self, buffer: bytes, offset: int) -> None:
+        # kazoo looks up callbacks registered with it here; the server notifies of nothing that was not asked for.
+        watch, _ = Watch.deserialize(buffer, offset)
+        self._hooks.watch_notified(watch.type, watch.path)
+
+
+class HookedClient(KazooClient):  # type: ignore[misc]
+    """Tells the hooks of each change of state, before and after kazoo acts on it."""
+
+    def __init__(
+        self, hosts: str, session_timeout_ms: int, auth: tuple[tuple[str, str], ...], hooks: SessionHooks, clock: Clock
+    ) -> None:
+        handler = NoCallbackThreads()
+        super().__init__(
+            hosts=hosts,
+            timeout=session_timeout_ms / 1_000.0,
+            handler=handler,
+            auth_data=set(auth),
+            connection_retry=KazooRetry(
+                max_tries=-1,
+                delay=FIRST_RECONNECT_S,
+                max_delay=LONGEST_RECONNECT_S,
+                sleep_func=handler.sleep_func,
+            ),
+            logger=KazooLog(),
+        )
+        self._hooks = hooks
+        self._connection = HookedHandler(self, hooks, clock)
+
+    def _session_callback(self, state: Any) -> None:
+        if state == self._state:
+            return
+        self._hooks.leaving(state)
+        super()._session_callback(state)
+        self._hooks.entered(state)
+
+    def submit(self, request: Any) -> None:
+        """Puts a request that is its own async result in kazoo's queue. The caller sees to it that the state is
+        CONNECTED and stays so meanwhile (kazoo's own `_call` would let it slip into the next session)."""
+        self._queue.append((request, request))
+        self.wake()
+
+    def wake(self) -> None:
+        self._connection._write_sock.send(b"\0")
+
+    def break_socket(self) -> None:
+        """Ends a wait of the connection thread's on its socket at once."""
+        socket = self._connection._socket
+        if socket is not None:
+            try:
+                socket.shutdown(2)
+            except OSError as error:
+                logger.debug("kazoo: the connection was closed already: {}", error)
+
+
+__all__ = ["HookedClient", "KeeperState", "SessionHooks"]
