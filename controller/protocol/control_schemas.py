@@ -52,7 +52,7 @@ _LEADER_AND_ISR_TOPIC = Struct(
         Field("partition_states", Array(_LEADER_AND_ISR_PARTITION)),
     ),
 )
-_LIVE_LEADER = Struct(
+LIVE_LEADER = Struct(
     v.LeaderAndIsrLiveLeader,
     (Field("broker_id", INT32), Field("host_name", TEXT), Field("port", INT32)),
 )
@@ -70,7 +70,7 @@ LEADER_AND_ISR_REQUEST = Message(
                 until=1,
             ),
             Field("topic_states", Array(_LEADER_AND_ISR_TOPIC), since=2),
-            Field("live_leaders", Array(_LIVE_LEADER)),
+            Field("live_leaders", Array(LIVE_LEADER)),
         ),
     ),
     first=0,
@@ -141,7 +141,7 @@ _ENDPOINT = Struct(
         Field("security_protocol", INT16),
     ),
 )
-_BROKER = Struct(
+UPDATE_METADATA_BROKER = Struct(
     v.UpdateMetadataBroker,
     (
         Field("id", INT32),
@@ -163,7 +163,7 @@ UPDATE_METADATA_REQUEST = Message(
                 until=4,
             ),
             Field("topic_states", Array(_UPDATE_METADATA_TOPIC), since=5),
-            Field("live_brokers", Array(_BROKER)),
+            Field("live_brokers", Array(UPDATE_METADATA_BROKER)),
         ),
     ),
     first=0,
