@@ -1,7 +1,8 @@
 """Codecs of the znodes that a Kafka 2.8 cluster keeps: the names to import, wherever they are written.
 
 Each kind of znode has a frozen value, `decode_X(path, data)`, which raises DamagedZnode and nothing else, and
-`encode_X(value)`. A decoded value carries the fields that the codec does not know, and writes them back.
+`encode_X(value)`. A decoded value carries the fields that the codec does not know, and writes them back. Partition
+states and assignments also come in bulk, as columns.
 """
 
 from controller.zookeeper.codecs_brokers import (
@@ -23,6 +24,13 @@ from controller.zookeeper.codecs_brokers import (
     encode_controller_epoch,
     encode_feature,
     encode_producer_id_block,
+)
+from controller.zookeeper.codecs_columns import (
+    PartitionStateColumns,
+    TopicAssignmentColumns,
+    decode_partition_states,
+    decode_topic_assignments,
+    encode_partition_states,
 )
 from controller.zookeeper.codecs_topics import (
     ConfigChange,
@@ -63,10 +71,12 @@ __all__ = [
     "IsrChangeNotification",
     "LogDirEvent",
     "PartitionState",
+    "PartitionStateColumns",
     "PreferredElection",
     "ProducerIdBlock",
     "Reassignments",
     "TopicAssignment",
+    "TopicAssignmentColumns",
     "TopicPartition",
     "decode_broker_registration",
     "decode_cluster_id",
@@ -78,10 +88,12 @@ __all__ = [
     "decode_isr_change_notification",
     "decode_log_dir_event",
     "decode_partition_state",
+    "decode_partition_states",
     "decode_preferred_election",
     "decode_producer_id_block",
     "decode_reassignments",
     "decode_topic_assignment",
+    "decode_topic_assignments",
     "encode_broker_registration",
     "encode_cluster_id",
     "encode_config",
@@ -92,6 +104,7 @@ __all__ = [
     "encode_isr_change_notification",
     "encode_log_dir_event",
     "encode_partition_state",
+    "encode_partition_states",
     "encode_preferred_election",
     "encode_producer_id_block",
     "encode_reassignments",
