@@ -1,0 +1,347 @@
+"""The election, on the in-memory ZooKeeper: lost replies at every point, two contenders, sessions old and new."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.clock import VirtualClock
+from controller.core import leadership
+from controller.core.leadership import ElectionOutcome, Lost, Won, elect
+from controller.pending import Pending
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import decode_controller, decode_controller_epoch
+from controller.zookeeper.drive import drive
+from controller.zookeeper.errors import ControllerMoved, DamagedZnode, SessionGone
+from controller.zookeeper.leadership import Leadership
+from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
+from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
+
+TIMEOUT_MS = 2000
+LONG_MS = 120_000.0
+
+
+class NoEvents:
+    def put(self, event: Any) -> None:
+        pass
+
+
+class Contender:
+    """A broker's client, connected."""
+
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.connection: InMemoryConnection = cluster.server.connect(TIMEOUT_MS, latency=lambda: 1.0)
+        self.client = ZooKeeperClient(self.connection, cluster.clock, NoEvents(), seed=broker_id)
+        cluster.wait(self.client.start())
+
+    def stand(self) -> Pending[ElectionOutcome]:
+        return drive(elect(self.client, self.broker_id, self.cluster.clock))
+
+    def elected(self) -> ElectionOutcome:
+        outcome: ElectionOutcome = self.cluster.wait(self.stand())
+        return outcome
+
+    def term(self) -> Leadership:
+        outcome = self.elected()
+        assert isinstance(outcome, Won), outcome
+        return outcome.leadership
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = InMemoryZooKeeper(self.clock)
+
+    def wait(self, pending: Pending[Any]) -> Any:
+        assert self.clock.run_until(lambda: pending.done, self.clock.now_ms() + LONG_MS)
+        return pending.result()
+
+    def pass_ms(self, ms: float) -> None:
+        self.clock.advance_to(self.clock.now_ms() + ms)
+
+    def epoch(self) -> tuple[int, int]:
+        row = self.server.row(CONTROLLER_EPOCH)
+        assert row is not None
+        return decode_controller_epoch(row.path, row.data), row.stat.version
+
+    def controller(self) -> tuple[int, int]:
+        """Whose id /controller holds, and whose session it is of."""
+        row = self.server.row(CONTROLLER)
+        assert row is not None
+        return decode_controller(row.path, row.data).broker_id, row.stat.ephemeral_owner
+
+    def assert_led_by(self, leader: Contender, term: Leadership) -> None:
+        assert self.controller() == (leader.broker_id, term.session)
+        assert self.epoch() == (term.epoch, term.epoch_zk_version)
+        assert term.session == leader.client.session()
+
+
+def test_the_first_term_is_epoch_1_at_version_1() -> None:
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    term = one.term()
+    assert (term.epoch, term.epoch_zk_version) == (1, 1)
+    cluster.assert_led_by(one, term)
+    row = cluster.server.row(CONTROLLER)
+    assert row is not None
+    assert row.data is not None
+    assert row.data.startswith(b'{"version":1,"brokerid":1,"timestamp":"17')
+    assert row.stat.ephemeral_owner == term.session
+
+
+def test_who_comes_second_loses_to_the_first_and_raises_nothing() -> None:
+    cluster = Cluster()
+    one, two = Contender(cluster, 1), Contender(cluster, 2)
+    term = one.term()
+    assert two.elected() == Lost(1, term.session)
+    cluster.assert_led_by(one, term)
+
+
+def test_the_next_term_grows_and_the_former_is_fenced() -> None:
+    cluster = Cluster()
+    one, two = Contender(cluster, 1), Contender(cluster, 2)
+    first = one.term()
+    cluster.wait(one.client.close())
+    second = two.term()
+    assert (second.epoch, second.epoch_zk_version) == (2, 2)
+    with pytest.raises(SessionGone):
+        cluster.wait(one.client.commit(first, [Create("/stale", b"")]))
+
+
+def old_session_scenario() -> None:
+    """S07 (CURATOR-696): broker 1 comes back on a new session and finds its own id in /controller."""
+    cluster = Cluster()
+    old_life = Contender(cluster, 1)
+    old_term = old_life.term()
+    old_life.connection.kill()
+    new_life = Contender(cluster, 1)
+    assert new_life.elected() == Lost(1, old_term.session)
+    cluster.pass_ms(2 * TIMEOUT_MS)
+    term = new_life.term()
+    assert term.epoch == 2
+    cluster.assert_led_by(new_life, term)
+
+
+def test_an_older_session_of_its_own_is_no_victory() -> None:
+    old_session_scenario()
+
+
+def test_the_owner_check_is_what_makes_that_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: whoever finds its id in /controller thinks that it leads."""
+    monkeypatch.setattr(leadership, "_is_owned_by", lambda controller, session: True)
+    with pytest.raises(AssertionError):
+        old_session_scenario()
+
+
+def test_resigned_inside_a_session_that_lives_on_it_stands_again_and_its_old_term_is_void() -> None:
+    cluster = Cluster()
+    one, two = Contender(cluster, 1), Contender(cluster, 2)
+    first = one.term()
+    again = one.elected()
+    assert isinstance(again, Won)
+    assert again.taken_over
+    assert again.leadership == Leadership(first.session, 2, 2)
+    cluster.assert_led_by(one, again.leadership)
+    with pytest.raises(ControllerMoved):
+        cluster.wait(one.client.commit(first, [Create("/stale", b"")]))
+    cluster.wait(one.client.commit(again.leadership, [Create("/fresh", b"")]))
+    assert two.elected() == Lost(1, first.session)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("which", ["epoch's creation", "first term", "taken over"])
+def test_a_lost_reply_is_settled_by_looking_again(applied: bool, which: str) -> None:
+    """S08 (KafkaZkClient.checkControllerAndEpoch): a won election is neither given up nor raised twice."""
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    expected = 1
+    if which != "epoch's creation":
+        cluster.wait(one.client.seize([Create(CONTROLLER_EPOCH, b"0")]))
+    if which == "taken over":
+        one.term()
+        expected = 2
+    one.connection.lose_reply(applied=applied)
+    term = one.term()
+    assert (term.epoch, term.epoch_zk_version) == (expected, expected)
+    cluster.assert_led_by(one, term)
+
+
+def unsettled_foreign_scenario() -> None:
+    """The multi never arrived, and while its sender was away an older session of its own id took /controller: same
+    id, same epoch as attempted."""
+    cluster = Cluster()
+    twin, one = Contender(cluster, 1), Contender(cluster, 1)
+    cluster.wait(twin.client.seize([Create(CONTROLLER_EPOCH, b"0")]))
+    one.connection.lose_reply(applied=False)
+    standing = one.stand()
+    assert cluster.clock.run_until(lambda: not one.connection._connected, LONG_MS)
+    term = twin.term()
+    assert term.epoch == 1
+    assert cluster.wait(standing) == Lost(1, term.session)
+
+
+def test_an_unanswered_attempt_is_not_won_by_another_session_of_the_same_id() -> None:
+    unsettled_foreign_scenario()
+
+
+def test_the_owner_check_matters_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leadership, "_is_owned_by", lambda controller, session: True)
+    with pytest.raises(AssertionError):
+        unsettled_foreign_scenario()
+
+
+Fault = Callable[[Cluster, Contender], None]
+
+
+def outcome_with_fault_at(step: int, fault: Fault, prepared: bool) -> tuple[Cluster, Contender, Any] | None:
+    """Stands, with `fault` after `step` of the clock's steps. None when the election was over before."""
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    if prepared:
+        one.term()
+    standing = one.stand()
+    for _ in range(step):
+        if standing.done:
+            return None
+        cluster.clock.step()
+    fault(cluster, one)
+    try:
+        return cluster, one, cluster.wait(standing)
+    except SessionGone as gone:
+        return cluster, one, gone
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_connection_broken_at_any_point_costs_no_term_and_no_epoch(prepared: bool) -> None:
+    ran = 0
+    for step in itertools.count():
+        result = outcome_with_fault_at(step, lambda _, one: one.connection.reset(), prepared)
+        if result is None:
+            break
+        ran += 1
+        cluster, one, outcome = result
+        assert isinstance(outcome, Won), (step, outcome)
+        assert outcome.leadership.epoch == (2 if prepared else 1), step
+        cluster.assert_led_by(one, outcome.leadership)
+    assert ran >= 6
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_session_that_ends_at_any_point_is_told_and_its_successor_wins(prepared: bool) -> None:
+    """Also when the connection comes back on a new session meanwhile: nothing is written in that one unasked."""
+    ran = told = 0
+    for step in itertools.count():
+        result = outcome_with_fault_at(step, lambda c, one: c.server.expire(one.client.session()), prepared)
+        if result is None:
+            break
+        ran += 1
+        cluster, one, outcome = result
+        told += isinstance(outcome, SessionGone)
+        assert cluster.server.row(CONTROLLER) is None, step
+        cluster.pass_ms(1000)
+        term = one.term()
+        cluster.assert_led_by(one, term)
+    assert ran >= 6
+    assert told >= ran - 2
+
+
+class Stepper:
+    """A coroutine resumed by hand: at each await it stays until told to go on."""
+
+    def __init__(self, cluster: Cluster, contender: Contender) -> None:
+        self.cluster = cluster
+        self.task = elect(contender.client, contender.broker_id, cluster.clock)
+        self.waiting: Pending[Any] | None = None
+        self.outcome: ElectionOutcome | None = None
+        self.contender = contender
+
+    def go_on(self) -> None:
+        """To the next await, or to the end."""
+        if self.outcome is not None:
+            return
+        if self.waiting is not None and not self.waiting.done:
+            waiting = self.waiting
+            assert self.cluster.clock.run_until(lambda: waiting.done, LONG_MS)
+        try:
+            self.waiting = self.task.send(None)
+        except StopIteration as ended:
+            self.outcome = ended.value
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_two_contenders_racing_at_every_await_make_one_controller(prepared: bool) -> None:
+    """Every order of their first twelve moves."""
+    winners = set()
+    for first_movers in itertools.combinations(range(10), 5):
+        cluster = Cluster()
+        contenders = [Contender(cluster, 1), Contender(cluster, 2)]
+        if prepared:
+            cluster.wait(contenders[0].client.seize([Create(CONTROLLER_EPOCH, b"7")]))
+        steppers = [Stepper(cluster, contender) for contender in contenders]
+        for move in range(10):
+            steppers[0 if move in first_movers else 1].go_on()
+        while any(stepper.outcome is None for stepper in steppers):
+            for stepper in steppers:
+                stepper.go_on()
+        won = [stepper for stepper in steppers if isinstance(stepper.outcome, Won)]
+        assert len(won) == 1, first_movers
+        term = won[0].outcome
+        assert isinstance(term, Won)
+        assert term.leadership.epoch == (8 if prepared else 1)
+        cluster.assert_led_by(won[0].contender, term.leadership)
+        lost = next(stepper for stepper in steppers if stepper is not won[0])
+        assert lost.outcome == Lost(won[0].contender.broker_id, term.leadership.session)
+        winners.add(won[0].contender.broker_id)
+    assert winners == {1, 2}
+
+
+def test_the_same_race_with_a_deletion_in_it_never_gives_two_valid_terms() -> None:
+    """/controller deleted by hand while its owner stands again: whoever wins, one term is left standing."""
+    for before in range(8):
+        cluster = Cluster()
+        one, two = Contender(cluster, 1), Contender(cluster, 2)
+        one.term()
+        steppers = [Stepper(cluster, one), Stepper(cluster, two)]
+        for _ in range(before):
+            steppers[0].go_on()
+        cluster.wait(two.connection.multi([Delete(CONTROLLER, ANY_VERSION)]))
+        while any(stepper.outcome is None for stepper in steppers):
+            for stepper in reversed(steppers):
+                stepper.go_on()
+        standing = 0
+        for stepper in steppers:
+            if not isinstance(stepper.outcome, Won):
+                continue
+            try:
+                cluster.wait(stepper.contender.client.commit(stepper.outcome.leadership, []))
+                standing += 1
+            except ControllerMoved:
+                pass
+        assert standing == 1, before
+
+
+@pytest.mark.parametrize(("path", "data"), [(CONTROLLER_EPOCH, b"seven"), (CONTROLLER, b"{}")])
+def test_a_damaged_znode_is_named(path: str, data: bytes) -> None:
+    cluster = Cluster()
+    one, two = Contender(cluster, 1), Contender(cluster, 2)
+    two.term()
+    if path == CONTROLLER_EPOCH:
+        cluster.wait(two.connection.multi([Delete(CONTROLLER, ANY_VERSION)]))
+    cluster.wait(two.connection.multi([SetData(path, data, ANY_VERSION)]))
+    with pytest.raises(DamagedZnode, match=path):
+        one.elected()
+
+
+def test_without_a_session_nobody_stands() -> None:
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    cluster.wait(one.client.close())
+    with pytest.raises(SessionGone):
+        one.elected()
