@@ -1,0 +1,141 @@
+"""A compiled machine as an SVG picture: the arrows come from its table, only the places of the states from a layout.
+
+Pure: a machine and a layout in, text out. `diagrams.py` has the layouts and writes the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from math import hypot
+from typing import Any
+from xml.sax.saxutils import escape
+
+from statemachines.machine import CompiledMachine
+
+_NODE_WIDTH, _NODE_HEIGHT = 176.0, 56.0
+_LOOP_WIDTH, _LOOP_REACH = 30.0, 44.0
+_ARROW_GAP = 3.0
+_BOTH_WAYS_BEND = 26.0
+
+
+class Kind(Enum):
+    """What a state is like: fill and border of its box."""
+
+    Absent = ("#f3f4f6", "#9ca3af")
+    Serving = ("#e3f4e7", "#3f9a57")
+    Down = ("#fdeadf", "#d0743c")
+    Deleting = ("#ece8fa", "#7d68c4")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a state's box is centred (pixels), what it is like, what is written under its name, and on which side
+    ("left", "right", "top", "bottom") a move to itself is drawn."""
+
+    x: float
+    y: float
+    kind: Kind
+    note: str
+    loop: str = "right"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`bends` moves an arrow's middle sideways, in pixels, to its left when looking along it if positive: arrows
+    that go both ways are bent apart by themselves."""
+
+    title: str
+    width: int
+    height: int
+    places: Mapping[str, Place]
+    bends: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+def draw(machine: CompiledMachine[Any], layout: Layout) -> str:
+    """The picture, as SVG text that ends with a line break.
+
+    Raises ValueError if the layout does not place exactly the machine's states, or bends an arrow that isn't there.
+    """
+    names = [state.name for state in machine.states]
+    if sorted(layout.places) != sorted(names):
+        raise ValueError(f"{machine.name}: the layout places {sorted(layout.places)}, the states are {sorted(names)}")
+    moves = [
+        (source, target) for target in machine.states for source in machine.states if machine.allowed[source, target]
+    ]
+    stray = set(layout.bends) - {(source.name, target.name) for source, target in moves}
+    if stray:
+        raise ValueError(f"{machine.name}: the layout bends moves that the table does not have: {sorted(stray)}")
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {layout.width} {layout.height}" width="{layout.width}" '
+        f'height="{layout.height}" role="img" font-family="Helvetica, Arial, sans-serif">',
+        f"<title>{escape(layout.title)}</title>",
+        '<defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" '
+        'orient="auto-start-reverse"><path d="M0 1 L10 5 L0 9 z" fill="#4b5563"/></marker></defs>',
+        f'<rect width="{layout.width}" height="{layout.height}" fill="#ffffff"/>',
+        '<g fill="none" stroke="#4b5563" stroke-width="1.6">',
+        *(_arrow(machine, layout, source, target) for source, target in moves),
+        "</g>",
+        *(_box(state, layout.places[state.name]) for state in machine.states),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _box(state: IntEnum, place: Place) -> str:
+    fill, border = place.kind.value
+    left, top = place.x - _NODE_WIDTH / 2, place.y - _NODE_HEIGHT / 2
+    return (
+        f'<rect x="{left:g}" y="{top:g}" width="{_NODE_WIDTH:g}" height="{_NODE_HEIGHT:g}" rx="10" fill="{fill}" '
+        f'stroke="{border}" stroke-width="1.6"/>\n'
+        f'<text x="{place.x:g}" y="{place.y - 3:g}" text-anchor="middle" font-size="15" font-weight="bold" '
+        f'fill="#111827">{escape(state.name)}</text>\n'
+        f'<text x="{place.x:g}" y="{place.y + 16:g}" text-anchor="middle" font-size="11.5" fill="#4b5563">'
+        f"{int(state)} · {escape(place.note)}</text>"
+    )
+
+
+def _arrow(machine: CompiledMachine[Any], layout: Layout, source: IntEnum, target: IntEnum) -> str:
+    start, end = layout.places[source.name], layout.places[target.name]
+    if source is target:
+        path = _loop(start)
+    else:
+        both_ways = _BOTH_WAYS_BEND if machine.allowed[target, source] else 0.0
+        path = _curve(start, end, layout.bends.get((source.name, target.name), both_ways))
+    return f'<path d="{path}" marker-end="url(#arrow)"><title>{source.name} to {target.name}</title></path>'
+
+
+def _curve(start: Place, end: Place, bend: float) -> str:
+    along_x, along_y = end.x - start.x, end.y - start.y
+    length = hypot(along_x, along_y)
+    # A quadratic curve's middle lies halfway to its control point.
+    control_x = (start.x + end.x) / 2 + 2 * bend * along_y / length
+    control_y = (start.y + end.y) / 2 - 2 * bend * along_x / length
+    from_x, from_y = _border(start, control_x, control_y, 0.0)
+    to_x, to_y = _border(end, control_x, control_y, _ARROW_GAP)
+    return f"M{from_x:.1f} {from_y:.1f} Q{control_x:.1f} {control_y:.1f} {to_x:.1f} {to_y:.1f}"
+
+
+def _border(place: Place, toward_x: float, toward_y: float, gap: float) -> tuple[float, float]:
+    """Where the way from the box's centre leaves it, `gap` pixels further on."""
+    way_x, way_y = toward_x - place.x, toward_y - place.y
+    length = hypot(way_x, way_y)
+    across = _NODE_WIDTH / 2 / abs(way_x) if way_x else float("inf")
+    down = _NODE_HEIGHT / 2 / abs(way_y) if way_y else float("inf")
+    share = min(across, down) + gap / length
+    return place.x + way_x * share, place.y + way_y * share
+
+
+def _loop(place: Place) -> str:
+    out_x, out_y = {"left": (-1, 0), "right": (1, 0), "top": (0, -1), "bottom": (0, 1)}[place.loop]
+    edge_x = place.x + out_x * _NODE_WIDTH / 2
+    edge_y = place.y + out_y * _NODE_HEIGHT / 2
+    side_x, side_y = -out_y * _LOOP_WIDTH / 2, out_x * _LOOP_WIDTH / 2
+    reach_x, reach_y = out_x * _LOOP_REACH, out_y * _LOOP_REACH
+    return (
+        f"M{edge_x - side_x:.1f} {edge_y - side_y:.1f} "
+        f"C{edge_x - side_x * 1.6 + reach_x:.1f} {edge_y - side_y * 1.6 + reach_y:.1f} "
+        f"{edge_x + side_x * 1.6 + reach_x:.1f} {edge_y + side_y * 1.6 + reach_y:.1f} "
+        f"{edge_x + side_x + out_x * _ARROW_GAP:.1f} {edge_y + side_y + out_y * _ARROW_GAP:.1f}"
+    )
