@@ -1,0 +1,242 @@
+"""The broker's request handling: one frame in, one answer out, at once or later.
+
+Plain synchronous code: whoever hosts it calls it from one thread, and every answer goes through a callback, exactly
+once. A frame that can't be read costs its own connection; a fault in one handler costs that request, is told with its
+traceback, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from controller.broker.creation import Creation
+from controller.broker.leader_wait import LeaderWait
+from controller.broker.metadata_answers import metadata_response
+from controller.broker.metadata_cache import MetadataCache
+from controller.broker.refusals import refusal
+from controller.broker.replica_manager import ReplicaManager
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock
+from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
+from controller.core.ports import EventSink
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    MetadataRequest,
+)
+from controller.protocol.codec import Request, decode_request, encode_response, unsupported_api_versions
+from controller.protocol.control_values import (
+    NO_BROKER_EPOCH,
+    AlterIsrRequest,
+    ControlledShutdownRequest,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
+from controller.protocol.messages import ResponseValue
+from controller.protocol.versions import SUPPORTED
+from controller.trace import Noted, RequestRefused, Trace
+
+Respond: TypeAlias = Callable[[bytes | None], None]
+"""Takes the response's frame; None closes the connection. May be called on any thread."""
+
+_CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_FIRST_VERSION_WITH_SOFTWARE_NAME = 3
+
+
+@dataclass(slots=True)
+class Identity:
+    """What a broker learns of itself from ZooKeeper. `broker_epoch` is its latest registration's czxid, -1 before."""
+
+    broker_epoch: int = NO_BROKER_EPOCH
+    cluster_id: str | None = None
+
+
+class Broker:
+    """`is_controller` is asked on each request that only the active controller may answer."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        identity: Identity,
+        events: EventSink,
+        is_controller: Callable[[], bool],
+        clock: Clock,
+        trace: Trace,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._events = events
+        self._is_controller = is_controller
+        self._trace = trace
+        self.metadata = MetadataCache()
+        self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace)
+        self._waits = LeaderWait(self.metadata, clock)
+        self._creation = Creation(events, self._waits, clock)
+        self._handlers: Mapping[ApiKey, Callable[[_Exchange, Any], None]] = {
+            ApiKey.API_VERSIONS: self._api_versions,
+            ApiKey.METADATA: self._metadata,
+            ApiKey.CREATE_TOPICS: self._create_topics,
+            ApiKey.CREATE_PARTITIONS: self._create_partitions,
+            ApiKey.LEADER_AND_ISR: self._leader_and_isr,
+            ApiKey.UPDATE_METADATA: self._update_metadata,
+            ApiKey.STOP_REPLICA: self._stop_replica,
+            ApiKey.ALTER_ISR: self._alter_isr,
+            ApiKey.CONTROLLED_SHUTDOWN: self._controlled_shutdown,
+        }
+        self._versions = tuple(
+            ApiVersion(key, spoken.first, spoken.last) for key, spoken in SUPPORTED.items() if key in self._handlers
+        )
+
+    def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
+        """One request's frame, without its size. `listener`: the name of the one it came in by (None: that between
+        brokers)."""
+        try:
+            request = decode_request(frame)
+        except UnsupportedVersion as error:
+            is_api_versions = error.header.api_key is ApiKey.API_VERSIONS
+            if not is_api_versions:
+                self._note("warning", f"connection closed: {error}")
+            respond(unsupported_api_versions(error.header) if is_api_versions else None)
+            return
+        except ProtocolError as error:
+            self._note("warning", f"connection closed: {error}")
+            respond(None)
+            return
+        self.handle(request, respond, listener)
+
+    def handle(self, request: Request, respond: Respond, listener: str | None = None) -> None:
+        exchange = _Exchange(request, respond, listener or self._settings.inter_broker_listener, self._note)
+        try:
+            self._handlers[request.header.api_key](exchange, request.value)
+        except Exception:  # noqa: BLE001 - answered as the protocol has it and told; the other requests go on
+            self._note("error", f"{request.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
+            if not exchange.answered:
+                exchange.answer(refusal(request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    # -- clients
+
+    def _api_versions(self, exchange: _Exchange, request: ApiVersionsRequest) -> None:
+        if exchange.header.api_version >= _FIRST_VERSION_WITH_SOFTWARE_NAME and not all(
+            _CLIENT_SOFTWARE.fullmatch(text) for text in (request.client_software_name, request.client_software_version)
+        ):
+            exchange.answer(refusal(request, ErrorCode.INVALID_REQUEST))
+            return
+        exchange.answer(ApiVersionsResponse(ErrorCode.NONE, self._versions))
+
+    def _metadata(self, exchange: _Exchange, request: MetadataRequest) -> None:
+        exchange.answer(
+            metadata_response(
+                self.metadata.snapshot,
+                request,
+                exchange.header.api_version,
+                exchange.listener,
+                self._identity.cluster_id,
+            )
+        )
+
+    def _create_topics(self, exchange: _Exchange, request: CreateTopicsRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            return
+        self._creation.create_topics(request, exchange.header.api_version, exchange.answer)
+
+    def _create_partitions(self, exchange: _Exchange, request: CreatePartitionsRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            return
+        self._creation.create_partitions(request, exchange.answer)
+
+    # -- the controller, to this broker
+
+    def _leader_and_isr(self, exchange: _Exchange, request: LeaderAndIsrRequest) -> None:
+        if self._is_of_an_earlier_life(exchange, request):
+            return
+        exchange.answer(self.replicas.become_leader_or_follower(request))
+
+    def _update_metadata(self, exchange: _Exchange, request: UpdateMetadataRequest) -> None:
+        if self._is_of_an_earlier_life(exchange, request):
+            return
+        exchange.answer(self.replicas.update_metadata(request))
+        self._waits.metadata_changed()
+
+    def _stop_replica(self, exchange: _Exchange, request: StopReplicaRequest) -> None:
+        if self._is_of_an_earlier_life(exchange, request):
+            return
+        exchange.answer(self.replicas.stop_replicas(request))
+
+    def _is_of_an_earlier_life(
+        self, exchange: _Exchange, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+    ) -> bool:
+        """Refuses what was meant for this broker before it last registered (S29, KAFKA-7235).
+
+        A later epoch than ours is no error: the controller may see a registration before its broker has the answer.
+        """
+        if request.broker_epoch == NO_BROKER_EPOCH or request.broker_epoch >= self._identity.broker_epoch:
+            return False
+        api = _API_NAMES[exchange.header.api_key]
+        reason = f"it is for broker epoch {request.broker_epoch}, this is {self._identity.broker_epoch}"
+        self._trace.emit(RequestRefused(api, request.controller_epoch, ErrorCode.STALE_BROKER_EPOCH, reason))
+        exchange.answer(refusal(request, ErrorCode.STALE_BROKER_EPOCH))
+        return True
+
+    # -- brokers, to the controller. One that is not the active controller refuses when the event's turn comes.
+
+    def _alter_isr(self, exchange: _Exchange, request: AlterIsrRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+            return
+        self._events.put(AlterIsrRequested(request, exchange.answer))
+
+    def _controlled_shutdown(self, exchange: _Exchange, request: ControlledShutdownRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+            return
+        self._events.put(ControlledShutdownRequested(request.broker_id, request.broker_epoch, exchange.answer))
+
+    def _note(self, level: str, message: str) -> None:
+        self._trace.emit(Noted(level, message))
+
+
+_NOT_CONTROLLER = "This is not the correct controller for this cluster."
+_API_NAMES = {
+    ApiKey.LEADER_AND_ISR: "LeaderAndIsr",
+    ApiKey.UPDATE_METADATA: "UpdateMetadata",
+    ApiKey.STOP_REPLICA: "StopReplica",
+}
+
+
+class _Exchange:
+    """A request that is being answered."""
+
+    __slots__ = ("_note", "_request", "_respond", "answered", "header", "listener")
+
+    def __init__(self, request: Request, respond: Respond, listener: str, note: Callable[[str, str], None]) -> None:
+        self.header = request.header
+        self.listener = listener
+        self.answered = False
+        self._request = request
+        self._respond = respond
+        self._note = note
+
+    def answer(self, value: ResponseValue) -> None:
+        """Exactly once; RuntimeError for a second answer. A value that can't be encoded is a fault of its maker's,
+        who may be the controller on its own thread: told here, where the request is known, and answered as such."""
+        if self.answered:
+            raise RuntimeError(f"{self.header}: answered twice")
+        self.answered = True
+        try:
+            frame = encode_response(self.header, value)
+        except ProtocolError:
+            self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
+            frame = encode_response(self.header, refusal(self._request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
+        self._respond(frame)

@@ -1,0 +1,119 @@
+"""The broker's life in ZooKeeper: the tree it expects, the cluster's id, its registration in each session.
+
+Coroutines over `BrokerWrites`, the only unfenced writes there are. Runs where the controller's events run, so that a
+registration and an election of one node never overlap.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Protocol
+
+from controller.broker.broker import Identity
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock
+from controller.pending import Pending
+from controller.protocol.versions import control_versions
+from controller.trace import BrokerRegistered, Noted, Trace
+from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import BrokerEndpoint, BrokerRegistration, encode_broker_registration
+from controller.zookeeper.errors import DamagedZnode, InvalidACL, NoAuth, UnsupportedOperation, ZooKeeperError
+
+START_RETRY_MS = 1_000.0
+HOPELESS = (BrokerIdInUse, DamagedZnode, NoAuth, InvalidACL, UnsupportedOperation)
+"""What another attempt would only meet again."""
+
+
+class RandomBits(Protocol):
+    """What of `random.Random` an id needs."""
+
+    def getrandbits(self, count: int, /) -> int: ...
+
+
+class Lifecycle:
+    """`registered` is answered with the broker epoch of the first registration, or with what made it hopeless."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        identity: Identity,
+        client: ZooKeeperClient,
+        clock: Clock,
+        trace: Trace,
+        rng: RandomBits,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._client = client
+        self._writes = BrokerWrites(client)
+        self._clock = clock
+        self._trace = trace
+        self._rng = rng
+        self._data: tuple[int, bytes] | None = None
+        self._stopping = False
+        self.registered: Pending[int] = Pending()
+
+    def stop(self) -> None:
+        """No attempt to start is made any more."""
+        self._stopping = True
+
+    async def start(self) -> None:
+        """Everything before the first election, tried again for as long as ZooKeeper is the trouble (KAFKA-5473).
+        Raises what no further attempt can mend."""
+        while not self._stopping:
+            try:
+                await self._start()
+                return
+            except HOPELESS as error:
+                self.registered.fail(error)
+                raise
+            except ZooKeeperError as error:
+                self._trace.emit(Noted("warning", f"not registered yet: {error}"))
+            await self._clock.sleep(START_RETRY_MS)
+
+    async def _start(self) -> None:
+        await self._writes.ensure_persistent_paths()
+        self._identity.cluster_id = await self._writes.cluster_id(self._new_cluster_id())
+        await self.register()
+
+    async def register(self) -> int:
+        """Registers in the present session; its broker epoch. Safe to repeat: within a session the data stays as
+        it was first written."""
+        session = self._client.session()
+        broker_epoch = await self._writes.register_broker(self._settings.broker_id, self._registration(session))
+        if broker_epoch != self._identity.broker_epoch:
+            self._identity.broker_epoch = broker_epoch
+            self._trace.emit(BrokerRegistered(self._settings.broker_id, broker_epoch, session))
+        if not self.registered.done:
+            self.registered.resolve(broker_epoch)
+        return broker_epoch
+
+    def _registration(self, session: int) -> bytes:
+        if self._data is None or self._data[0] != session:
+            self._data = (session, registration_data(self._settings, self._clock.wall_ms()))
+        return self._data[1]
+
+    def _new_cluster_id(self) -> str:
+        """Kafka's form: the 16 bytes of a version 4 UUID in URL-safe base64 without padding."""
+        bits = self._rng.getrandbits(128)
+        bits = (bits & ~(0xF << 76)) | (4 << 76)
+        bits = (bits & ~(0x3 << 62)) | (2 << 62)
+        return base64.urlsafe_b64encode(bits.to_bytes(16, "big")).rstrip(b"=").decode()
+
+
+def registration_data(settings: BrokerSettings, timestamp_ms: int) -> bytes:
+    """/brokers/ids/N as a Kafka broker of that inter-broker protocol writes it: features are told from 2.7 on."""
+    endpoints = tuple(
+        BrokerEndpoint(listener.name, settings.protocol(listener.name), listener.host, listener.port)
+        for listener in settings.advertised
+    )
+    with_features = control_versions(settings.inter_broker_protocol).feature_znode
+    registration = BrokerRegistration(
+        settings.broker_id,
+        endpoints,
+        rack=settings.rack,
+        timestamp_ms=timestamp_ms,
+        version=5 if with_features else 4,
+    )
+    return encode_broker_registration(registration)

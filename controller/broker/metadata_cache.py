@@ -1,0 +1,86 @@
+"""What the broker knows of the cluster, as the controller's UpdateMetadata requests told it.
+
+Each request makes a new snapshot that shares with the old one what it did not touch, so that whoever holds a snapshot
+sees one state throughout. Values only: no I/O, no clock; epochs are checked before (`replica_manager.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from controller.protocol.control_values import (
+    LEADER_DURING_DELETE,
+    NO_LEADER,
+    NO_TOPIC_ID,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+)
+
+Partitions: TypeAlias = Mapping[int, UpdateMetadataPartitionState]
+
+
+def endpoint_of(broker: UpdateMetadataBroker, listener: str) -> UpdateMetadataEndpoint | None:
+    """The broker's endpoint of that listener's name, if it has one."""
+    return next((endpoint for endpoint in broker.endpoints if endpoint.listener == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSnapshot:
+    """`topics`: name to partition to state. `controller_id` -1: nobody is known. `brokers`: the live ones, by id."""
+
+    controller_id: int = -1
+    brokers: Mapping[int, UpdateMetadataBroker] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, Partitions] = field(default_factory=lambda: MappingProxyType({}))
+    topic_ids: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+
+    def endpoint(self, broker_id: int, listener: str) -> UpdateMetadataEndpoint | None:
+        """Where a live broker's listener of that name is reached."""
+        broker = self.brokers.get(broker_id)
+        return endpoint_of(broker, listener) if broker else None
+
+    def has_leader(self, topic: str, partition: int) -> bool:
+        state = self.topics.get(topic, {}).get(partition)
+        return state is not None and state.leader not in (NO_LEADER, LEADER_DURING_DELETE)
+
+    def updated(self, request: UpdateMetadataRequest) -> MetadataSnapshot:
+        """The live brokers and the controller are replaced, the partitions that the request names are too, and the
+        rest stays. A partition whose leader is LEADER_DURING_DELETE goes."""
+        topics = dict(self.topics)
+        topic_ids = dict(self.topic_ids)
+        for topic in request.topic_states:
+            partitions = dict(topics.get(topic.topic_name, {}))
+            for state in topic.partition_states:
+                if state.leader == LEADER_DURING_DELETE:
+                    partitions.pop(state.partition_index, None)
+                else:
+                    partitions[state.partition_index] = state
+            if partitions:
+                topics[topic.topic_name] = partitions
+                if topic.topic_id != NO_TOPIC_ID:
+                    topic_ids[topic.topic_name] = topic.topic_id
+            else:
+                topics.pop(topic.topic_name, None)
+                topic_ids.pop(topic.topic_name, None)
+        return MetadataSnapshot(
+            controller_id=max(request.controller_id, -1),
+            brokers={broker.id: broker for broker in request.live_brokers},
+            topics=topics,
+            topic_ids=topic_ids,
+        )
+
+
+class MetadataCache:
+    """Holds the present snapshot. `update` is the broker's alone; any thread may take `snapshot`."""
+
+    __slots__ = ("snapshot",)
+
+    def __init__(self) -> None:
+        self.snapshot = MetadataSnapshot()
+
+    def update(self, request: UpdateMetadataRequest) -> None:
+        self.snapshot = self.snapshot.updated(request)

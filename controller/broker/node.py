@@ -1,0 +1,174 @@
+"""One broker with its controller, as both hosts run it: a connection, a client over it, events, controller, broker.
+
+Knows no thread. The host gives frames to `receive` from its network's thread, events to `process` one at a time from
+where events are handled, and drives `shut_down` from a third place, since both of the others have work to do for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from controller.broker.broker import Broker, Identity, Respond
+from controller.broker.lifecycle import Lifecycle
+from controller.broker.ports import Peers
+from controller.broker.settings import BrokerSettings
+from controller.broker.shutdown import controlled_shutdown
+from controller.clock import Clock
+from controller.core.controller import Controller
+from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
+from controller.core.ports import Channels
+from controller.core.queue import EventQueue
+from controller.core.settings import ControllerSettings
+from controller.pending import Pending
+from controller.trace import Noted, SessionEnded, SessionStarted, Trace
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.connection import Connection
+from controller.zookeeper.operations import SessionState
+
+EVENTS_MAX = 10_000
+"""How many events may wait before requests are refused."""
+RESIGN_LIMIT_MS = 5_000.0
+"""How long a shutdown waits for the event that is being handled, and those before its own."""
+CLOSE_LIMIT_MS = 2_000.0
+"""How long it waits for ZooKeeper to hear that the session ends; it would expire by itself."""
+
+
+class Rng(Protocol):
+    """What of `random.Random` is needed."""
+
+    def getrandbits(self, count: int, /) -> int: ...
+
+    def randrange(self, stop: int, /) -> int: ...
+
+    def random(self) -> float: ...
+
+
+class Node:
+    """`settings` with its broker id and its ports known. `lock` guards the event queue and `wake` is called after each
+    event, where more than one thread puts them. `registered` is answered with the first broker epoch."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        connection: Connection,
+        channels: Callable[[], Channels],
+        peers: Peers,
+        clock: Clock,
+        trace: Trace,
+        rng: Rng,
+        lock: AbstractContextManager[Any] | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self._peers = peers
+        self._clock = clock
+        self._trace = trace
+        self._session = 0
+        self._stopped: Pending[None] = Pending()
+        self._connected: Pending[int] = Pending()
+        self.identity = Identity()
+        self.events = EventQueue(EVENTS_MAX, lock, wake)
+        self.client = ZooKeeperClient(
+            connection, clock, self.events, session_event=self._session_event, seed=rng.getrandbits(32)
+        )
+        self.lifecycle = Lifecycle(settings, self.identity, self.client, clock, trace, rng)
+        self.controller = Controller(
+            broker_id=settings.broker_id,
+            zookeeper=self.client,
+            channels=channels,
+            clock=clock,
+            trace=trace,
+            settings=controller_settings(settings),
+            register=self.lifecycle.register,
+            events=self.events,
+            rng=rng,
+        )
+        self.broker = Broker(settings, self.identity, self.events, lambda: self.controller.active, clock, trace)
+
+    @property
+    def registered(self) -> Pending[int]:
+        return self.lifecycle.registered
+
+    def start(self) -> Pending[int]:
+        """Begins to connect to ZooKeeper, and queues what a start needs. Answered with the first session."""
+        self._connected = self.client.start()
+        self.events.put(Startup())
+        return self._connected
+
+    def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
+        """One request's frame, without its size; see `Broker.receive`."""
+        self.broker.receive(frame, respond, listener)
+
+    async def process(self, event: Event) -> None:
+        """One event to its end."""
+        if isinstance(event, Startup):
+            await self._connected
+            await self.lifecycle.start()
+        await self.controller.process(event)
+        if isinstance(event, Shutdown) and not self._stopped.done:
+            self._stopped.resolve(None)
+
+    async def shut_down(self) -> None:
+        """A controlled shutdown, then the controller's last event, then the session's end. Bounded in time, whatever
+        ZooKeeper and the controller do (S18, S20)."""
+        self.lifecycle.stop()
+        if self.settings.controlled_shutdown and self.registered.done:
+            moved = await controlled_shutdown(
+                self.settings, self.identity, self.broker.metadata, self._peers, self._clock, self._trace
+            )
+            if not moved:
+                self._trace.emit(Noted("warning", "shutting down though not everything was moved"))
+        self.events.put(Shutdown())
+        if not await within(self._stopped, self._clock, RESIGN_LIMIT_MS):
+            self._trace.emit(Noted("warning", "shutting down while an event is still being handled"))
+        self.events.close()
+        if not await within(self.client.close(), self._clock, CLOSE_LIMIT_MS):
+            self._trace.emit(Noted("warning", "ZooKeeper did not hear of the session's end; it will expire"))
+
+    def _session_event(self, state: SessionState, session: int) -> Event | None:
+        """On the connection's thread: what a change of the session's state makes an event of."""
+        if state is SessionState.CONNECTED:
+            if session == self._session:
+                return None
+            first, self._session = self._session == 0, session
+            self._trace.emit(SessionStarted(session))
+            return None if first else RegisterBrokerAndReelect()
+        if state is SessionState.SUSPENDED or not session:
+            return None
+        self._trace.emit(SessionEnded(session))
+        return SessionExpired(session) if state is SessionState.EXPIRED else None
+
+
+def controller_settings(settings: BrokerSettings) -> ControllerSettings:
+    """What of the broker's settings its controller goes by."""
+    return ControllerSettings(
+        inter_broker_listener=settings.inter_broker_listener,
+        inter_broker_protocol=settings.inter_broker_protocol,
+        num_partitions=settings.num_partitions,
+        default_replication_factor=settings.default_replication_factor,
+        unclean_leader_election=settings.unclean_leader_election,
+    )
+
+
+def within(pending: Pending[Any], clock: Clock, limit_ms: float) -> Pending[bool]:
+    """Whether `pending` was answered before `limit_ms` had passed."""
+    outcome: Pending[bool] = Pending()
+    turns = [None]  # popping is atomic: the answer and the timer may come on two threads at once
+
+    def decide(answered: bool) -> None:
+        try:
+            turns.pop()
+        except IndexError:
+            return
+        outcome.resolve(answered)
+
+    timer = clock.call_later(limit_ms, lambda: decide(False))
+
+    def answered() -> None:
+        timer.cancel()
+        decide(True)
+
+    pending.on_done(answered)
+    return outcome

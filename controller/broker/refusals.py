@@ -1,0 +1,59 @@
+"""For each request the response that says nothing but an error, laid out as Kafka lays it out. Pure."""
+
+from __future__ import annotations
+
+from controller.broker.replica_manager import leader_and_isr_error
+from controller.protocol.client_values import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from controller.protocol.control_values import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import RequestValue, ResponseValue
+
+
+def refusal(request: RequestValue, error: ErrorCode, message: str | None = None) -> ResponseValue:
+    """`message` is told where the response has a place for it."""
+    match request:
+        case LeaderAndIsrRequest():
+            return leader_and_isr_error(request, error)
+        case UpdateMetadataRequest():
+            return UpdateMetadataResponse(error)
+        case StopReplicaRequest():
+            return StopReplicaResponse(error)
+        case ControlledShutdownRequest():
+            return ControlledShutdownResponse(error)
+        case AlterIsrRequest():
+            return AlterIsrResponse(error)
+        case ApiVersionsRequest():
+            return ApiVersionsResponse(error, ())
+        case MetadataRequest():
+            names = [topic for topic in request.topics or () if topic.name is not None]
+            return MetadataResponse((), tuple(MetadataResponseTopic(error, topic.name or "", ()) for topic in names))
+        case CreateTopicsRequest():
+            return CreateTopicsResponse(
+                tuple(CreatableTopicResult(topic.name, error, message) for topic in request.topics)
+            )
+        case CreatePartitionsRequest():
+            return CreatePartitionsResponse(
+                tuple(CreatePartitionsTopicResult(topic.name, error, message) for topic in request.topics)
+            )

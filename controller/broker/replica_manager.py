@@ -1,0 +1,185 @@
+"""The broker's replicas, and the rules of who may change them: controller epoch, leader epoch, topic id.
+
+A request of a controller whose epoch is over is refused whole (S01, S31); a partition's state is taken only with a
+leader epoch above the one held, and a StopReplica only with one that is not below it (S30, KIP-570). The broker's own
+epoch was checked before (`control_requests.py`). The rules are those of Kafka 2.8's ReplicaManager. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controller.broker.metadata_cache import MetadataCache
+from controller.broker.partition import Partition, Role
+from controller.protocol.control_values import (
+    EPOCH_DURING_DELETE,
+    NO_EPOCH,
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionError,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from controller.protocol.errors import ErrorCode
+from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
+
+
+class ReplicaManager:
+    """`controller_epoch` is the highest seen in any control request; 0 before the first."""
+
+    def __init__(self, broker_id: int, metadata: MetadataCache, trace: Trace) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._trace = trace
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self.controller_epoch = 0
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))
+
+    def partitions(self) -> Iterator[Partition]:
+        """In the order in which they came here."""
+        return iter(self._partitions.values())
+
+    # -- UpdateMetadata
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        stale = self._stale("UpdateMetadata", request.controller_id, request.controller_epoch)
+        if stale:
+            return UpdateMetadataResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
+        self._metadata.update(request)
+        if self._trace.enabled:
+            live = tuple(sorted(broker.id for broker in request.live_brokers))
+            count = sum(len(topic.partition_states) for topic in request.topic_states)
+            self._trace.emit(MetadataApplied(request.controller_epoch, live, count))
+        return UpdateMetadataResponse(ErrorCode.NONE)
+
+    # -- LeaderAndIsr
+
+    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        if self._stale("LeaderAndIsr", request.controller_id, request.controller_epoch):
+            return leader_and_isr_error(request, ErrorCode.STALE_CONTROLLER_EPOCH)
+        topics: list[LeaderAndIsrTopicError] = []
+        for topic in request.topic_states:
+            errors = tuple(
+                LeaderAndIsrPartitionError(state.partition_index, self._apply(request, topic, state))
+                for state in topic.partition_states
+            )
+            topics.append(LeaderAndIsrTopicError(errors, topic.topic_name, topic.topic_id))
+        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(topics))
+
+    def _apply(
+        self, request: LeaderAndIsrRequest, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState
+    ) -> ErrorCode:
+        key = (topic.topic_name, state.partition_index)
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = Partition(*key)
+        if not partition.agrees_on_topic_id(topic.topic_id):
+            self._note_ignored(request, partition, "its topic id is another")
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if state.leader_epoch <= partition.leader_epoch:
+            self._note_ignored(request, partition, f"leader epoch {state.leader_epoch} is not news")
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self._broker_id not in state.replicas:
+            self._note_ignored(request, partition, f"broker {self._broker_id} is not in {state.replicas}")
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self._partitions[key] = partition
+        self._take_role(request.controller_epoch, partition, state)
+        return ErrorCode.NONE
+
+    def _take_role(self, controller_epoch: int, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
+        if state.leader == self._broker_id:
+            partition.make_leader(state)
+        elif state.leader in self._metadata.snapshot.brokers:
+            partition.make_follower(state)
+        else:
+            # A leader that is not among the live brokers can't be followed: the replica is there, and waits for a
+            # later leader epoch. The controller sends UpdateMetadata first for this reason (KAFKA-4443).
+            self._note(
+                "debug", f"{partition.topic}-{partition.index}: leader {state.leader} is not live, nobody to follow"
+            )
+            return
+        if self._trace.enabled:
+            self._trace.emit(
+                ReplicaRoleApplied(
+                    controller_epoch,
+                    partition.topic,
+                    partition.index,
+                    partition.leader,
+                    partition.leader_epoch,
+                    partition.role.value,
+                )
+            )
+
+    # -- StopReplica
+
+    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        if self._stale("StopReplica", request.controller_id, request.controller_epoch):
+            return StopReplicaResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
+        errors = tuple(
+            StopReplicaPartitionError(topic.topic_name, state.partition_index, self._stop(topic.topic_name, state))
+            for topic in request.topic_states
+            for state in topic.partition_states
+        )
+        return StopReplicaResponse(ErrorCode.NONE, errors)
+
+    def _stop(self, topic: str, state: StopReplicaPartitionState) -> ErrorCode:
+        partition = self._partitions.get((topic, state.partition_index))
+        if partition is None:
+            return ErrorCode.NONE  # nothing to stop, and what is to be deleted is not there
+        overriding = state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH)
+        if not overriding and state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if state.delete_partition:
+            del self._partitions[(topic, state.partition_index)]
+        else:
+            partition.stop_fetching()
+        return ErrorCode.NONE
+
+    # -- who is the controller
+
+    def _stale(self, api: str, controller_id: int, epoch: int) -> bool:
+        """Whether a request is of a term that is over; if not, its epoch is now the latest seen."""
+        if epoch >= self.controller_epoch:
+            self.controller_epoch = epoch
+            return False
+        reason = f"controller {controller_id} has epoch {epoch}, the latest seen is {self.controller_epoch}"
+        self._trace.emit(RequestRefused(api, epoch, ErrorCode.STALE_CONTROLLER_EPOCH, reason))
+        return True
+
+    def _note_ignored(self, request: LeaderAndIsrRequest, partition: Partition, why: str) -> None:
+        self._note(
+            "info",
+            f"LeaderAndIsr of controller {request.controller_id} epoch {request.controller_epoch} ignored for"
+            f" {partition.topic}-{partition.index} (leader epoch {partition.leader_epoch}): {why}",
+        )
+
+    def _note(self, level: str, message: str) -> None:
+        if self._trace.enabled:
+            self._trace.emit(Noted(level, message))
+
+
+def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
+    """A whole request refused: the error at its top and for each partition, as Kafka's own."""
+    topics = tuple(
+        LeaderAndIsrTopicError(
+            tuple(LeaderAndIsrPartitionError(state.partition_index, error) for state in topic.partition_states),
+            topic.topic_name,
+            topic.topic_id,
+        )
+        for topic in request.topic_states
+    )
+    return LeaderAndIsrResponse(error, topics)
+
+
+def leading(manager: ReplicaManager) -> tuple[Partition, ...]:
+    """The partitions that this broker leads."""
+    return tuple(partition for partition in manager.partitions() if partition.role is Role.LEADER)

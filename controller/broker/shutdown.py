@@ -1,0 +1,63 @@
+"""A controlled shutdown as the broker that goes sees it: ask the controller to move what this broker leads, a bounded
+number of times.
+
+The controller is the one that this broker's metadata names: ZooKeeper is not asked, so that a shutdown does not hang
+when ZooKeeper is away (S20, KAFKA-9189).
+"""
+
+from __future__ import annotations
+
+from controller.broker.broker import Identity
+from controller.broker.metadata_cache import MetadataCache
+from controller.broker.ports import PeerError, Peers
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_response_body, encode_request_body
+from controller.protocol.control_values import ControlledShutdownRequest, ControlledShutdownResponse
+from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.versions import control_versions
+from controller.trace import Noted, Trace
+
+
+async def controlled_shutdown(
+    settings: BrokerSettings, identity: Identity, metadata: MetadataCache, peers: Peers, clock: Clock, trace: Trace
+) -> bool:
+    """Whether the controller said that this broker leads nothing any more. Takes at most `controlled_shutdown_attempts`
+    times `controller_socket_timeout_ms` and the backoffs between."""
+    for attempt in range(1, settings.controlled_shutdown_attempts + 1):
+        trouble = await _ask(settings, identity, metadata, peers)
+        if trouble is None:
+            trace.emit(Noted("info", "controlled shutdown: everything was moved"))
+            return True
+        trace.emit(
+            Noted("warning", f"controlled shutdown, {attempt} of {settings.controlled_shutdown_attempts}: {trouble}")
+        )
+        if attempt < settings.controlled_shutdown_attempts:
+            await clock.sleep(settings.controlled_shutdown_backoff_ms)
+    return False
+
+
+async def _ask(settings: BrokerSettings, identity: Identity, metadata: MetadataCache, peers: Peers) -> str | None:
+    """One request; what was wrong in words, None if nothing was."""
+    snapshot = metadata.snapshot
+    endpoint = snapshot.endpoint(snapshot.controller_id, settings.inter_broker_listener)
+    if endpoint is None:
+        return f"controller {snapshot.controller_id} has no address here"
+    version = control_versions(settings.inter_broker_protocol).controlled_shutdown
+    request = ControlledShutdownRequest(settings.broker_id, identity.broker_epoch)
+    body = encode_request_body(ApiKey.CONTROLLED_SHUTDOWN, version, request)
+    timeout_ms = settings.controller_socket_timeout_ms
+    try:
+        answer = await peers.request(
+            endpoint.host, endpoint.port, ApiKey.CONTROLLED_SHUTDOWN, version, body, timeout_ms
+        )
+        response = decode_response_body(ApiKey.CONTROLLED_SHUTDOWN, version, answer)
+    except (PeerError, ProtocolError) as error:
+        return f"controller {snapshot.controller_id}: {error}"
+    assert isinstance(response, ControlledShutdownResponse)
+    if response.error_code != ErrorCode.NONE:
+        return f"controller {snapshot.controller_id} answered with error {response.error_code}"
+    if response.remaining_partitions:
+        return f"{len(response.remaining_partitions)} partitions are still led by this broker"
+    return None

@@ -1,0 +1,61 @@
+"""Settings of Kafka 2.8's broker that this one has no part for yet: told apart from names that nobody knows."""
+
+from __future__ import annotations
+
+# By family, since a family is either there or not. "log." leaves out "log.dirs", which is read.
+_FAMILIES = (
+    "alter.config.policy.class.name",
+    "alter.log.dirs.replication.quota.",
+    "auto.leader.rebalance.enable",
+    "background.threads",
+    "compression.type",
+    "connection.failed.authentication.delay.ms",
+    "connections.max.",
+    "control.plane.listener.name",
+    "controller.quota.",
+    "create.topic.policy.class.name",
+    "delegation.token.",
+    "delete.topic.enable",
+    "fetch.",
+    "group.",
+    "host.name",
+    "kafka.metrics.",
+    "leader.imbalance.",
+    "log.",
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.incremental.fetch.session.cache.slots",
+    "message.max.bytes",
+    "metric.reporters",
+    "metrics.",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.",
+    "offset.metadata.max.bytes",
+    "offsets.",
+    "password.encoder.",
+    "principal.builder.class",
+    "queued.max.",
+    "quota.",
+    "replica.",
+    "replication.quota.",
+    "sasl.",
+    "security.inter.broker.protocol",
+    "security.providers",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "ssl.",
+    "transaction.",
+    "transactional.id.expiration.ms",
+    "zookeeper.clientCnxnSocket",
+    "zookeeper.max.in.flight.requests",
+    "zookeeper.ssl.",
+)
+
+
+def has_no_effect(name: str) -> bool:
+    """Whether Kafka knows this setting and this broker does nothing with it."""
+    return name != "log.dirs" and any(
+        name.startswith(family) if family.endswith(".") else name == family for family in _FAMILIES
+    )
