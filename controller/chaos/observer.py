@@ -12,8 +12,9 @@ from controller.clock import Clock
 from controller.pending import Task
 from controller.scenarios.host import PartitionView
 from controller.trace import EphemeralSeen
-from controller.zookeeper import KazooConnection, ZooKeeperClient, paths
+from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import (
     decode_controller,
     decode_controller_epoch,
@@ -21,6 +22,7 @@ from controller.zookeeper.codecs import (
     decode_topic_assignment,
 )
 from controller.zookeeper.drive import drive
+from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import Row
 
 T = TypeVar("T")

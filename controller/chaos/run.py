@@ -14,7 +14,8 @@ from controller.scenarios.judge import judge
 from controller.scenarios.language import Cut, Expire, Heal, Scenario
 from controller.scenarios.report import Report
 from controller.scenarios.runner import Outcome, Progress, run_steps
-from controller.zookeeper import JarsNotFound, JavaNotFound, ServerDied, ServerTimedOut
+from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
+from controller.zookeeper.jars import EmbeddedServerUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def run_scenario(
     host = RealHost(folder=folder, jars=jars, cuttable=cuttable)
     try:
         outcome = _blocking(lambda: run_steps(scenario, host, progress))
-    except (JavaNotFound, JarsNotFound, ServerDied, ServerTimedOut, TimeoutError) as error:
+    except (EmbeddedServerUnavailable, ServerDied, ServerTimedOut, TimeoutError) as error:
         outcome = Outcome(failure=str(error), could_not_run=True)
         progress(host.clock.now_ms(), f"could not run: {error}")
     finally:

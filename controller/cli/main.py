@@ -10,6 +10,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from loguru import logger
+
 COMMANDS = ("zookeeper", "broker", "cluster", "state", "chaos", "simulate", "bench")
 
 USAGE_ERROR = 2
@@ -18,6 +20,13 @@ INTERRUPTED = 130
 
 class UsageError(Exception):
     """Input that a command can't accept; the message names it and says what was expected."""
+
+
+def log_to_stderr(level: str) -> None:
+    """What the library logs, from `level` on. A command that is a server asks for more than this file does."""
+    logger.remove()
+    logger.add(sys.stderr, level=level)
+    logger.enable("controller")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if module is not None:
             module.configure(command)
     arguments = parser.parse_args(words)
+    log_to_stderr("WARNING")
     module = importlib.import_module(f"controller.cli.{arguments.command}")
     try:
         status: int = module.run(arguments)
