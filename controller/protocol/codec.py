@@ -13,7 +13,7 @@ from typing import cast
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
 from controller.protocol.compiler import layout
-from controller.protocol.errors import ErrorCode, MalformedFrame
+from controller.protocol.errors import ErrorCode
 from controller.protocol.headers import (
     RequestHeader,
     read_request_header,
@@ -84,7 +84,7 @@ def unsupported_api_versions(header: RequestHeader) -> bytes:
     """The answer to an ApiVersions of a version that is not spoken here: version 0 with error 35 and the versions of
     ApiVersions itself, from which the client picks the one to ask again with (KIP-511)."""
     if header.api_key is not ApiKey.API_VERSIONS:
-        raise MalformedFrame(f"{header.api_key.name} has no answer to an unsupported version")
+        raise ValueError(f"{header.api_key.name} has no answer to an unsupported version")
     own = MESSAGES[ApiKey.API_VERSIONS].request
     value = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, (ApiVersion(ApiKey.API_VERSIONS, own.first, own.last),))
     body = layout(MESSAGES[ApiKey.API_VERSIONS].response, 0).write(value)

@@ -50,7 +50,9 @@ class Layout:
 
     def __init__(self, message: Message, version: int) -> None:
         if not message.first <= version <= message.last:
-            raise ValueError(f"{message.struct.value.__name__} has versions {message.first} to {message.last}")
+            raise UnencodableValue(
+                f"{message.struct.value.__name__} has versions {message.first} to {message.last}, not {version}"
+            )
         self._name = f"{message.struct.value.__name__} version {version}"
         self._value = message.struct.value
         self._compiled = compile_struct(message.struct, version, version >= message.flexible)
@@ -201,7 +203,18 @@ class _Source:
         if nullable:
             raise TypeError("no message has a nullable array of int32")
         self._size += 1 if self._flexible else 4
-        self._reader.append(f"_{name}, pos = read_ints(data, pos, end, {self._flexible})")
+        general = f"_{name}, pos = read_ints(data, pos, end, {self._flexible})"
+        if self._flexible:  # The path of nearly every ISR and assignment: a length of one byte.
+            self._reader += [
+                "count = data[pos]",
+                f"if 0 < count <= {len(primitives.SHORT_ARRAYS)}:",
+                f"    _{name} = SHORT_ARRAYS[count - 1].unpack_from(data, pos + 1)",
+                "    pos += 4 * count - 3",
+                "else:",
+                f"    {general}",
+            ]
+        else:
+            self._reader.append(general)
         self._writer.append(f"write_ints(out, value.{name}, {self._flexible})")
 
     def _array(self, name: str, kind: Array) -> None:
@@ -300,6 +313,7 @@ class _Alone:
 
 
 _PRIMITIVES = (
+    "SHORT_ARRAYS",
     "read_count",
     "read_group_rows",
     "read_ints",

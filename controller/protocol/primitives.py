@@ -20,12 +20,13 @@ VARINT_BYTES_MAX = 5
 
 _INT32 = Struct(">i")
 _INT16 = Struct(">h")
-_SHORT_ARRAYS = tuple(Struct(f">{count}i") for count in range(64))
+# The layouts of 0, 1, 2... int32 in a row: what an ISR or an assignment has.
+SHORT_ARRAYS = tuple(Struct(f">{count}i") for count in range(64))
 
 
 def ints(count: int) -> Struct:
     """The layout of `count` int32 in a row."""
-    return _SHORT_ARRAYS[count] if count < 64 else Struct(f">{count}i")
+    return SHORT_ARRAYS[count] if count < len(SHORT_ARRAYS) else Struct(f">{count}i")
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:

@@ -1,0 +1,217 @@
+"""What a version can't say is refused, and early versions' spellings are the same values."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import pytest
+
+from controller.protocol import (
+    ApiKey,
+    ApiVersionsRequest,
+    CreatableTopic,
+    CreateTopicsRequest,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    MetadataRequest,
+    MetadataRequestTopic,
+    RequestHeader,
+    RequestValue,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+    UnencodableValue,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataRequest,
+    decode_request,
+    encode_request,
+    encode_request_body,
+)
+from controller.protocol.compiler import compile_struct, layout
+from controller.protocol.messages import MESSAGES
+from controller.protocol.schema import INT32, TEXT, Array, Field, Inline, Message, Struct, Ungrouped
+
+STATE = LeaderAndIsrPartitionState(0, 1, 2, 3, (2, 1), 4, (2, 1))
+LEADER_AND_ISR = LeaderAndIsrRequest(1, 1, (LeaderAndIsrTopicState("pay", (STATE,)),), ())
+STOP = StopReplicaRequest(1, 1, (StopReplicaTopicState("pay", (StopReplicaPartitionState(0),)),))
+TOPICS = CreateTopicsRequest((CreatableTopic("pay", 1, 1),))
+TWO_ENDPOINTS = UpdateMetadataBroker(1, (UpdateMetadataEndpoint(1, "a"), UpdateMetadataEndpoint(2, "b")))
+
+UNENCODABLE: dict[str, tuple[ApiKey, int, RequestValue, str]] = {
+    "a value of another request": (ApiKey.METADATA, 1, TOPICS, "got a CreateTopicsRequest"),
+    "a number out of range": (ApiKey.LEADER_AND_ISR, 5, replace(LEADER_AND_ISR, controller_id=2**31), "2147483647"),
+    "a topic id of another length": (
+        ApiKey.LEADER_AND_ISR,
+        5,
+        replace(LEADER_AND_ISR, topic_states=(LeaderAndIsrTopicState("pay", (), b"short"),)),
+        "topic_id has not 16 bytes",
+    ),
+    "a type before there was one": (ApiKey.LEADER_AND_ISR, 4, replace(LEADER_AND_ISR, type=2), "type is not in"),
+    "validate_only before there was one": (ApiKey.CREATE_TOPICS, 0, replace(TOPICS, validate_only=True), "validate"),
+    "no auto creation before it could be said": (
+        ApiKey.METADATA,
+        3,
+        MetadataRequest(None, allow_auto_topic_creation=False),
+        "allow_auto_topic_creation",
+    ),
+    "no topics, in the version where that is all": (ApiKey.METADATA, 0, MetadataRequest(()), "asks for all"),
+    "a topic by id before there were ids": (
+        ApiKey.METADATA,
+        9,
+        MetadataRequest((MetadataRequestTopic(None, bytes(16)),)),
+        "name can not be null",
+    ),
+    "delete flags that differ, with one for all": (
+        ApiKey.STOP_REPLICA,
+        2,
+        replace(STOP, delete_partitions=True),
+        "one flag",
+    ),
+    "two endpoints where there is one": (
+        ApiKey.UPDATE_METADATA,
+        0,
+        UpdateMetadataRequest(1, 1, (), (TWO_ENDPOINTS,)),
+        "not exactly one",
+    ),
+    "an empty group in a flat list": (
+        ApiKey.LEADER_AND_ISR,
+        1,
+        replace(LEADER_AND_ISR, topic_states=(LeaderAndIsrTopicState("pay", ()),)),
+        "a group has rows",
+    ),
+    "a group in two parts in a flat list": (
+        ApiKey.LEADER_AND_ISR,
+        1,
+        replace(LEADER_AND_ISR, topic_states=LEADER_AND_ISR.topic_states * 2),
+        "another name",
+    ),
+    "a string too long": (ApiKey.API_VERSIONS, 3, ApiVersionsRequest("x" * 40_000, ""), "40000 bytes"),
+    "a string without UTF-8": (ApiKey.API_VERSIONS, 3, ApiVersionsRequest("\ud800", ""), "surrogates"),
+}
+
+
+@pytest.mark.parametrize(("api_key", "version", "value", "reason"), UNENCODABLE.values(), ids=UNENCODABLE.keys())
+def test_a_value_that_the_version_can_not_say_is_refused(
+    api_key: ApiKey, version: int, value: RequestValue, reason: str
+) -> None:
+    with pytest.raises(UnencodableValue, match=reason):
+        encode_request_body(api_key, version, value)
+
+
+def test_a_client_id_that_can_not_be_said_is_refused() -> None:
+    for header in (
+        RequestHeader(ApiKey.API_VERSIONS, 0, 2**31, "a"),
+        RequestHeader(ApiKey.API_VERSIONS, 0, 1, "\ud800"),
+    ):
+        with pytest.raises(UnencodableValue):
+            encode_request(header, ApiVersionsRequest())
+
+
+def test_a_version_that_is_not_spoken_can_not_be_encoded() -> None:
+    with pytest.raises(UnencodableValue, match="has versions 0 to 5"):
+        encode_request_body(ApiKey.LEADER_AND_ISR, 6, LEADER_AND_ISR)
+
+
+SAME: dict[str, tuple[ApiKey, tuple[int, ...], RequestValue]] = {
+    "flat and grouped partitions of LeaderAndIsr": (
+        ApiKey.LEADER_AND_ISR,
+        (0, 1, 2, 3, 4, 5),
+        replace(LEADER_AND_ISR, topic_states=(*LEADER_AND_ISR.topic_states, LeaderAndIsrTopicState("x", (STATE,)))),
+    ),
+    "StopReplica": (ApiKey.STOP_REPLICA, (0, 1, 2, 3), STOP),
+    "one flag for all of StopReplica": (
+        ApiKey.STOP_REPLICA,
+        (0, 1, 2),
+        StopReplicaRequest(
+            1,
+            1,
+            (StopReplicaTopicState("pay", (StopReplicaPartitionState(0, delete_partition=True),)),),
+            delete_partitions=True,
+        ),
+    ),
+    "an UpdateMetadata's broker": (
+        ApiKey.UPDATE_METADATA,
+        tuple(range(8)),
+        UpdateMetadataRequest(1, 1, (), (UpdateMetadataBroker(1, (UpdateMetadataEndpoint(9092, "host"),)),)),
+    ),
+    "all topics": (ApiKey.METADATA, tuple(range(12)), MetadataRequest(None)),
+}
+
+
+@pytest.mark.parametrize(("api_key", "versions", "value"), SAME.values(), ids=SAME.keys())
+def test_versions_that_spell_it_otherwise_give_the_same_value(
+    api_key: ApiKey, versions: tuple[int, ...], value: RequestValue
+) -> None:
+    for version in versions:
+        header = RequestHeader(
+            api_key, version, 1, "c" if version or api_key is not ApiKey.CONTROLLED_SHUTDOWN else None
+        )
+        assert decode_request(encode_request(header, value)).value == value
+
+
+def tables(table: Struct) -> list[Struct]:
+    """A table and all that it contains."""
+    found = [table]
+    for field in table.fields:
+        match field.type:
+            case Array(of=of) | Inline(of=of):
+                found += tables(of)
+            case Ungrouped(row=row):
+                found += tables(row)
+    return found
+
+
+def faults(message: Message) -> list[str]:
+    """Where a table and its value class don't fit: unknown fields, a required field that a version lacks."""
+    wrong = []
+    for table in tables(message.struct):
+        declared = {field.name: field.default for field in fields(table.value)}
+        wrong += [f"{table.value.__name__}.{field.name}" for field in table.fields if field.name not in declared]
+        always = set.intersection(
+            *(
+                {field.name for field in table.fields if field.is_in(version)}
+                for version in range(message.first, message.last + 1)
+            )
+        )
+        grouped = {name for name in ("topic_name", "partition_states", "partition_errors") if name in declared}
+        for name, default in declared.items():
+            if default is MISSING and name not in always | grouped and not table.bare and not _partial(message, table):
+                wrong.append(f"{table.value.__name__}.{name} is required, but not in all versions")
+    return wrong
+
+
+def _partial(message: Message, table: Struct) -> bool:
+    """A table that is one of several for its value class: each is only for some versions."""
+    return sum(other.value is table.value for other in tables(message.struct)) > 1
+
+
+@pytest.mark.parametrize("api_key", MESSAGES)
+def test_field_tables_fit_their_value_classes(api_key: ApiKey) -> None:
+    for message in (MESSAGES[api_key].request, MESSAGES[api_key].response):
+        assert faults(message) == []
+        for version in range(message.first, message.last + 1):
+            layout(message, version)
+
+
+def test_a_table_that_does_not_fit_is_found() -> None:
+    wrong = Struct(MetadataRequestTopic, (Field("title", TEXT), Field("name", TEXT, since=1)))
+    assert faults(Message(wrong, first=0, last=1, flexible=9)) == [
+        "MetadataRequestTopic.title",
+        "MetadataRequestTopic.name is required, but not in all versions",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "flexible", "reason"),
+    [
+        (Field("throttle_time_ms", INT32, tag=0), False, "not flexible"),
+        (Field("error_code", INT32, tag=0), True, "no default"),
+    ],
+)
+def test_a_table_that_can_not_be_compiled_is_refused(field: Field, flexible: bool, reason: str) -> None:
+    value: Any = MESSAGES[ApiKey.API_VERSIONS].response.struct.value
+    with pytest.raises((ValueError, TypeError), match=reason):
+        compile_struct(Struct(value, (field,)), 0, flexible)

@@ -1,0 +1,92 @@
+"""Sizes before frames, and which versions a setting means."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.protocol import (
+    FRAME_BYTES_MAX,
+    SUPPORTED,
+    ApiKey,
+    FrameBuffer,
+    MalformedFrame,
+    control_versions,
+    frame_size,
+    framed,
+)
+
+
+def test_frames_come_out_however_the_stream_is_cut() -> None:
+    frames = [b"", b"a", b"bc" * 40, b"def"]
+    stream = b"".join(framed(frame) for frame in frames)
+    for step in (1, 2, 3, 7, len(stream)):
+        buffer = FrameBuffer()
+        out = [frame for at in range(0, len(stream), step) for frame in buffer.feed(stream[at : at + step])]
+        assert out == frames
+
+
+@pytest.mark.parametrize("prefix", [b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x0b", b"\x00"])
+def test_an_impossible_size_is_refused_before_its_frame_comes(prefix: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        frame_size(prefix, limit=10)
+    if len(prefix) == 4:
+        with pytest.raises(MalformedFrame):
+            FrameBuffer(limit=10).feed(prefix)
+
+
+def test_the_limit_is_kafkas() -> None:
+    assert frame_size(FRAME_BYTES_MAX.to_bytes(4, "big")) == 104_857_600
+    with pytest.raises(MalformedFrame, match="limit"):
+        frame_size((FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+
+
+# Kafka 2.8's ControllerChannelManager and KafkaServer, by inter.broker.protocol.version:
+# LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown, AlterIsr, topic ids.
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("2.8", (5, 7, 3, 3, 0, True)),
+        ("2.8.2", (5, 7, 3, 3, 0, True)),
+        ("2.8-IV1", (5, 7, 3, 3, 0, True)),
+        ("2.8-IV0", (4, 6, 3, 3, 0, True)),
+        ("2.7", (4, 6, 3, 3, 0, False)),
+        ("2.7-IV1", (4, 6, 3, 3, None, False)),
+        ("2.6", (4, 6, 3, 3, None, False)),
+        ("2.5", (4, 6, 2, 3, None, False)),
+        ("2.4", (4, 6, 2, 3, None, False)),
+        ("2.4-IV0", (3, 5, 1, 2, None, False)),
+        ("2.2", (2, 5, 1, 2, None, False)),
+    ],
+)
+def test_control_versions_are_those_of_kafka(setting: str, expected: tuple[int | None, ...]) -> None:
+    versions = control_versions(setting)
+    assert (
+        versions.leader_and_isr,
+        versions.update_metadata,
+        versions.stop_replica,
+        versions.controlled_shutdown,
+        versions.alter_isr,
+        versions.topic_ids,
+    ) == expected
+
+
+@pytest.mark.parametrize("setting", ["3.0", "2.1", "", "2", "2.8-IV9", "latest", "2.8 "])
+def test_a_setting_that_is_not_known_is_named(setting: str) -> None:
+    with pytest.raises(ValueError, match=r"known are 2\.2, 2\.3, 2\.4, 2\.5, 2\.6, 2\.7, 2\.8") as refused:
+        control_versions(setting)
+    assert repr(setting) in str(refused.value)
+
+
+def test_supported_versions_are_those_of_a_2_8_broker() -> None:
+    assert {key: (spoken.first, spoken.last) for key, spoken in SUPPORTED.items()} == {
+        ApiKey.METADATA: (0, 11),
+        ApiKey.LEADER_AND_ISR: (0, 5),
+        ApiKey.STOP_REPLICA: (0, 3),
+        ApiKey.UPDATE_METADATA: (0, 7),
+        ApiKey.CONTROLLED_SHUTDOWN: (0, 3),
+        ApiKey.API_VERSIONS: (0, 3),
+        ApiKey.CREATE_TOPICS: (0, 7),
+        ApiKey.CREATE_PARTITIONS: (0, 3),
+        ApiKey.ALTER_ISR: (0, 0),
+    }
+    assert list(SUPPORTED) == sorted(SUPPORTED)

@@ -1,0 +1,86 @@
+"""Every recorded frame of a real cluster decodes, and encodes to the same bytes again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from controller.protocol import (
+    ApiKey,
+    LeaderAndIsrRequest,
+    MalformedFrame,
+    UpdateMetadataRequest,
+    decode_request,
+    decode_response,
+    decode_response_body,
+    encode_request,
+    encode_request_body,
+    encode_response,
+    request_head,
+    response_body,
+)
+from tests.protocol.recording import CONTROL, recorded
+
+
+def test_every_request_and_response_is_the_same_bytes_again() -> None:
+    for exchange in recorded():
+        request = decode_request(exchange.request)
+        assert (request.header.api_key, request.header.api_version) == (exchange.api_key, exchange.version)
+        assert request.header.correlation_id == exchange.correlation_id
+        assert request.header.client_id == exchange.sender
+        assert encode_request(request.header, request.value) == exchange.request, f"line {exchange.line}"
+        if exchange.response is not None:
+            correlation_id, value = decode_response(exchange.api_key, exchange.version, exchange.response)
+            assert correlation_id == exchange.correlation_id
+            assert encode_response(request.header, value) == exchange.response, f"line {exchange.line}"
+
+
+def test_head_and_body_apart_are_the_frame() -> None:
+    for exchange in recorded():
+        request = decode_request(exchange.request)
+        body = encode_request_body(exchange.api_key, exchange.version, request.value)
+        assert request_head(request.header) + body == exchange.request
+        if exchange.response is not None:
+            correlation_id, response = response_body(exchange.api_key, exchange.version, exchange.response)
+            assert (correlation_id, decode_response_body(exchange.api_key, exchange.version, response)) == (
+                decode_response(exchange.api_key, exchange.version, exchange.response)
+            )
+
+
+def test_the_recording_has_what_it_is_here_for() -> None:
+    seen = Counter(exchange.api_key for exchange in recorded())
+    assert all(seen[api_key] >= 5 for api_key in CONTROL)
+    assert seen[ApiKey.CREATE_TOPICS] == seen[ApiKey.CREATE_PARTITIONS] == 1
+    assert seen[ApiKey.METADATA] == 16
+    assert seen[ApiKey.API_VERSIONS] == 20
+
+
+@pytest.mark.parametrize("api_key", CONTROL)
+def test_no_frame_is_taken_that_is_shorter_or_longer(api_key: ApiKey) -> None:
+    exchange = max((e for e in recorded() if e.api_key is api_key), key=lambda e: len(e.request))
+    for size in range(len(exchange.request)):
+        with pytest.raises(MalformedFrame):
+            decode_request(exchange.request[:size])
+    with pytest.raises(MalformedFrame, match="1 bytes after its end"):
+        decode_request(exchange.request + b"\x00")
+
+
+def test_what_the_documentation_says_of_the_controllers_fields() -> None:
+    states = 0
+    for exchange in recorded():
+        value = decode_request(exchange.request).value
+        if isinstance(value, LeaderAndIsrRequest):
+            assert value.type == 0
+            led = {state.leader for topic in value.topic_states for state in topic.partition_states}
+            assert {leader.broker_id for leader in value.live_leaders} <= led
+            for topic in value.topic_states:
+                for state in topic.partition_states:
+                    states += 1
+                    assert state.controller_epoch <= value.controller_epoch
+                    assert not state.is_new or state.leader_epoch <= 1
+        elif isinstance(value, UpdateMetadataRequest):
+            assert all(broker.rack is None and len(broker.endpoints) == 1 for broker in value.live_brokers)
+            for metadata in (state for topic in value.topic_states for state in topic.partition_states):
+                assert set(metadata.offline_replicas) <= set(metadata.replicas)
+    assert states > 50
