@@ -45,7 +45,7 @@ def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) 
     results = [_steps(outcome), _evidence(records)]
     results += [_named(name, INVARIANTS[name](evidence)) for name in names]
     if expect.failovers:
-        results.append(_named(EXPECTED, _expected_failovers(expect.failovers, failovers)))
+        results.append(_named(EXPECTED, _expected_failovers(expect.failovers, failovers, outcome)))
     if expect.all_registered:
         results.append(_named("all-registered", _all_registered(scenario, outcome)))
     return Judgement(_verdict(results), tuple(results), failovers)
@@ -69,7 +69,9 @@ def _evidence(records: Sequence[TraceRecord]) -> InvariantResult:
     return InvariantResult(NO_EVENTS, True, f"{len(records)} events from {len(nodes)} brokers")
 
 
-def _expected_failovers(expected: dict[str, int], failovers: Sequence[Failover]) -> Finding:
+def _expected_failovers(expected: dict[str, int], failovers: Sequence[Failover], outcome: Outcome) -> Finding:
+    if outcome.could_not_run:
+        return Finding(None, "the run did not come to its end")
     counted = Counter(failover.kind for failover in failovers)
     for kind, count in sorted(expected.items()):
         if counted[kind] != count:
