@@ -45,6 +45,8 @@ from controller.zookeeper.operations import (
 )
 from controller.zookeeper.path_rules import validate_new_path, validate_path
 
+SHORTEST_HANDSHAKE_MS = 500.0
+"""A server is given at least so long to grant a session, however short that is to be."""
 _SLACK_MS = 1e-6
 """By so much a sum of floats may fall short of the moment that it stands for."""
 
@@ -204,7 +206,7 @@ class InMemoryConnection:
         """Breaks the connection: both ends know at once, and what was on its way is lost."""
         if self._link is not None:
             link = self._link
-            link.to_server.discard()
+            link.to_server.close()
             self._server.link_broken(link)
             self._drop()
 
@@ -366,7 +368,7 @@ class InMemoryConnection:
 
     def _leave(self, link: Link) -> None:
         """Closes the client's end. What it has sent goes on to the server, once a cut is healed if there is one."""
-        link.to_client.discard()
+        link.to_client.close()
         link.to_server.send(END)
         if self._to_server_cut:
             self._left_behind.append(link)
@@ -418,12 +420,16 @@ class InMemoryConnection:
 
     def _watch_over(self) -> None:
         """Sets the timer for the next ping, or for giving the connection up, whichever is first."""
-        ping_ms = self._last_sent_ms + self.session_timeout_ms / 3
-        silence_ms = self._last_heard_ms + self.session_timeout_ms * 2 / 3
-        due_ms = min(ping_ms, silence_ms) if self._connected else silence_ms
+        due_ms = self._given_up_ms()
+        if self._connected:
+            due_ms = min(due_ms, self._last_sent_ms + self.session_timeout_ms / 3)
         if self._check_timer is not None:
             self._check_timer.cancel()
         self._check_timer = self._clock.call_later(max(0.0, due_ms - self._clock.now_ms()), self._check)
+
+    def _given_up_ms(self) -> float:
+        patience_ms = self.session_timeout_ms * 2 / 3
+        return self._last_heard_ms + (patience_ms if self._connected else max(patience_ms, SHORTEST_HANDSHAKE_MS))
 
     def _check(self) -> None:
         self._check_timer = None
@@ -431,7 +437,7 @@ class InMemoryConnection:
         if self._paused or self._link is None:
             return
         now_ms = self._clock.now_ms() + _SLACK_MS
-        if now_ms >= self._last_heard_ms + self.session_timeout_ms * 2 / 3:
+        if now_ms >= self._given_up_ms():
             self._drop()
             return
         if self._connected and now_ms >= self._last_sent_ms + self.session_timeout_ms / 3:

@@ -45,18 +45,21 @@ class Request:
 class Pipe:
     """One direction of a link."""
 
-    __slots__ = ("_clock", "_cut", "_deliver", "_due_ms", "_generation", "_latency", "_queue")
+    __slots__ = ("_clock", "_closed", "_cut", "_deliver", "_due_ms", "_generation", "_latency", "_queue")
 
     def __init__(self, clock: Clock, latency: Latency | None, deliver: Callable[[Any], None]) -> None:
         self._clock = clock
         self._latency = latency
         self._deliver = deliver
         self._cut = False
+        self._closed = False
         self._queue: deque[Any] = deque()
         self._due_ms = 0.0
         self._generation = 0
 
     def send(self, message: Any) -> None:
+        if self._closed:
+            return
         self._queue.append(message)
         if not self._cut:
             self._schedule()
@@ -72,8 +75,9 @@ class Pipe:
             for _ in range(len(self._queue)):
                 self._schedule()
 
-    def discard(self) -> None:
-        """Nothing more comes out: what is on its way is lost."""
+    def close(self) -> None:
+        """Nothing more comes out: what is on its way, and what is still sent, is lost."""
+        self._closed = True
         self._queue.clear()
         self._generation += 1
 

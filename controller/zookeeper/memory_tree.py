@@ -135,7 +135,7 @@ class DataTree:
                 if kind is SetData:
                     results.append(self._set(operation, identity, zxid, now_ms, changes, undo))  # type: ignore[arg-type]
                 elif kind is Check:
-                    node = self._existing(operation.path)
+                    node = self._existing(operation.path, operation.path)
                     identity.demand(node.acl, PERM_READ, operation.path)
                     _demand_version(node, operation.version)  # type: ignore[union-attr]
                     results.append(None)
@@ -166,10 +166,11 @@ class DataTree:
         for path in sorted(self.nodes):
             yield self.nodes[path].read_row()
 
-    def _existing(self, path: str) -> Node:
+    def _existing(self, path: str, asked: str) -> Node:
+        """The node at `path`, for the operation on `asked`, which is what the error names."""
         node = self.nodes.get(path)
         if node is None:
-            raise NoNode(path)
+            raise NoNode(asked)
         return node
 
     def _set(
@@ -204,16 +205,16 @@ class DataTree:
         path = operation.path
         head, _, name = path.rpartition("/")
         acl = identity.resolve(operation.acl, path)
-        parent = self._existing(head or "/")
+        parent = self._existing(head or "/", path)
         identity.demand(parent.acl, PERM_CREATE, path)
         if operation.sequential:
             suffix = f"{parent.creations:010d}"
             path += suffix
             name += suffix
         if path in self.nodes:
-            raise NodeExists(path)
+            raise NodeExists(operation.path)
         if parent.owner:
-            raise NoChildrenForEphemerals(path)
+            raise NoChildrenForEphemerals(operation.path)
         undo.append((self._uncreate, (path, name, parent, parent.pzxid)))
         node = Node(path, operation.data, acl, session if operation.ephemeral else 0, zxid, now_ms)
         self.nodes[path] = node
@@ -233,9 +234,9 @@ class DataTree:
         path = operation.path
         if path in SPECIAL_PATHS:
             raise BadArguments(path)
-        parent = self._existing(path.rpartition("/")[0] or "/")
+        parent = self._existing(path.rpartition("/")[0] or "/", path)
         identity.demand(parent.acl, PERM_DELETE, path)
-        node = self._existing(path)
+        node = self._existing(path, path)
         _demand_version(node, operation.version)
         if node.children:
             raise NotEmpty(path)
@@ -285,14 +286,20 @@ def _restore(
 
 
 def java_hash_order(strings: Sequence[str]) -> list[str]:
-    """The order in which a java.util.HashSet, copied whole from another, gives these strings: by their hash in a
-    table of the next power of two (JDK 17's sizes). A session's ephemerals are deleted in it."""
-    size = 1 << int(len(strings) / 0.75).bit_length() if strings else 1
+    """The order in which a copy of a java.util.HashSet gives these strings, added to the set in their order: by hash,
+    in a table of the next power of two (JDK 17's sizes; no string has been taken out before). A server deletes the
+    ephemerals of a session in it."""
+    count = len(strings)
+    table = 16
+    while count > 0.75 * table:
+        table *= 2
+    copy = 1 << int(count / 0.75).bit_length()
+    hashes = {string: _java_hash(string) for string in strings}
+    return sorted(strings, key=lambda string: (hashes[string] & (copy - 1), hashes[string] & (table - 1)))
 
-    def bucket(string: str) -> int:
-        value = 0
-        for character in string:
-            value = (31 * value + ord(character)) & 0xFFFFFFFF
-        return (value ^ (value >> 16)) & (size - 1)
 
-    return sorted(strings, key=bucket)
+def _java_hash(string: str) -> int:
+    value = 0
+    for character in string:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value ^ (value >> 16)

@@ -1,0 +1,42 @@
+"""The two ZooKeepers of the contract suite: `backend` is each in turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.zookeeper.embedded import EmbeddedZooKeeper
+from tests.zookeeper.contract import TICK_MS, Backend, Client, InMemoryBackend, RealBackend
+
+_roots = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def real_server() -> Iterator[EmbeddedZooKeeper]:
+    """One real server for every test that only needs one to be there."""
+    with EmbeddedZooKeeper(tick_ms=TICK_MS, fsync=False) as server:
+        yield server
+
+
+def open_backend(name: str, server: Callable[[], EmbeddedZooKeeper]) -> Backend:
+    """A backend whose root has been made."""
+    root = f"/contract-{next(_roots)}"
+    backend: Backend = InMemoryBackend(root) if name == "in-memory" else RealBackend(root, server())
+    maker = backend.client()
+    maker.create(root, None)
+    backend.wait(maker.connection.close())
+    return backend
+
+
+@pytest.fixture(params=["in-memory", "real server"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    backend = open_backend(request.param, lambda: request.getfixturevalue("real_server"))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def client(backend: Backend) -> Client:
+    return backend.client()
