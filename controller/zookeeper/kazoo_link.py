@@ -86,7 +86,7 @@ class KazooLink:
             if self._closed is not None:
                 return False
             self._running = True
-        self._client.start_async()
+            self._client.start_async()
         return True
 
     def session(self) -> int:
@@ -140,7 +140,8 @@ class KazooLink:
         for request in abandoned:
             self._fail(request, SessionGone(request.session))
         if running:
-            self._clock.call_later(CLOSE_LIMIT_MS, self._give_up_closing)
+            limit = self._clock.call_later(CLOSE_LIMIT_MS, self._give_up_closing)
+            closed.on_done(limit.cancel)
         else:
             self._finish_closing()
         return closed
