@@ -315,7 +315,7 @@ def validate_paths(paths: Sequence[str]) -> None:
         and "/\n" not in lines
         and "//" not in lines
         and "/." not in lines
-        and not lines.encode().translate(None, delete=_PLAIN_BYTES)
+        and not lines.encode("utf-8", "surrogatepass").translate(None, delete=_PLAIN_BYTES)
     )
     if not plain:
         for path in paths:
