@@ -59,7 +59,7 @@ def unexplained_ignores(path: Path, text: str) -> Iterator[str]:
 
 
 def machine_paths(path: Path, text: str) -> Iterator[str]:
-    for found in re.findall(r"(?<![\w.])/(?:work|home|root|Users)/[\w.-]+|\.\./" + r"shared\b", text):
+    for found in re.findall(r"(?<![\w.])/(?:work|home|Users)/[\w.-]+|\.\./" + r"shared\b", text):
         yield f"names {found}, a path of one machine"
 
 
