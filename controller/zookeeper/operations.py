@@ -128,6 +128,12 @@ class Columns:
         lengths = np.fromiter(map(len, elements), dtype=np.int64, count=len(elements))
         return cls(b"[" + b",".join(elements) + b"]", versions, zxid, np.cumsum(lengths + 1))
 
+    @classmethod
+    def of_rows(cls, rows: Sequence[Row | None], zxid: int) -> Columns:
+        """From znodes that were read one by one."""
+        versions = np.fromiter((-1 if row is None else row.stat.version for row in rows), np.int32, len(rows))
+        return cls.of([None if row is None else row.data for row in rows], versions, zxid)
+
 
 class WatchKind(enum.Enum):
     CREATED = "created"

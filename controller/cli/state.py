@@ -1,0 +1,152 @@
+"""`camerlengo state`: a cluster as its ZooKeeper shows it, or as a file of its znodes does. Reads only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TypeVar
+
+from controller.cli import state_text
+from controller.cli.main import UsageError
+from controller.cli.state_document import document
+from controller.hosts.clock import RealClock
+from controller.hosts.network import NetworkThread
+from controller.pending import Pending
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.cluster_state import NoKafkaCluster, cluster_state
+from controller.zookeeper.drive import drive
+from controller.zookeeper.errors import ZooKeeperError
+from controller.zookeeper.kazoo_connection import KazooConnection
+from controller.zookeeper.tree import Tree, TreeFileError, load, save
+from controller.zookeeper.tree_reader import PAUSE_MS, read_cluster_tree
+
+T = TypeVar("T")
+
+HELP = "show a cluster as its ZooKeeper shows it"
+COULD_NOT_RUN = 3
+_SESSION_TIMEOUT_MS = 18_000
+_CLOSE_SECONDS = 5.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "A Kafka cluster as its ZooKeeper shows it: controller, brokers, partitions, and what is offline,"
+        " under-replicated or off its preferred leader. Nothing is written and no watch is set."
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--zookeeper", metavar="HOSTS", help="HOST:PORT[,HOST:PORT...][/chroot] to read from")
+    source.add_argument("--tree", metavar="FILE", type=Path, help="a file that --save wrote, or a listing of znodes")
+    parser.add_argument("--json", action="store_true", help="print a JSON document (docs/state.md)")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="also keep the znodes in FILE")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=_positive, default=15.0, help="how long to try to connect (15)"
+    )
+    parser.add_argument(
+        "--pause-ms", metavar="MS", type=_positive, default=PAUSE_MS, help=f"rest after each 500 znodes ({PAUSE_MS:g})"
+    )
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        if arguments.tree is not None:
+            source, tree = str(arguments.tree), _load(arguments.tree)
+        else:
+            source = arguments.zookeeper
+            tree = _read(source, arguments.timeout, arguments.pause_ms)
+        state = cluster_state(tree)
+    except NoKafkaCluster as error:
+        if arguments.tree is not None:
+            raise UsageError(f"{source}: {error}") from error
+        return _could_not_run(f"{source}: {error}")
+    except _CouldNotRead as error:
+        return _could_not_run(f"{source}: {error}")
+    if arguments.save is not None:
+        _save(tree, arguments.save)
+    _print(json.dumps(document(state), indent=2) if arguments.json else "\n".join(state_text.lines(state)))
+    return 0
+
+
+def _print(text: str) -> None:
+    """A reader that has seen enough (`| head`) is no error."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _could_not_run(why: str) -> int:
+    print(f"camerlengo state: {why}", file=sys.stderr)
+    return COULD_NOT_RUN
+
+
+class _CouldNotRead(Exception):
+    """ZooKeeper was not reached in time, or would not answer."""
+
+
+def _load(path: Path) -> Tree:
+    try:
+        return load(path)
+    except TreeFileError as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+
+
+def _save(tree: Tree, path: Path) -> None:
+    try:
+        save(tree, path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+
+
+class _NoEvents:
+    """No watch is set and no session event is asked for, so nothing comes."""
+
+    def put(self, event: object) -> None:
+        raise AssertionError(f"an event that nobody asked for: {event!r}")
+
+
+def _read(hosts: str, timeout_seconds: float, pause_ms: float) -> Tree:
+    network = NetworkThread()
+    network.start()
+    try:
+        clock = RealClock(network)
+        try:
+            connection = KazooConnection(hosts, clock, _SESSION_TIMEOUT_MS)
+        except ValueError as error:
+            raise UsageError(f"--zookeeper {hosts}: {error}") from error
+        client = ZooKeeperClient(connection, clock, _NoEvents())
+        try:
+            if not _answered(client.start(), timeout_seconds):
+                raise _CouldNotRead(f"no ZooKeeper answered within {timeout_seconds:g} s")
+            reading = drive(read_cluster_tree(client, clock, pause_ms))
+            _answered(reading, None)
+            return reading.result()
+        except ZooKeeperError as error:
+            raise _CouldNotRead(str(error)) from error
+        finally:
+            _answered(client.close(), _CLOSE_SECONDS)
+    finally:
+        network.stop()
+
+
+def _answered(pending: Pending[T], timeout_seconds: float | None) -> bool:
+    """Waits for the answer; False if there is none in time. Raises the error that it was answered with."""
+    answered = threading.Event()
+    pending.on_done(answered.set)
+    if not answered.wait(timeout_seconds):
+        return False
+    pending.result()
+    return True

@@ -1,0 +1,77 @@
+"""`camerlengo zookeeper`: a real ZooKeeper on loopback until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from controller.cli.main import UsageError
+from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
+from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
+from controller.zookeeper.jars import EmbeddedServerUnavailable
+
+HELP = "run a ZooKeeper on loopback until Ctrl-C"
+COULD_NOT_RUN = 3
+_LOOK_SECONDS = 0.2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs a ZooKeeper of one server or three on loopback until Ctrl-C or SIGTERM. When it serves, it prints one"
+        " line: zookeeper.connect=HOST:PORT[,HOST:PORT...]"
+    )
+    parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="how many servers (1)")
+    parser.add_argument("--data", metavar="DIR", type=Path, help="keep the data in DIR (default: a temporary one)")
+    parser.add_argument(
+        "--zookeeper-jars", metavar="DIR", type=Path, help="the server's jars (default: those that PySpark carries)"
+    )
+    parser.add_argument("--tick-ms", metavar="MS", type=int, default=500, help="ZooKeeper's tickTime (500)")
+    parser.add_argument(
+        "--min-session-timeout-ms", metavar="MS", type=int, help="the shortest session timeout granted (2 ticks)"
+    )
+    parser.add_argument(
+        "--max-session-timeout-ms", metavar="MS", type=int, default=120_000, help="the longest one granted (120000)"
+    )
+    parser.add_argument("--no-fsync", action="store_true", help="faster; a crash of the machine may lose data")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        zookeeper = EmbeddedZooKeeper(
+            arguments.servers,
+            data_dir=arguments.data,
+            jars=arguments.zookeeper_jars,
+            tick_ms=arguments.tick_ms,
+            min_session_timeout_ms=arguments.min_session_timeout_ms,
+            max_session_timeout_ms=arguments.max_session_timeout_ms,
+            fsync=not arguments.no_fsync,
+        )
+    except (ValueError, DataDirectoryError) as error:
+        raise UsageError(str(error)) from error
+    except EmbeddedServerUnavailable as error:
+        return _could_not_run(str(error))
+    try:
+        with zookeeper:
+            print(f"zookeeper.connect={zookeeper.connect_string}", flush=True)
+            while all(server.running for server in zookeeper.servers):
+                time.sleep(_LOOK_SECONDS)
+            dead = next(server for server in zookeeper.servers if not server.running)
+            return _could_not_run(f"server {dead.index + 1} ended by itself; its log says:\n{dead.log_tail()}")
+    except (ServerDied, ServerTimedOut) as error:
+        return _could_not_run(str(error))
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM is a request to end in order: the servers are stopped on the way out."""
+    sys.exit(0)
+
+
+def _could_not_run(why: str) -> int:
+    print(f"camerlengo zookeeper: {why}", file=sys.stderr)
+    return COULD_NOT_RUN
