@@ -78,7 +78,7 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.ALTER_ISR: AlterIsrResponse(0),
 }
 FEW = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 
 # What kio, which follows later Kafka versions' names, calls otherwise.
