@@ -47,7 +47,8 @@ class Rng(Protocol):
 
 class Node:
     """`settings` with its broker id and its ports known. `lock` guards the event queue and `wake` is called after each
-    event, where more than one thread puts them. `registered` is answered with the first broker epoch."""
+    event, where more than one thread puts them. `connected` is answered with the first session once `start` was
+    called, `registered` with the first broker epoch."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Node:
         self._trace = trace
         self._session = 0
         self._stopped: Pending[None] = Pending()
-        self._connected: Pending[int] = Pending()
+        self.connected: Pending[int] = Pending()
         self.identity = Identity()
         self.events = EventQueue(EVENTS_MAX, lock, wake)
         self.client = ZooKeeperClient(
@@ -93,9 +94,9 @@ class Node:
 
     def start(self) -> Pending[int]:
         """Begins to connect to ZooKeeper, and queues what a start needs. Answered with the first session."""
-        self._connected = self.client.start()
+        self.connected = self.client.start()
         self.events.put(Startup())
-        return self._connected
+        return self.connected
 
     def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
         """One request's frame, without its size; see `Broker.receive`."""
@@ -104,7 +105,7 @@ class Node:
     async def process(self, event: Event) -> None:
         """One event to its end."""
         if isinstance(event, Startup):
-            await self._connected
+            await self.connected
             await self.lifecycle.start()
         await self.controller.process(event)
         if isinstance(event, Shutdown) and not self._stopped.done:

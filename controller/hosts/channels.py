@@ -1,133 +1,190 @@
-"""The controller's channels on real sockets: one ordered channel to each life of a broker.
+"""The controller's channels: to each broker one connection and one queue, for one term.
 
-A request leaves its queue only when its response is there; over a broken connection the same request is sent again,
-in its place (KAFKA-1738). Nothing is sent once the term is void, even if what voids it has not been told here yet.
+A request leaves its queue only when it was answered. If the connection breaks, or no answer comes in time, the same
+request is the first to go over the next connection (KAFKA-1738), after a backoff with jitter; so requests reach a
+broker in the order in which they were queued, and perhaps more than once, which the epochs in them make harmless.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from loguru import logger
-
+from controller.broker.setting_types import Address, address_text
 from controller.core.ports import ControlRequest, Endpoint, EventSink
-from controller.hosts.connections import AddressMap, BrokerConnection
 from controller.hosts.network import NetworkThread
-from controller.protocol import MalformedFrame
+from controller.hosts.wire import Wire
+from controller.protocol.errors import ProtocolError
+from controller.trace import Noted, Trace
 
-RETRY_FIRST_S = 0.05
-RETRY_LAST_S = 1.0
-
-_BROKEN = (OSError, TimeoutError, asyncio.IncompleteReadError, MalformedFrame)
+FIRST_BACKOFF_MS = 20.0
+LONGEST_BACKOFF_MS = 1_000.0
 
 
-class BrokerChannels:
-    """A term's channels; `close` at its end. Called from the event thread, works on the network thread."""
+class SocketChannels:
+    """One term's. `dial` says where to connect to for an address; `request_timeout_ms` is Kafka's
+    controller.socket.timeout.ms."""
 
     def __init__(
         self,
         network: NetworkThread,
         events: EventSink,
+        trace: Trace,
         *,
         client_id: str,
         request_timeout_ms: float,
-        addresses: AddressMap,
-        may_send: Callable[[], bool],
+        dial: Callable[[str, int], Address],
+        rng: random.Random,
     ) -> None:
         self._network = network
         self._events = events
+        self._trace = trace
         self._client_id = client_id
-        self._request_timeout_s = request_timeout_ms / 1000
-        self._addresses = addresses
-        self._may_send = may_send
+        self._request_timeout_ms = request_timeout_ms
+        self._dial = dial
+        self._rng = rng
         self._channels: dict[int, _Channel] = {}
         self._closed = False
+        self._lock = threading.Lock()
 
     def announce(self, brokers: Sequence[Endpoint]) -> None:
         announced = {endpoint.broker: endpoint for endpoint in brokers}
         for broker, channel in list(self._channels.items()):
-            if announced.get(broker) != channel.endpoint:
+            if broker not in announced or not channel.reaches(announced[broker]):
                 del self._channels[broker]
-                self._network.call(channel.close)
+                channel.close()
         for broker, endpoint in announced.items():
             if broker not in self._channels:
-                self._channels[broker] = channel = _Channel(self, endpoint)
-                self._network.call(channel.open)
+                self._channels[broker] = _Channel(self, endpoint)
 
     def send(self, broker: int, request: ControlRequest) -> None:
-        self._network.call(self._channels[broker].put, request)
+        self._channels[broker].put(request)
 
     def close(self) -> None:
-        self._closed = True
+        with self._lock:  # no answer is turned into an event once this returned
+            self._closed = True
         for channel in self._channels.values():
-            self._network.call(channel.close)
+            channel.close()
         self._channels.clear()
 
-    async def connect(self, endpoint: Endpoint) -> BrokerConnection:
-        return await BrokerConnection.open(endpoint.host, endpoint.port, self._client_id, self._addresses)
+    # -- for the channels, on the loop
 
-    async def exchange(self, connection: BrokerConnection, request: ControlRequest) -> bool:
-        """Sends one request and queues what its response means. False: the term is over, and nothing was sent."""
-        if self._closed or not self._may_send():
-            return False
-        body = await connection.ask(request.api_key, request.api_version, request.body, self._request_timeout_s)
-        if not self._closed and request.response_event is not None:
-            self._events.put(request.response_event(body))
-        return not self._closed
+    def call(self, action: Callable[[], None]) -> None:
+        self._network.call(action)
+
+    async def connect(self, endpoint: Endpoint) -> Wire:
+        return await Wire.connect(self._dial(endpoint.host, endpoint.port), self._client_id)
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self._request_timeout_ms / 1_000.0
+
+    def backoff_s(self, failures: int) -> float:
+        full_ms = min(FIRST_BACKOFF_MS * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_MS)
+        return full_ms * self._rng.uniform(0.5, 1.0) / 1_000.0
+
+    def answered(self, request: ControlRequest, body: bytes) -> None:
+        if request.response_event is None:
+            return
+        event = request.response_event(body)
+        with self._lock:
+            if not self._closed:
+                self._events.put(event)
+
+    def note(self, level: str, message: str) -> None:
+        self._trace.emit(Noted(level, message))
 
 
 class _Channel:
-    """The queue to one life of a broker, and the task that empties it. Lives on the network thread."""
+    """To one life of one broker. The queue is filled from the controller's thread and emptied on the loop."""
 
-    def __init__(self, channels: BrokerChannels, endpoint: Endpoint) -> None:
+    def __init__(self, channels: SocketChannels, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._channels = channels
-        self._waiting: deque[ControlRequest] = deque()
-        self._filled: asyncio.Event | None = None
+        self._queue: deque[ControlRequest] = deque()
+        self._more = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        channels.call(self._start)
 
-    def open(self) -> None:
-        self._filled = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+    def reaches(self, endpoint: Endpoint) -> bool:
+        """Whether this channel is one to that life of the broker, at that address."""
+        mine = self.endpoint
+        return (mine.broker_epoch, mine.host, mine.port) == (endpoint.broker_epoch, endpoint.host, endpoint.port)
 
     def put(self, request: ControlRequest) -> None:
-        self._waiting.append(request)
-        assert self._filled is not None
-        self._filled.set()
+        self._queue.append(request)
+        self._channels.call(self._more.set)
 
     def close(self) -> None:
-        self._waiting.clear()
+        self._closed = True
+        self._channels.call(self._stop)
+
+    def _start(self) -> None:
+        if not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._note("error", f"ended by a fault\n{''.join(traceback.format_exception(error))}")
+
+    def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> None:
-        retry_s = RETRY_FIRST_S
+    async def _work(self) -> None:
+        failures = 0
         while True:
-            try:
-                connection = await self._channels.connect(self.endpoint)
-            except (OSError, TimeoutError):
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, RETRY_LAST_S)
-                continue
-            retry_s = RETRY_FIRST_S
-            try:
-                await self._serve(connection)
-                return
-            except _BROKEN as error:
-                logger.debug("channel to broker {}: {!r}, connecting again", self.endpoint.broker, error)
-                await asyncio.sleep(RETRY_FIRST_S)
-            finally:
-                connection.close()
+            trouble = await self._serve_connection()
+            failures = 1 if trouble.after_progress else failures + 1
+            if failures == 1:
+                self._note("info", f"{trouble.reason}; connecting again")
+            await asyncio.sleep(self._channels.backoff_s(failures))
 
-    async def _serve(self, connection: BrokerConnection) -> None:
-        """Until the connection breaks (raises) or the term is over (returns)."""
-        assert self._filled is not None
-        while True:
-            await self._filled.wait()
-            while self._waiting:
-                if not await self._channels.exchange(connection, self._waiting[0]):
-                    return
-                self._waiting.popleft()
-            self._filled.clear()
+    async def _serve_connection(self) -> _Trouble:
+        """Sends what is queued over one connection until it breaks, and says how. Cancelled when it is closed."""
+        progress = False
+        wire: Wire | None = None
+        try:
+            async with asyncio.timeout(self._channels.request_timeout_s):
+                wire = await self._channels.connect(self.endpoint)
+            while True:
+                request = await self._first()
+                async with asyncio.timeout(self._channels.request_timeout_s):
+                    body = await wire.exchange(request.api_key, request.api_version, request.body)
+                self._channels.answered(request, body)
+                self._queue.popleft()
+                progress = True
+        except TimeoutError:
+            return _Trouble(f"no answer in {self._channels.request_timeout_s:g} s", progress)
+        except (OSError, EOFError, ProtocolError) as error:
+            return _Trouble(str(error) or type(error).__name__, progress)
+        finally:
+            if wire is not None:
+                wire.close()
+
+    async def _first(self) -> ControlRequest:
+        """The oldest request, which stays in the queue."""
+        while not self._queue:
+            self._more.clear()
+            if not self._queue:
+                await self._more.wait()
+        return self._queue[0]
+
+    def _note(self, level: str, message: str) -> None:
+        where = address_text((self.endpoint.host, self.endpoint.port))
+        self._channels.note(level, f"channel to broker {self.endpoint.broker} at {where}: {message}")
+
+
+class _Trouble:
+    __slots__ = ("after_progress", "reason")
+
+    def __init__(self, reason: str, after_progress: bool) -> None:
+        self.reason = reason
+        self.after_progress = after_progress

@@ -1,4 +1,4 @@
-"""The machine's clock as the code's clock: monotonic time, with timers that run on the network thread."""
+"""Real time: the monotonic clock, with timers on the network's loop."""
 
 from __future__ import annotations
 
@@ -12,51 +12,52 @@ from controller.pending import Pending
 
 
 class _LoopTimer:
-    """A timer of the loop's that any thread may set and cancel."""
+    """Armed and disarmed on the loop; `callback` None is what says, from any thread, that it will not run."""
 
-    def __init__(self, network: NetworkThread, delay_ms: float, callback: Callable[[], None]) -> None:
+    __slots__ = ("_network", "callback", "handle")
+
+    def __init__(self, network: NetworkThread, callback: Callable[[], None]) -> None:
         self._network = network
-        self._callback: Callable[[], None] | None = callback
-        self._handle: asyncio.TimerHandle | None = None
-        self._due_s = time.monotonic() + delay_ms / 1000
-        if network.here():
-            self._arm()
-        else:
-            network.call(self._arm)
+        self.callback: Callable[[], None] | None = callback
+        self.handle: asyncio.TimerHandle | None = None
 
-    def _arm(self) -> None:
-        if self._callback is not None:
-            self._handle = self._network.loop.call_later(max(0.0, self._due_s - time.monotonic()), self._fire)
+    def cancel(self) -> None:
+        self.callback = None
+        self._network.call(self._disarm)
+
+    def arm(self, due_s: float) -> None:
+        if self.callback is not None:
+            self.handle = self._network.loop.call_at(due_s, self._fire)
+
+    def _disarm(self) -> None:
+        if self.handle is not None:
+            self.handle.cancel()
 
     def _fire(self) -> None:
-        callback, self._callback = self._callback, None
+        callback, self.callback = self.callback, None
         if callback is not None:
             callback()
 
-    def cancel(self) -> None:
-        self._callback = None
-        if self._network.here():
-            self._disarm()
-        else:
-            self._network.call(self._disarm)
-
-    def _disarm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-
 
 class RealClock:
+    """Any thread may set timers. The callbacks run on the loop, which is also the broker's thread: `call_later(0, f)`
+    brings `f` there."""
+
     def __init__(self, network: NetworkThread) -> None:
         self._network = network
 
     def now_ms(self) -> float:
-        return time.monotonic() * 1000
+        return time.monotonic() * 1_000.0
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        return _LoopTimer(self._network, delay_ms, callback)
+        # asyncio's loop counts time.monotonic() too, so the way to the loop is not added to the delay.
+        due_s = time.monotonic() + delay_ms / 1_000.0
+        timer = _LoopTimer(self._network, callback)
+        self._network.call(lambda: timer.arm(due_s))
+        return timer
 
     def sleep(self, delay_ms: float) -> Pending[None]:
         pending: Pending[None] = Pending()

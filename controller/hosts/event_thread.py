@@ -1,26 +1,28 @@
-"""ControllerEventThread: one thread takes one event at a time and drives its coroutine to the end.
+"""The thread on which a node's events are handled: one at a time, each to its end.
 
-It blocks on each Pending that the handler awaits. Before each resume, while it waits and when it is idle it asks
-whether the term is void (the lease ran out, the session ended): then `Resign` is thrown into the handler at its
-current await, or, with no handler running, the controller resigns at once. A cut-off client is told nothing by
-ZooKeeper (S12), so this look at the clock is all that stops such a leader.
+It drives the handler's coroutine, blocks on each request that it awaits, and looks at the controller's lease whenever
+the handler could go on: before it is resumed, while it waits, and when there is nothing to do. A term found void is
+ended by throwing Resign into the handler where it stands, or, when idle, by a call. Watches, responses and timers only
+queue events and wake this thread; nobody ever waits for it while holding a lock (KAFKA-6517, KAFKA-6879).
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import traceback
+from collections.abc import Callable
 from typing import Any, Protocol
-
-from loguru import logger
 
 from controller.clock import Clock
 from controller.core.events import Event, Reelect
 from controller.core.ports import Resign
 from controller.pending import Pending, Task
+from controller.trace import Noted, Trace
 
 
-class Terms(Protocol):
-    """What the thread must know of the controller's term."""
+class Lead(Protocol):
+    """What the thread needs of the controller."""
 
     def void_reason(self) -> str | None: ...
 
@@ -29,98 +31,102 @@ class Terms(Protocol):
     def resign(self, reason: str) -> None: ...
 
 
+class Handles(Protocol):
+    """What the thread needs of the node."""
+
+    @property
+    def controller(self) -> Lead: ...
+
+    @property
+    def events(self) -> Queue: ...
+
+    def process(self, event: Event) -> Task[None]: ...
+
+
 class Queue(Protocol):
     def take(self) -> Event | None: ...
 
     def put(self, event: Event) -> None: ...
 
 
-class Handling(Protocol):
-    """What the thread runs: a broker's node."""
-
-    @property
-    def events(self) -> Queue: ...
-
-    @property
-    def controller(self) -> Terms: ...
-
-    def process(self, event: Any) -> Task[None]: ...
-
-
 class ControllerEventThread:
-    """`wake` is given to the event queue; `start` once there is something to run."""
+    """Made before the node, whose queue is given `wake`; `start` brings the node. `on_fault` is told, once and on this
+    thread, of an error that a handler let out: the thread has ended with it."""
 
-    def __init__(self, clock: Clock, name: str = "controller-event-thread") -> None:
+    def __init__(self, clock: Clock, trace: Trace, on_fault: Callable[[BaseException], None]) -> None:
         self._clock = clock
-        self._woken = threading.Event()
+        self._trace = trace
+        self._on_fault = on_fault
+        self._bell = threading.Event()
         self._stopping = False
-        self._name = name
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        self._woken.set()
+        """Something was queued, or answered. From any thread; never blocks."""
+        self._bell.set()
 
-    def start(self, node: Handling) -> None:
-        self._thread = threading.Thread(target=self._run, args=(node,), name=self._name, daemon=True)
+    def start(self, node: Handles) -> None:
+        self._thread = threading.Thread(target=self._run, args=(node,), name="controller-event", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Ends after the event in hand. True if it did within `timeout_s` (whoever closes the ZooKeeper client
-        first has answered everything that it could wait for there)."""
+    def stop(self, limit_s: float) -> bool:
+        """Asks the thread to end, the handler that runs included, and waits. Whether it has ended."""
         self._stopping = True
         self.wake()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        return self._thread is None or not self._thread.is_alive()
+        if self._thread is None:
+            return True
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
 
-    def _run(self, node: Handling) -> None:
-        while not self._stopping:
-            self._woken.clear()
-            self._resign_if_void(node)
-            event = node.events.take()
-            if event is None:
-                self._idle(node)
-                continue
-            try:
-                self._drive(node, node.process(event))
-            except Exception:  # noqa: BLE001 - a defect in one event must not end the thread that answers them all
-                logger.exception("the event {} was not handled to its end", event)
+    def _run(self, node: Handles) -> None:
+        try:
+            while not self._stopping:
+                self._turn(node)
+        except (Exception, Resign) as error:  # noqa: BLE001 - told to whoever can end the process; the thread is over
+            self._trace.emit(Noted("error", f"the event thread ends: {error}\n{traceback.format_exc()}"))
+            self._on_fault(error)
 
-    def _resign_if_void(self, node: Handling) -> None:
-        reason = node.controller.void_reason()
-        if reason is not None:
-            node.controller.resign(reason)
+    def _turn(self, node: Handles) -> None:
+        """One event, or the wait for one."""
+        self._bell.clear()  # before the look at the queue, so that what is queued after it rings again
+        void = node.controller.void_reason()
+        if void is not None:
+            node.controller.resign(void)
             node.events.put(Reelect())
+        event = node.events.take()
+        if event is None:
+            self._wait_for_bell(node.controller)
+            return
+        self._drive(node.controller, node.process(event))
 
-    def _idle(self, node: Handling) -> None:
-        """Sleeps until something is put, or until the lease could have run out."""
-        self._woken.wait(self._patience_s(node))
+    def _drive(self, lead: Lead, task: Task[None]) -> None:
+        awaited: Pending[Any] | None = None
+        try:
+            while not self._stopping:
+                # A coroutine that has not begun has nobody inside to catch what is thrown.
+                void = lead.void_reason() if awaited is not None else None
+                awaited = task.send(None) if void is None else task.throw(Resign(void))
+                self._wait(lead, awaited)
+        except StopIteration:
+            return
+        finally:
+            task.close()
 
-    def _patience_s(self, node: Handling) -> float | None:
-        """How long the lease still runs, as it stands now (an acknowledged ping renews it); None: no term."""
-        until_ms = node.controller.lease_until_ms()
-        if until_ms == float("inf"):
-            return None
-        return max(0.0, until_ms - self._clock.now_ms()) / 1000 + 0.001
+    def _wait(self, lead: Lead, awaited: Pending[Any]) -> None:
+        """Until the answer is there, the term is void, or the thread is to end."""
+        awaited.on_done(self.wake)
+        while not (awaited.done or self._stopping or lead.void_reason() is not None):
+            self._wait_for_bell(lead)
+            self._bell.clear()
 
-    def _drive(self, node: Handling, task: Task[None]) -> None:
-        pending = _resume(task, None)
-        while pending is not None:
-            self._wait(node, pending)
-            pending = _resume(task, node.controller.void_reason())
-
-    def _wait(self, node: Handling, pending: Pending[Any]) -> None:
-        """Until the answer is there, or the term is void."""
-        answered = threading.Event()
-        pending.on_done(answered.set)
-        while not answered.wait(self._patience_s(node)):
-            if node.controller.void_reason() is not None:
-                return
+    def _wait_for_bell(self, lead: Lead) -> None:
+        """At most until the lease runs out, as far as is known now: an acknowledged ping extends it without a word."""
+        until_ms = lead.lease_until_ms()
+        if math.isinf(until_ms):
+            self._bell.wait()
+        else:
+            self._bell.wait(max(until_ms - self._clock.now_ms(), 0.0) / 1_000.0 + _GRAIN_S)
 
 
-def _resume(task: Task[None], void_reason: str | None) -> Pending[Any] | None:
-    """Runs the handler to its next await. None: it has ended."""
-    try:
-        return task.send(None) if void_reason is None else task.throw(Resign(void_reason))
-    except StopIteration:
-        return None
+_GRAIN_S = 0.001
+"""So that a wait which ends a rounding too early is not repeated a hundred times."""

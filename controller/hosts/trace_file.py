@@ -1,18 +1,18 @@
-"""A broker process's trace: every event a line of JSON in a file, and a line of log for those a person would ask for.
+"""A broker process's trace: events as lines of a file, and the important ones as lines of the log.
 
-Times are the machine's monotonic clock, which all processes share, so that whoever collects several files can put
-them on one axis.
+Times are milliseconds of the machine's monotonic clock, so that the processes of one machine share an axis. Each line
+is written at once and whole: what a process had done when it was killed is there to be read.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from loguru import logger
 
-from controller.clock import Clock
 from controller.trace import (
     BrokerRegistered,
     BrokersChanged,
@@ -28,46 +28,45 @@ from controller.trace import (
 )
 from controller.trace_records import TraceRecord, encode_record
 
-_LOGGED = (
+_IMPORTANT = (
     BrokerRegistered,
     BrokersChanged,
     ControllerElected,
     ControllerResigned,
     FailoverCompleted,
     FailoverPhase,
-    RequestRefused,
     SessionEnded,
     SessionStarted,
 )
 
 
-class FileTrace:
-    """A Trace for any thread. `path` None: events are logged only, and bulk ones not even made (`enabled`).
+class ProcessTrace:
+    """`path` None: the log alone. `node` is the broker id. Any thread may emit."""
 
-    Each line is written at once, so that a killed process loses at most the line it was writing.
-    """
-
-    def __init__(self, clock: Clock, node: int, path: Path | None) -> None:
-        self._clock = clock
+    def __init__(self, path: Path | None, node: int) -> None:
         self.node = node
+        self.enabled = path is not None
         self._lock = threading.Lock()
-        self._file: BinaryIO | None = None if path is None else path.open("ab", buffering=0)
-
-    @property
-    def enabled(self) -> bool:
-        return self._file is not None
+        self._file: IO[bytes] | None = None if path is None else path.open("ab", buffering=0)
 
     def emit(self, event: TraceEvent) -> None:
-        with self._lock:  # time and place in the file agree
-            if self._file is not None:
-                self._file.write(encode_record(TraceRecord(self._clock.now_ms(), self.node, event)))
-        if isinstance(event, Noted):
-            logger.log(event.level.upper(), "{}", event.message)
-        elif isinstance(event, _LOGGED):
-            logger.info("{}", event)
+        if self._file is not None:
+            with self._lock:
+                line = encode_record(TraceRecord(time.monotonic() * 1_000.0, self.node, event))
+                self._file.write(line)
+        _log(event)
 
     def close(self) -> None:
         with self._lock:
             if self._file is not None:
                 self._file.close()
                 self._file = None
+
+
+def _log(event: TraceEvent) -> None:
+    if isinstance(event, Noted):
+        logger.log(event.level.upper(), "{}", event.message)
+    elif isinstance(event, RequestRefused):
+        logger.warning("{}", event)
+    elif isinstance(event, _IMPORTANT):
+        logger.info("{}", event)

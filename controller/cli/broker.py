@@ -1,0 +1,58 @@
+"""`camerlengo broker`: one broker, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from controller.broker.settings import BadSettings, parse_properties, parse_settings
+from controller.cli.main import UsageError
+
+HELP = "run one broker, with Kafka's settings"
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="server.properties, under Kafka's names")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting that goes before the file's; may be given again and again",
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="of what goes to standard error")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        settings = parse_settings(_file(arguments.config) | overrides(arguments.override))
+        # Imported now: a usage error needs no broker.
+        from controller.hosts.process import run_broker
+
+        return run_broker(settings, arguments.log_level.upper())
+    except BadSettings as error:
+        raise UsageError("\n  ".join(("bad settings:", *error.problems))) from error
+
+
+def _file(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        source = path.read_text(encoding="latin-1")  # as Java reads them; anything else is a \u escape
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from error
+    return parse_properties(source)
+
+
+def overrides(given: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE pairs; the last of a name holds. UsageError for one without `=`."""
+    found: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--override {pair}: expected NAME=VALUE")
+        found[name] = value
+    return found

@@ -1,0 +1,244 @@
+"""A broker as a process: its threads put together, its signals, its way up and its way down.
+
+The network's thread is the broker's, the event thread is the controller's, ZooKeeper's connection has its own, and the
+main thread waits for notices: a signal, a registration, a fault. SIGTERM and SIGINT are a controlled shutdown; a second
+one ends the process at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import os
+import queue
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from loguru import logger
+
+from controller.broker.node import CLOSE_LIMIT_MS, RESIGN_LIMIT_MS, Node
+from controller.broker.setting_types import Address, address_text
+from controller.broker.settings import GENERATED, BrokerSettings
+from controller.hosts.broker_id import generate_broker_id, kept_broker_id
+from controller.hosts.channels import SocketChannels
+from controller.hosts.clock import RealClock
+from controller.hosts.event_thread import ControllerEventThread
+from controller.hosts.network import NetworkThread
+from controller.hosts.peers import SocketPeers
+from controller.hosts.server import CannotListen, Server
+from controller.hosts.trace_file import ProcessTrace
+from controller.zookeeper.blocking import run, wait
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.errors import ZooKeeperError
+from controller.zookeeper.kazoo_connection import KazooConnection
+from controller.zookeeper.operations import ACL, OPEN_ACL, PERM_ALL, PERM_READ
+
+STOPPED = 0
+FAULT = 1
+COULD_NOT_RUN = 3
+
+THREAD_LIMIT_S = 2.0
+SHUTDOWN_MARGIN_S = 10.0
+"""On top of what the limits within a shutdown add up to."""
+
+# Kafka's for zookeeper.set.acl: whoever made a znode may do everything with it, the world may read.
+SECURE_ACL = (ACL(PERM_ALL, "auth", ""), ACL(PERM_READ, "world", "anyone"))
+
+
+class CouldNotStart(Exception):
+    """The broker can't come up; says why."""
+
+
+class _Notice(enum.Enum):
+    CONNECTED = "connected"
+    REGISTERED = "registered"
+    STOP = "stop"
+    FAULT = "fault"
+
+
+class BrokerProcess:
+    """One broker in this process, used by its main thread."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings = kept_broker_id(settings)
+        self._notices: queue.SimpleQueue[_Notice] = queue.SimpleQueue()
+        self._rng = random.Random()
+        self._network = NetworkThread()
+        self._clock = RealClock(self._network)
+        self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
+        self._server = Server(self._network, settings.socket_request_max_bytes, self._trace)
+        self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
+        self._node: Node | None = None
+
+    def stop_soon(self) -> None:
+        """Asks the main thread to shut down; safe in a signal handler."""
+        self._notices.put(_Notice.STOP)
+
+    def _tell(self, notice: _Notice) -> None:
+        self._notices.put(notice)
+
+    def run(self, ready: Callable[[BrokerSettings], None]) -> int:
+        """The exit status. `ready` is called once the broker is registered and serves, with its settings as they
+        became. CouldNotStart, CannotListen."""
+        try:
+            node = self._start()
+            notice = self._await_registration(node)
+            if notice is _Notice.REGISTERED:
+                ready(self.settings)
+                notice = self._next(None)
+            if notice is _Notice.FAULT:
+                return FAULT
+            self._shut_down(node)
+            return STOPPED
+        finally:
+            self._release()
+
+    def _next(self, timeout_s: float | None) -> _Notice:
+        return self._notices.get(timeout=timeout_s)
+
+    def _start(self) -> Node:
+        ports = self._server.bind(self.settings.listeners)
+        self._network.start()
+        if self.settings.broker_id == GENERATED:
+            self.settings = self.settings.with_broker_id(self._generate_broker_id())
+            self._trace.node = self.settings.broker_id
+        self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
+        self._node = node = self._make_node()
+        self._server.serve(node.receive)
+        self._events.start(node)
+        node.start().on_done(lambda: self._tell(_Notice.CONNECTED))
+        node.registered.on_done(lambda: self._tell(_Notice.REGISTERED))
+        return node
+
+    def _await_registration(self, node: Node) -> _Notice:
+        """REGISTERED, STOP or FAULT. A connection has its limit, as in Kafka; after it a registration takes what it
+        takes."""
+        limit_s = self.settings.zookeeper_connection_timeout_ms / 1_000.0
+        try:
+            notice = self._next(limit_s)
+        except queue.Empty:
+            where = self.settings.zookeeper_connect
+            raise CouldNotStart(f"no connection to ZooKeeper at {where} in {limit_s:g} s") from None
+        if notice is _Notice.CONNECTED:
+            _check(node.connected.result)
+            notice = self._next(None)
+        if notice is _Notice.REGISTERED:
+            _check(node.registered.result)
+        return notice
+
+    def _make_node(self) -> Node:
+        settings = self.settings
+        client_id = str(settings.broker_id)
+
+        def channels() -> SocketChannels:
+            return SocketChannels(
+                self._network,
+                node.events,
+                self._trace,
+                client_id=client_id,
+                request_timeout_ms=settings.controller_socket_timeout_ms,
+                dial=settings.dial,
+                rng=self._rng,
+            )
+
+        node = Node(
+            settings,
+            self._connection(),
+            channels,
+            SocketPeers(self._network, client_id, settings.dial),
+            self._clock,
+            self._trace,
+            self._rng,
+            lock=threading.Lock(),
+            wake=self._events.wake,
+        )
+        return node
+
+    def _connection(self) -> KazooConnection:
+        settings = self.settings
+        return KazooConnection(
+            settings.zookeeper_connect,
+            self._clock,
+            settings.zookeeper_session_timeout_ms,
+            auth=(("digest", settings.zookeeper_digest),) if settings.zookeeper_digest else (),
+            default_acl=SECURE_ACL if settings.zookeeper_set_acl else OPEN_ACL,
+            create_chroot=True,
+        )
+
+    def _generate_broker_id(self) -> int:
+        client = ZooKeeperClient(self._connection(), self._clock, _NoEvents())
+        try:
+            return generate_broker_id(self.settings, client)
+        except (ZooKeeperError, OSError) as error:
+            raise CouldNotStart(f"no broker id was generated: {error}") from error
+        finally:
+            wait(client.close(), THREAD_LIMIT_S + CLOSE_LIMIT_MS / 1_000.0)
+
+    def _shut_down(self, node: Node) -> None:
+        settings = self.settings
+        attempt_ms = settings.controller_socket_timeout_ms + settings.controlled_shutdown_backoff_ms
+        limits_ms = settings.controlled_shutdown_attempts * attempt_ms + RESIGN_LIMIT_MS + CLOSE_LIMIT_MS
+        run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
+
+    def _release(self) -> None:
+        if not self._events.stop(THREAD_LIMIT_S):
+            logger.warning("the event thread is still in a handler; it ends with the process")
+        self._server.close()
+        self._network.stop()
+        self._trace.close()
+
+
+class _NoEvents:
+    def put(self, event: object) -> None:
+        """Of a client that watches nothing."""
+
+
+def _check(result: Callable[[], object]) -> None:
+    try:
+        result()
+    except ZooKeeperError as error:
+        raise CouldNotStart(str(error)) from error
+
+
+def run_broker(settings: BrokerSettings, log_level: str) -> int:
+    """Runs a broker until it is asked to stop; the exit status of the process. BadSettings."""
+    logger.remove()
+    logger.add(sys.stderr, level=log_level, backtrace=False, diagnose=False)
+    process = BrokerProcess(settings)
+    for name in settings.without_effect:
+        logger.warning("{} has no effect here", name)
+    _on_signals(process.stop_soon)
+    # What was imported stays: a collector that looks at it again and again is felt in a failover of many partitions.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        return process.run(_say_ready)
+    except (CouldNotStart, CannotListen) as error:
+        logger.error("broker {} can't start: {}", process.settings.broker_id, error)
+        return COULD_NOT_RUN
+
+
+def _say_ready(settings: BrokerSettings) -> None:
+    inter_broker = next(at for at in settings.advertised if at.name == settings.inter_broker_listener)
+    address: Address = (inter_broker.host, inter_broker.port)
+    print(f"broker {settings.broker_id} ready at {address_text(address)}", flush=True)
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    asked = False
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)

@@ -1,0 +1,48 @@
+"""One connection to another broker, as a client: requests out, answers in, one at a time. On the network's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from controller.broker.setting_types import Address
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import request_head, response_body
+from controller.protocol.errors import MalformedFrame
+from controller.protocol.framing import SIZE_BYTES, frame_size
+from controller.protocol.headers import RequestHeader
+
+
+@dataclass(slots=True)
+class Wire:
+    """`client_id` is the sender's broker id, as Kafka's own channels name themselves. Any failure leaves the wire
+    of no more use: close it."""
+
+    client_id: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    correlation_id: int = 0
+
+    @classmethod
+    async def connect(cls, address: Address, client_id: str) -> Wire:
+        """OSError if there is no connection to be had."""
+        reader, writer = await asyncio.open_connection(*address)
+        return cls(client_id, reader, writer)
+
+    async def exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        """The response's body. OSError or EOFError when the connection breaks, MalformedFrame for an answer that is
+        none, or another request's."""
+        correlation_id, self.correlation_id = self.correlation_id, self.correlation_id + 1
+        key = ApiKey(api_key)
+        head = request_head(RequestHeader(key, api_version, correlation_id, self.client_id))
+        self.writer.write((len(head) + len(body)).to_bytes(SIZE_BYTES, "big") + head)
+        self.writer.write(body)
+        await self.writer.drain()
+        size = frame_size(await self.reader.readexactly(SIZE_BYTES))
+        answered, answer = response_body(key, api_version, await self.reader.readexactly(size))
+        if answered != correlation_id:
+            raise MalformedFrame(f"the answer is to request {answered}, not to {correlation_id}")
+        return answer
+
+    def close(self) -> None:
+        self.writer.close()
