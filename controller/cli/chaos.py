@@ -10,7 +10,8 @@ from pathlib import Path
 from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
-from controller.scenarios.report import render_table, report_object, report_text, write_report
+from controller.scenarios.report import render_table, report_object, report_text
+from controller.scenarios.report_files import write_report
 
 HELP = "run a scenario on real processes and a real ZooKeeper, with a verdict"
 

@@ -1,4 +1,4 @@
-"""What a run leaves for people and programs: `report.json`, `report.html` and `trace.parquet`, and lines to read.
+"""What a run says to people and programs: `report.json`, tables and lines to read. `report_files.py` writes files.
 
 The same run gives the same bytes of `report.json` (keys sorted, times in ms with three decimals), so that two runs
 of one seed can be compared as files. Format 1 is described in `docs/reports.md`.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from controller.scenarios.judge import Judgement
@@ -97,18 +96,6 @@ def _ms(value: float | None) -> float | None:
 
 def report_json(report: Report) -> str:
     return json.dumps(report_object(report), indent=2, sort_keys=True) + "\n"
-
-
-def write_report(report: Report, folder: Path) -> None:
-    """Writes the three files into `folder`, which is made if it is not there. OSError as it comes; ImportError
-    (with the extra to install) where pyarrow is missing."""
-    from controller.scenarios.report_html import report_html
-    from controller.scenarios.trace_table import write_parquet
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(report_json(report))
-    (folder / "report.html").write_text(report_html(report))
-    write_parquet(report.records, folder / "trace.parquet")
 
 
 def failover_rows(report: Report) -> list[tuple[str, ...]]:

@@ -12,7 +12,8 @@ import pytest
 from controller.scenarios.failovers import Failover, find_failovers
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.judge import judge
-from controller.scenarios.report import Report, report_json, report_text, write_report
+from controller.scenarios.report import Report, report_json, report_text
+from controller.scenarios.report_files import write_report
 from controller.scenarios.runner import Outcome
 from controller.scenarios.trace_table import columns
 from controller.trace import EphemeralSeen, FaultInjected, MetadataSeen
