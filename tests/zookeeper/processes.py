@@ -1,20 +1,9 @@
-"""What tests of processes need: whether one is gone, and waiting for a condition with a deadline."""
+"""Whether a process is gone."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
-
-DEADLINE_SECONDS = 60.0
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {DEADLINE_SECONDS} s: {what}"
-        time.sleep(0.01)
 
 
 def gone(pid: int) -> bool:

@@ -20,7 +20,8 @@ from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.embedded_server import ServerDied, four_letter_word
 from controller.zookeeper.jars import JarsNotFound, JavaNotFound, find_jars, find_java
 from controller.zookeeper.ports import LOOPBACK, HeldPorts
-from tests.zookeeper.processes import gone, wait_until
+from tests.processes import eventually
+from tests.zookeeper.processes import gone
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_a_paused_server_says_nothing_until_it_is_resumed(standalone: EmbeddedZo
     standalone.pause()
     assert standalone.leader() is None
     standalone.resume()
-    wait_until(lambda: standalone.leader() == 0, "the resumed server serves")
+    eventually(lambda: standalone.leader() == 0, "the resumed server serves")
 
 
 def test_the_granted_session_timeout_follows_the_settings(standalone: EmbeddedZooKeeper) -> None:
@@ -93,7 +94,7 @@ def test_an_ensemble_elects_again_and_is_whole_again_after_a_restart(tmp_path: P
         first = zookeeper.leader()
         assert first is not None
         zookeeper.servers[first].kill()
-        wait_until(lambda: zookeeper.leader() not in (None, first), "a new leader")
+        eventually(lambda: zookeeper.leader() not in (None, first), "a new leader")
         zookeeper.restart(first)
         assert zookeeper.servers[first].mode() == "follower"
     # Other ports, the same data.
@@ -123,7 +124,7 @@ def test_a_server_is_gone_when_its_parent_is_killed(server_is: str, tmp_path: Pa
         server = int(parent.stdout.readline())
         assert not gone(server)
         parent.send_signal(signal.SIGKILL)
-    wait_until(lambda: gone(server), "the server is gone")
+    eventually(lambda: gone(server), "the server is gone")
 
 
 def test_a_temporary_data_directory_goes_and_a_given_one_stays(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from controller.zookeeper import launch
 from controller.zookeeper.launch import Guard
-from tests.zookeeper.processes import gone, wait_until
+from tests.processes import eventually
+from tests.zookeeper.processes import gone
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 GUARDS = list(Guard) if sys.platform == "linux" else [Guard.WATCHDOG]
@@ -37,7 +38,7 @@ def test_a_child_dies_with_a_parent_that_is_killed(guard: Guard, child_is: str) 
         child = int(parent.stdout.readline())
         assert not gone(child)
         parent.kill()
-    wait_until(lambda: gone(child), f"process {child} gone")
+    eventually(lambda: gone(child), f"process {child} gone")
 
 
 def test_a_child_outlives_the_thread_that_asked_for_it() -> None:
