@@ -1,0 +1,181 @@
+"""What a controller knows of its cluster during one term: the partitions in columns, and the brokers that live.
+
+Loaded from ZooKeeper at the term's start, changed only by what was written there or read again, dropped with the
+term. Every derived set is one vector operation over the columns; what a gauge shows is kept as states change. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controller.core.partition_table import NO_STATE, Bools, Bytes, Int32s, PartitionTable, Rows
+from controller.core.ports import Endpoint
+from controller.protocol.control_values import UpdateMetadataBroker
+from statemachines.leader_election_columns import live_mask
+from statemachines.partition import PartitionState
+from statemachines.replica import ReplicaState
+from statemachines.tables import PARTITION, REPLICA
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """One life of a broker, as its registration says: where the controller reaches it, and what clients are told."""
+
+    endpoint: Endpoint
+    advertised: UpdateMetadataBroker
+
+    @property
+    def id(self) -> int:
+        return self.endpoint.broker
+
+    @property
+    def epoch(self) -> int:
+        return self.endpoint.broker_epoch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replicas:
+    """Some replicas: row numbers of their partitions, and their slots in the assignment; both int64[n]."""
+
+    rows: Rows
+    slots: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def where(cls, rows: Rows, mask: Bools) -> Replicas:
+        """Those of `rows` that `mask`, bool beside their assignments, picks."""
+        places, slots = np.nonzero(mask)
+        return cls(rows[places], slots)
+
+
+@dataclass(slots=True)
+class ControllerContext:
+    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be read.
+    `offline_partitions`: how many partitions are in the state Offline."""
+
+    partitions: PartitionTable = field(default_factory=PartitionTable)
+    left_out: set[str] = field(default_factory=set)
+    offline_partitions: int = 0
+    _brokers: dict[int, LiveBroker] = field(default_factory=dict)
+    _shutting_down: frozenset[int] = frozenset()
+
+    # -- brokers
+
+    @property
+    def brokers(self) -> tuple[LiveBroker, ...]:
+        """Live and shutting-down brokers, by id."""
+        return tuple(self._brokers[broker] for broker in sorted(self._brokers))
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """Live and shutting-down brokers' ids, ascending."""
+        return tuple(sorted(self._brokers))
+
+    @property
+    def shutting_down(self) -> frozenset[int]:
+        return self._shutting_down
+
+    @property
+    def eligible_ids(self) -> tuple[int, ...]:
+        """The brokers that may become leaders or ISR members: live and not shutting down. Ascending."""
+        return tuple(broker for broker in sorted(self._brokers) if broker not in self._shutting_down)
+
+    def broker(self, broker: int) -> LiveBroker | None:
+        return self._brokers.get(broker)
+
+    def put_brokers(self, brokers: Iterable[LiveBroker]) -> None:
+        """Adds brokers, or replaces what was known of them."""
+        for broker in brokers:
+            self._brokers[broker.id] = broker
+
+    def remove_brokers(self, brokers: Iterable[int]) -> None:
+        """A broker that is gone does not shut down any more either."""
+        for broker in brokers:
+            self._brokers.pop(broker, None)
+            self._shutting_down -= {broker}
+
+    def mark_shutting_down(self, broker: int) -> None:
+        self._shutting_down |= {broker}
+
+    # -- replicas and partitions, by what brokers live
+
+    def eligible(self, rows: Rows) -> Bools:
+        """bool beside the assignments of `rows`: replicas on live brokers that are not shutting down."""
+        return live_mask(self.partitions.assignment[rows], self.eligible_ids)
+
+    def alive(self, rows: Rows) -> Bools:
+        """As `eligible`, with the brokers that are shutting down."""
+        return live_mask(self.partitions.assignment[rows], self._brokers)
+
+    def replicas_on(self, brokers: Collection[int]) -> Replicas:
+        rows = self.partitions.all_rows()
+        return Replicas.where(rows, live_mask(self.partitions.assignment, brokers))
+
+    def rows_with_state(self) -> Rows:
+        return np.flatnonzero(self.partitions.zk_version != NO_STATE)
+
+    def rows_led_by_nobody_eligible(self) -> Rows:
+        """Partitions with a state whose leader is none, dead or shutting down."""
+        led = live_mask(self.partitions.leader, self.eligible_ids)
+        return np.flatnonzero((self.partitions.zk_version != NO_STATE) & ~led)
+
+    def rows_in(self, *states: PartitionState) -> Rows:
+        return np.flatnonzero(np.isin(self.partitions.partition_state, states))
+
+    # -- the state machines' columns
+
+    def move_partitions(self, rows: Rows, target: PartitionState) -> Rows:
+        """Moves those that may; gives those that may not, left as they were."""
+        column = self.partitions.partition_state
+        before = int(np.count_nonzero(column[rows] == PartitionState.Offline))
+        refused: Rows = PARTITION.move_column(column, rows, target).astype(np.int64)
+        self.offline_partitions += int(np.count_nonzero(column[rows] == PartitionState.Offline)) - before
+        return refused
+
+    def move_replicas(self, replicas: Replicas, target: ReplicaState) -> Replicas:
+        """Moves those that may; gives those that may not, left as they were."""
+        flat, width = self.partitions.replica_state.reshape(-1), self.partitions.width
+        refused: Rows = REPLICA.move_column(flat, replicas.rows * width + replicas.slots, target).astype(np.int64)
+        return Replicas(refused // max(width, 1), refused % max(width, 1))
+
+    def set_partition_states(self, rows: Rows, states: Bytes) -> None:
+        """As a term begins: what the columns show, not a move."""
+        column = self.partitions.partition_state
+        before = int(np.count_nonzero(column[rows] == PartitionState.Offline))
+        column[rows] = states
+        self.offline_partitions += int(np.count_nonzero(states == PartitionState.Offline)) - before
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Every row number from before is void."""
+        self.partitions.remove_topics(topics)
+        self.offline_partitions = int(np.count_nonzero(self.partitions.partition_state == PartitionState.Offline))
+
+    def put_states(
+        self,
+        rows: Rows,
+        leader: Int32s,
+        leader_epoch: Int32s,
+        controller_epoch: Int32s | int,
+        isr: Int32s,
+        version: Int32s,
+    ) -> None:
+        """What ZooKeeper holds for these partitions now."""
+        table = self.partitions
+        table.widen(isr.shape[1])
+        table.leader[rows] = leader
+        table.leader_epoch[rows] = leader_epoch
+        table.controller_epoch[rows] = controller_epoch
+        table.isr[rows, : isr.shape[1]] = isr
+        table.isr[rows, isr.shape[1] :] = -1
+        table.zk_version[rows] = version
+
+    def drop_states(self, rows: Rows) -> None:
+        """These partitions have no state in ZooKeeper, or none that can be read."""
+        none = np.full((len(rows), self.partitions.width), -1, dtype=np.int32)
+        gone = np.full(len(rows), NO_STATE, dtype=np.int32)
+        self.put_states(rows, gone, np.zeros(len(rows), dtype=np.int32), 0, none, gone)

@@ -1,0 +1,98 @@
+"""Which rule a leader is elected by, for many partitions at once: the pure rules of `statemachines`, fed from the
+context, with who is to be told of the outcome.
+
+The one thing here that asks ZooKeeper is whether unclean election is allowed, and only for partitions that can't be
+led otherwise, at the moment of their election.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.core.partition_table import Bools, Rows
+from controller.core.term import Term
+from controller.pending import Task
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_config
+from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import Row as Znode
+from statemachines.leader_election_columns import (
+    ElectedColumns,
+    elect_controlled_shutdown_columns,
+    elect_offline_columns,
+    is_member,
+    live_mask,
+)
+
+UNCLEAN = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """`receivers`: bool beside the assignments, the replicas to be told. `live`: the brokers taken for eligible."""
+
+    elected: ElectedColumns
+    receivers: Bools
+    live: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    why: str
+    decide: Callable[[Term, Rows], Task[Decision]]
+
+
+async def _decide_offline(term: Term, rows: Rows) -> Decision:
+    context, table = term.context, term.context.partitions
+    live = context.eligible(rows)
+    isr = table.isr[rows]
+    isr_live = live_mask(isr, context.eligible_ids)
+    in_isr = is_member(table.assignment[rows], isr)
+    hopeless = ~(live & in_isr).any(axis=1) & live.any(axis=1)
+    unclean = np.zeros(len(rows), dtype=np.bool_)
+    if hopeless.any():
+        unclean[hopeless] = await unclean_allowed(term, rows[hopeless])
+    elected = elect_offline_columns(table.assignment[rows], isr, live, unclean, isr_live=isr_live)
+    return Decision(elected, live, context.eligible_ids)
+
+
+async def _decide_controlled_shutdown(term: Term, rows: Rows) -> Decision:
+    context, table = term.context, term.context.partitions
+    alive = context.alive(rows)
+    elected = elect_controlled_shutdown_columns(table.assignment[rows], table.isr[rows], alive, context.shutting_down)
+    # The one that shuts down is told too, or it would go on leading (KAFKA-7482).
+    return Decision(elected, alive, context.eligible_ids)
+
+
+OFFLINE = Election("offline", _decide_offline)
+CONTROLLED_SHUTDOWN = Election("controlled shutdown", _decide_controlled_shutdown)
+
+
+async def unclean_allowed(term: Term, rows: Rows) -> Bools:
+    """bool beside `rows`. A topic's own config decides, then the dynamic config of this broker, then the cluster's,
+    then the setting, as a 2.8 controller reads it."""
+    table = term.context.partitions
+    numbers, places = np.unique(table.topic[rows], return_inverse=True)
+    names = [table.topics[number].name for number in numbers.tolist()]
+    defaults = [paths.config_broker(term.broker_id), paths.CONFIG_BROKER_DEFAULT]
+    reading = await term.zookeeper.read([*defaults, *(paths.config_topic(name) for name in names)])
+    own, cluster, *topics = (_unclean_in(term, row) for row in reading.rows)
+    fallback = next((said for said in (own, cluster) if said is not None), term.settings.unclean_leader_election)
+    allowed = np.array([fallback if said is None else said for said in topics], dtype=np.bool_)
+    result: Bools = allowed[places]
+    return result
+
+
+def _unclean_in(term: Term, row: Znode | None) -> bool | None:
+    """What one config says; None if it says nothing. One that can't be read allows nothing that loses records."""
+    if row is None:
+        return None
+    try:
+        said = decode_config(row.path, row.data).config.get(UNCLEAN)
+    except DamagedZnode as damaged:
+        term.note("error", f"no unclean election by this config: {damaged}")
+        return False
+    return None if said is None else said.strip().lower() == "true"

@@ -1,0 +1,112 @@
+"""Brokers that come, go, or come back before anyone noticed that they were gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.core import partition_moves, replica_moves
+from controller.core.context import LiveBroker
+from controller.core.events import BrokerChange, BrokerModifications
+from controller.core.loading import live_broker, read_brokers, watch_brokers
+from controller.core.partition_table import Rows
+from controller.core.request_batch import RequestBatch
+from controller.core.term import Term
+from controller.trace import BrokersChanged
+from controller.zookeeper import paths
+from statemachines.partition import PartitionState
+
+
+async def broker_change(term: Term, event: BrokerChange) -> None:
+    """Compares the registrations with the context. Another czxid is another life: a failure, then a start-up
+    (KAFKA-7235). Failures first, so that nothing is elected on a broker that is gone."""
+    context = term.context
+    since_zxid = term.zookeeper.connection.last_zxid()
+    found = {broker.id: broker for broker in await read_brokers(term)}
+    known = {broker.id: broker for broker in context.brokers}
+    added = tuple(broker for broker in found if broker not in known)
+    dead = tuple(broker for broker in known if broker not in found)
+    bounced = tuple(broker for broker in found if broker in known and found[broker].epoch != known[broker].epoch)
+    live = tuple(found)
+    term.note("info", f"brokers added {added}, dead {dead}, bounced {bounced}, live {live}")
+    term.trace.emit(BrokersChanged(term.epoch, added, dead, bounced, live))
+    started = tuple(sorted(added + bounced))
+    gone = tuple(sorted(dead + bounced))
+    if not started and not gone:
+        return
+    await watch_brokers(term, [found[broker] for broker in started], since_zxid)
+    term.zookeeper.unwatch([paths.broker(broker) for broker in dead])
+    for broker in gone:
+        term.requests.forget(broker)
+    term.channels.announce([broker.endpoint for broker in found.values()])
+    if gone:
+        context.remove_brokers(gone)
+        await on_broker_failure(term, gone)
+    if started:
+        context.put_brokers([found[broker] for broker in started])
+        await on_broker_startup(term, started)
+
+
+async def on_broker_failure(term: Term, gone: Sequence[int]) -> None:
+    """The context has forgotten them. Leaders are elected, and written, before ISRs shrink."""
+    replicas = term.context.replicas_on(gone)
+    led = await elect_for_lost_leaders(term)
+    batch = RequestBatch(term)
+    await replica_moves.take_offline(term, replicas, batch)
+    batch.send()
+    if not len(replicas) and not len(led):
+        tell_who_lives(term)
+
+
+async def elect_for_lost_leaders(term: Term) -> Rows:
+    """All partitions whose leader is not there any more go Offline and, where somebody can be elected, Online."""
+    rows = term.context.rows_led_by_nobody_eligible()
+    partition_moves.move(term, rows, PartitionState.Offline)
+    batch = RequestBatch(term)
+    led = await partition_moves.bring_online(term, rows, batch)
+    batch.send()
+    return led
+
+
+async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
+    """The context knows them. Others hear of them first, they hear of everything, then of what is theirs; then
+    partitions that wait for a leader are tried."""
+    context = term.context
+    none = context.rows_with_state()[:0]
+    batch = RequestBatch(term)
+    batch.update_metadata(none, [broker for broker in context.broker_ids if broker not in started])
+    batch.send()
+    batch = RequestBatch(term)
+    batch.update_metadata(context.rows_with_state(), started)
+    batch.send()
+    batch = RequestBatch(term)
+    replica_moves.bring_online(term, context.replicas_on(started), batch)
+    batch.send()
+    batch = RequestBatch(term)
+    await partition_moves.elect_offline_and_new(term, batch)
+    batch.send()
+
+
+async def broker_modifications(term: Term, event: BrokerModifications) -> None:
+    """A registration was written again: if the same life has other endpoints now, everybody hears of it. Another
+    life, or none, is for the change of /brokers/ids that comes with it."""
+    known = term.context.broker(event.broker)
+    row = (await term.zookeeper.read([paths.broker(event.broker)])).rows[0]
+    now = live_broker(term, row)
+    if known is None or now is None or now.epoch != known.epoch or now == known:
+        return
+    term.note("info", f"broker {event.broker} is now at {now.advertised.endpoints}")
+    term.context.put_brokers([now])
+    _announce(term, known, now)
+    tell_who_lives(term)
+
+
+def _announce(term: Term, known: LiveBroker, now: LiveBroker) -> None:
+    if known.endpoint != now.endpoint:
+        term.channels.announce([broker.endpoint for broker in term.context.brokers])
+
+
+def tell_who_lives(term: Term) -> None:
+    """UpdateMetadata without partitions, to all."""
+    batch = RequestBatch(term)
+    batch.update_metadata(term.context.rows_with_state()[:0])
+    batch.send()

@@ -1,0 +1,64 @@
+"""A broker that wants to go: what it leads is led elsewhere first, so that no client notices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controller.core import partition_moves, replica_moves
+from controller.core.context import Replicas
+from controller.core.elections import CONTROLLED_SHUTDOWN
+from controller.core.events import ControlledShutdownRequested
+from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Rows
+from controller.core.request_batch import RequestBatch
+from controller.core.term import Term
+from controller.protocol.control_values import NO_BROKER_EPOCH, ControlledShutdownResponse, RemainingPartition
+from controller.protocol.errors import ErrorCode
+
+
+async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) -> None:
+    """Marks the broker as shutting down, elects for what it leads, stops what it follows, and answers with the
+    partitions that it leads still: it may go once there are none, or ask again. Partitions of one replica are left
+    alone, they go with it."""
+    context, table, broker = term.context, term.context.partitions, event.broker
+    known = context.broker(broker)
+    if known is None:
+        event.refuse(ErrorCode.BROKER_NOT_AVAILABLE)
+        return
+    if event.broker_epoch != NO_BROKER_EPOCH and event.broker_epoch < known.epoch:
+        event.refuse(ErrorCode.STALE_BROKER_EPOCH)
+        return
+    term.note("info", f"broker {broker} is shutting down")
+    context.mark_shutting_down(broker)
+    replicas = _replicas_to_act_on(term, broker)
+    leads = table.leader[replicas.rows] == broker
+    batch = RequestBatch(term)
+    await partition_moves.bring_online(term, replicas.rows[leads], batch, CONTROLLED_SHUTDOWN)
+    batch.send()
+    follows = Replicas(replicas.rows[~leads], replicas.slots[~leads])
+    batch = RequestBatch(term)
+    batch.stop_replicas(follows)
+    batch.send()
+    batch = RequestBatch(term)
+    await replica_moves.take_offline(term, follows, batch)
+    batch.send()
+    event.respond(ControlledShutdownResponse(int(ErrorCode.NONE), _remaining(term, broker)))
+
+
+def _replicas_to_act_on(term: Term, broker: int) -> Replicas:
+    table = term.context.partitions
+    replicas = term.context.replicas_on([broker])
+    chosen = _replicated(term, replicas.rows) & (table.zk_version[replicas.rows] != NO_STATE)
+    return Replicas(replicas.rows[chosen], replicas.slots[chosen])
+
+
+def _replicated(term: Term, rows: Rows) -> Bools:
+    """Which have more than one replica."""
+    replicated: Bools = np.count_nonzero(term.context.partitions.assignment[rows] != NO_BROKER, axis=1) > 1
+    return replicated
+
+
+def _remaining(term: Term, broker: int) -> tuple[RemainingPartition, ...]:
+    table = term.context.partitions
+    rows = np.flatnonzero((table.leader == broker) & (table.zk_version != NO_STATE))
+    rows = rows[_replicated(term, rows)]
+    return tuple(RemainingPartition(*table.topic_and_partition(row)) for row in rows.tolist())

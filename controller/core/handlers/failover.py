@@ -1,0 +1,184 @@
+"""What a controller does first in its term: takes the cluster in and puts it right, in Kafka's order.
+
+    feature znode, watches, old notifications deleted, context loaded, pending deletions looked at, UpdateMetadata to
+    all, replica machine, partition machine, pending reassignments and preferred elections looked at
+
+Watches come before what they watch is read; UpdateMetadata comes before any LeaderAndIsr, or brokers would hear of
+leaders that they can't reach (KAFKA-4443). Replicas on dead brokers are taken out of their ISRs here too (KAFKA-3096),
+before leaders are elected: a dead leader's partition is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from controller.core import partition_moves, replica_moves
+from controller.core.context import Replicas
+from controller.core.events import BrokerChange, IsrChangeNotification, TopicChange, TopicConfigChange
+from controller.core.loading import load
+from controller.core.notifications import delete_children, list_children
+from controller.core.request_batch import RequestBatch
+from controller.core.term import Term
+from controller.trace import FailoverCompleted, FailoverPhase
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
+from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists
+from controller.zookeeper.operations import Create, SetData
+from statemachines.replica import ReplicaState
+
+WATCHED_PARENTS = (
+    (paths.BROKER_IDS, BrokerChange()),
+    (paths.BROKER_TOPICS, TopicChange()),
+    (paths.ISR_CHANGE_NOTIFICATION, IsrChangeNotification()),
+    (paths.CONFIG_CHANGES, TopicConfigChange(None)),
+)
+"""Parents whose children a controller watches, with the event each puts."""
+
+_PARENTS = frozenset(parent for parent, _ in WATCHED_PARENTS)
+
+
+def is_watched_in_term(path: str) -> bool:
+    """Whether a watch is one of a controller's: these parents, and the registrations and topics below two of them."""
+    return path in _PARENTS or path.rpartition("/")[0] in (paths.BROKER_IDS, paths.BROKER_TOPICS)
+
+
+FEATURES_DISABLED, FEATURES_ENABLED = 0, 1
+
+
+@dataclass(slots=True)
+class Phase:
+    name: str
+    items: int = 0
+    duration_ms: float = 0.0
+
+
+class Phases:
+    """Times each phase by the clock, and tells of each as it ends."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self.done: list[Phase] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[Phase]:
+        """The caller sets `items`. A phase that fails is not told of: the term ends with it."""
+        phase = Phase(name)
+        began_ms = self._term.clock.now_ms()
+        yield phase
+        phase.duration_ms = self._term.clock.now_ms() - began_ms
+        self.done.append(phase)
+        self._term.trace.emit(FailoverPhase(self._term.epoch, name, phase.duration_ms, phase.items))
+
+    def table(self) -> str:
+        width = max(len(phase.name) for phase in self.done)
+        lines = [f"  {phase.name:<{width}} {phase.duration_ms:10.1f} ms {phase.items:9d}" for phase in self.done]
+        return "\n".join(lines)
+
+
+async def fail_over(term: Term) -> Phases:
+    began_ms = term.clock.now_ms()
+    phases = Phases(term)
+    context = term.context
+    with phases.phase("feature znode") as phase:
+        phase.items = await _set_up_features(term)
+    with phases.phase("watches") as phase:
+        for parent, event in WATCHED_PARENTS:
+            await term.zookeeper.watch_children(parent, event)
+        phase.items = len(WATCHED_PARENTS)
+    with phases.phase("old notifications") as phase:
+        for parent in (paths.LOG_DIR_EVENT_NOTIFICATION, paths.ISR_CHANGE_NOTIFICATION):
+            names = await list_children(term, parent)
+            await delete_children(term, parent, names)
+            phase.items += len(names)
+    with phases.phase("load context") as phase:
+        loaded = await load(term)
+        phase.items = loaded.partitions
+    with phases.phase("pending deletions") as phase:
+        phase.items = await _look_at_deletions(term)
+    with phases.phase("update metadata") as phase:
+        term.channels.announce([broker.endpoint for broker in context.brokers])
+        batch = RequestBatch(term)
+        batch.update_metadata(context.rows_with_state()[:0])
+        batch.send()
+        phase.items = loaded.brokers
+    with phases.phase("replica machine") as phase:
+        phase.items = await _start_replica_machine(term)
+    with phases.phase("partition machine") as phase:
+        batch = RequestBatch(term)
+        phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
+        batch.send()
+    with phases.phase("pending elections and reassignments") as phase:
+        phase.items = await _look_at_admin_requests(term)
+    whole_ms = term.clock.now_ms() - began_ms
+    term.trace.emit(FailoverCompleted(term.epoch, whole_ms, len(context.partitions)))
+    term.note("info", f"failover took {whole_ms:.1f} ms: phase, time, items\n{phases.table()}")
+    return phases
+
+
+async def _start_replica_machine(term: Term) -> int:
+    """Live replicas are told what their partitions' states are, dead ones leave their ISRs. Gives how many."""
+    context, table = term.context, term.context.partitions
+    rows = table.all_rows()
+    live = context.eligible(rows)
+    online = Replicas.where(rows, live)
+    offline = Replicas.where(rows, ~live & (table.assignment >= 0))
+    table.replica_state[live] = ReplicaState.Online
+    # As Kafka starts them: were their topic being deleted, they could not be.
+    table.replica_state[offline.rows, offline.slots] = ReplicaState.DeletionIneligible
+    batch = RequestBatch(term)
+    replica_moves.bring_online(term, online, batch)
+    batch.send()
+    batch = RequestBatch(term)
+    await replica_moves.take_offline(term, offline, batch)
+    batch.send()
+    return len(online) + len(offline)
+
+
+async def _set_up_features(term: Term) -> int:
+    """/feature as a 2.8 controller leaves it: made if it is missing, disabled below inter-broker protocol 2.7. Gives
+    how many features are finalized."""
+    wanted = FEATURES_ENABLED if term.settings.versions.feature_znode else FEATURES_DISABLED
+    row = (await term.zookeeper.read([paths.FEATURE])).rows[0]
+    if row is None:
+        created = FeatureZnode(status=wanted)
+        try:
+            await term.zookeeper.commit(term.leadership, [Create(paths.FEATURE, encode_feature(created))])
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NodeExists):
+                raise
+        return 0
+    try:
+        feature = decode_feature(row.path, row.data)
+    except DamagedZnode as damaged:
+        term.note("error", str(damaged))
+        return 0
+    if wanted == FEATURES_DISABLED and feature.status != FEATURES_DISABLED:
+        disabled = replace(feature, status=FEATURES_DISABLED, features={})
+        try:
+            write = SetData(row.path, encode_feature(disabled), row.stat.version)
+            await term.zookeeper.commit(term.leadership, [write])
+        except MultiFailed as failed:
+            if not isinstance(failed.error, BadVersion):
+                raise
+    return len(feature.features)
+
+
+async def _look_at_deletions(term: Term) -> int:
+    queued = await list_children(term, paths.DELETE_TOPICS)
+    if queued:
+        term.note("warning", f"{len(queued)} topics are queued for deletion, which is not carried out: {queued[0]}")
+    return len(queued)
+
+
+async def _look_at_admin_requests(term: Term) -> int:
+    asked = (paths.REASSIGN_PARTITIONS, paths.PREFERRED_ELECTION)
+    reading = await term.zookeeper.read(asked)
+    pending = [path for path, row in zip(asked, reading.rows, strict=True) if row is not None]
+    moving = np.union1d(sorted(term.context.partitions.adding), sorted(term.context.partitions.removing))
+    if pending or len(moving):
+        term.note("warning", f"not carried out: {', '.join(pending) or len(moving)} ({len(moving)} partitions moving)")
+    return len(pending)

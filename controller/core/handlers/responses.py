@@ -1,0 +1,42 @@
+"""What brokers answered to the controller's requests. Most of it says nothing: partition errors of stale leader epochs
+come by the dozen with every change (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from controller.core.request_batch import NAMES
+from controller.core.term import Term
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.errors import ErrorCode
+
+Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+_API = {
+    LeaderAndIsrResponse: NAMES[ApiKey.LEADER_AND_ISR],
+    UpdateMetadataResponse: NAMES[ApiKey.UPDATE_METADATA],
+    StopReplicaResponse: NAMES[ApiKey.STOP_REPLICA],
+}
+
+
+async def response(term: Term, event: Response) -> None:
+    """An answer to an earlier term is not this one's; a broker that refuses the whole request knows better than we do,
+    and the fence or the next look at its registration will say what."""
+    if event.controller_epoch != term.epoch:
+        return
+    api, error = _API[type(event)], event.body.error_code
+    term.trace_answered(event.broker, event.broker_epoch, api, error)
+    if error != ErrorCode.NONE:
+        term.note("warning", f"broker {event.broker} refused {api}: {_name(error)}")
+    if isinstance(event, LeaderAndIsrResponse):
+        failed = [
+            one.partition_index
+            for topic in event.body.topics
+            for one in topic.partition_errors
+            if one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        ]
+        if failed:
+            term.note("error", f"broker {event.broker} has {len(failed)} replicas on failed log directories")
+
+
+def _name(error: int) -> str:
+    known = {int(code): code.name for code in ErrorCode}
+    return known.get(error, str(error))

@@ -1,0 +1,109 @@
+"""Topics that come and go, and partitions that are added: whoever wrote the topic's znode, the watch brings it here.
+
+What a controller that died has begun is gone on with: a state that is there already is taken as it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controller.core import partition_moves, replica_moves
+from controller.core.context import Replicas
+from controller.core.events import PartitionModifications, TopicChange
+from controller.core.loading import list_topics, load_topics, topic_id_text
+from controller.core.partition_table import Rows, padded
+from controller.core.request_batch import RequestBatch
+from controller.core.state_writes import names_of
+from controller.core.term import Term
+from controller.protocol.control_values import NO_TOPIC_ID
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment
+from controller.zookeeper.errors import DamagedZnode
+from statemachines.partition import PartitionState
+
+
+async def topic_change(term: Term, event: TopicChange) -> None:
+    """Compares the children of /brokers/topics with the context."""
+    context = term.context
+    since_zxid = term.zookeeper.connection.last_zxid()
+    there = frozenset(await list_topics(term))
+    known = {topic.name for topic in context.partitions.topics} | context.left_out
+    gone, new = sorted(known - there), sorted(there - known)
+    if gone:
+        _forget(term, gone)
+    if new:
+        rows = await load_topics(term, new, since_zxid)
+        term.note("info", f"{len(new)} new topics: {names_of(term, rows)}")
+        await create_partitions(term, rows)
+
+
+def _forget(term: Term, topics: list[str]) -> None:
+    term.note("info", f"{len(topics)} topics are gone, {topics[0]} among them")
+    term.zookeeper.unwatch([paths.topic(name) for name in topics])
+    term.context.forget_topics(topics)
+    term.context.left_out -= set(topics)
+
+
+async def create_partitions(term: Term, rows: Rows) -> None:
+    """Partitions that the context has had no word of before: first states, leaders, and their replicas told."""
+    if not len(rows):
+        return
+    replicas = Replicas.where(rows, term.context.partitions.assignment[rows] >= 0)
+    partition_moves.move(term, rows, PartitionState.New)
+    replica_moves.make_new(term, replicas)
+    batch = RequestBatch(term)
+    await partition_moves.bring_online(term, rows, batch)
+    batch.send()
+    batch = RequestBatch(term)
+    replica_moves.bring_online(term, replicas, batch)
+    batch.send()
+
+
+async def partition_modifications(term: Term, event: PartitionModifications) -> None:
+    """One topic's znode was written or deleted. A deletion is for the change of /brokers/topics that comes with it."""
+    context, name = term.context, event.topic
+    if name not in context.partitions and name not in context.left_out:
+        return
+    since_zxid = term.zookeeper.connection.last_zxid()
+    row = (await term.zookeeper.read([paths.topic(name)])).rows[0]
+    if row is None:
+        return
+    try:
+        assignment = decode_topic_assignment(row.path, row.data)
+    except DamagedZnode as damaged:
+        term.note("error", f"topic {name}: {damaged}")
+        return
+    if _is_another_topic(term, name, assignment):
+        _forget(term, [name])
+    if name not in context.partitions:
+        await create_partitions(term, await load_topics(term, [name], since_zxid))
+        return
+    await create_partitions(term, _add(term, name, assignment))
+
+
+def _is_another_topic(term: Term, name: str, assignment: TopicAssignment) -> bool:
+    """Whether the topic was deleted and made again before anybody looked."""
+    known = term.context.partitions.topic_named(name)
+    if known is None or known.id == NO_TOPIC_ID or assignment.topic_id is None:
+        return False
+    return topic_id_text(known.id) != assignment.topic_id
+
+
+def _add(term: Term, name: str, assignment: TopicAssignment) -> Rows:
+    """The rows of partitions that the context does not have yet."""
+    table = term.context.partitions
+    topic = table.topic_named(name)
+    assert topic is not None, name
+    known = frozenset(table.partition[topic.rows].tolist())
+    added = sorted(partition for partition in assignment.partitions if partition not in known)
+    if added:
+        term.note("info", f"topic {name} has new partitions {added}")
+    place_of = {partition: place for place, partition in enumerate(added)}
+    return table.add(
+        [(name, topic.id)],
+        np.zeros(len(added), dtype=np.int32),
+        np.array(added, dtype=np.int32),
+        padded([assignment.partitions[partition] for partition in added]),
+        {place_of[one]: replicas for one, replicas in assignment.adding.items() if one in place_of},
+        {place_of[one]: replicas for one, replicas in assignment.removing.items() if one in place_of},
+    )

@@ -1,0 +1,242 @@
+"""CreateTopics and CreatePartitions: checked, placed and written to the topic's znode. The rest is not done here: the
+znode's watch brings the new partitions to `topic_changes`, as it would whoever wrote it.
+
+These writes are a broker's own and not fenced, like those of Kafka's admin tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
+from controller.core.loading import new_topic_id, topic_id_text
+from controller.core.placement import (
+    BadPartitions,
+    BadReplicationFactor,
+    PlacementError,
+    assign_replicas,
+    expand_assignment,
+)
+from controller.core.term import Term
+from controller.core.topic_rules import collisions, config_fault, name_fault
+from controller.protocol.client_values import (
+    CONFIG_SOURCE_TOPIC,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsResponse,
+)
+from controller.protocol.control_values import NO_TOPIC_ID
+from controller.protocol.errors import ErrorCode
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import (
+    ConfigZnode,
+    TopicAssignment,
+    decode_topic_assignment,
+    encode_config,
+    encode_topic_assignment,
+)
+from controller.zookeeper.errors import BadVersion, DamagedZnode, NodeExists, NoNode
+
+UNSET = -1
+Assignment = Mapping[int, tuple[int, ...]]
+
+
+class Refused(Exception):
+    """Why a topic is not created or expanded, in the protocol's terms."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A topic as it is to be made."""
+
+    assignment: Assignment
+    config: Mapping[str, str]
+
+
+async def create_topics(term: Term, event: CreateTopicsRequested) -> None:
+    """Answers topic by topic, once the znodes are written; whoever wants leaders waits for metadata."""
+    results = []
+    for topic in event.value.topics:
+        try:
+            plan = _plan(term, topic)
+            topic_id = NO_TOPIC_ID if event.value.validate_only else await _create(term, topic, plan)
+        except Refused as refused:
+            results.append(CreatableTopicResult(topic.name, int(refused.error), str(refused)))
+        else:
+            results.append(_result(topic, plan, topic_id))
+    event.respond(CreateTopicsResponse(tuple(results)))
+
+
+async def _create(term: Term, topic: CreatableTopic, plan: Plan) -> bytes:
+    """Gives the topic's id."""
+    topic_id = new_topic_id(term) if term.settings.versions.topic_ids else NO_TOPIC_ID
+    text = topic_id_text(topic_id) if term.settings.versions.topic_ids else None
+    assignment = TopicAssignment(text, plan.assignment, version=3 if text else 2)
+    try:
+        await term.writes.create_topic(
+            topic.name, encode_topic_assignment(assignment), encode_config(ConfigZnode(plan.config))
+        )
+    except NodeExists:
+        raise _exists(topic.name) from None
+    return topic_id
+
+
+def _exists(name: str) -> Refused:
+    return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+
+
+def _result(topic: CreatableTopic, plan: Plan, topic_id: bytes) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        topic.name,
+        int(ErrorCode.NONE),
+        topic_id=topic_id,
+        num_partitions=len(plan.assignment),
+        replication_factor=len(plan.assignment[0]),
+        configs=tuple(
+            CreatableTopicConfigs(name, value, read_only=False, config_source=CONFIG_SOURCE_TOPIC)
+            for name, value in plan.config.items()
+        ),
+    )
+
+
+def _plan(term: Term, topic: CreatableTopic) -> Plan:
+    if fault := name_fault(topic.name):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    known = term.context.partitions
+    if topic.name in known or topic.name in term.context.left_out:
+        raise _exists(topic.name)
+    if alike := collisions(topic.name, (one.name for one in known.topics)):
+        raise Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{topic.name}' collides with existing topics: {', '.join(alike)}",
+        )
+    if any(config.value is None for config in topic.configs):
+        raise Refused(ErrorCode.INVALID_REQUEST, "Null value not supported for topic configs")
+    config = {config.name: config.value for config in topic.configs if config.value is not None}
+    if fault := config_fault(config):
+        raise Refused(ErrorCode.INVALID_CONFIG, fault)
+    return Plan(_explicit(topic) if topic.assignments else _placed(term, topic), config)
+
+
+def _placed(term: Term, topic: CreatableTopic) -> Assignment:
+    settings = term.settings
+    partitions = settings.num_partitions if topic.num_partitions == UNSET else topic.num_partitions
+    factor = settings.default_replication_factor if topic.replication_factor == UNSET else topic.replication_factor
+    try:
+        return assign_replicas(_brokers(term), partitions, factor, rng=term.rng)
+    except PlacementError as error:
+        raise _unplaced(error) from error
+
+
+def _unplaced(error: PlacementError) -> Refused:
+    if isinstance(error, BadPartitions):
+        return Refused(ErrorCode.INVALID_PARTITIONS, str(error))
+    if isinstance(error, BadReplicationFactor):
+        return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error))
+    return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error))
+
+
+def _explicit(topic: CreatableTopic) -> Assignment:
+    if topic.num_partitions != UNSET or topic.replication_factor != UNSET:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "Both numPartitions or replicationFactor and replicasAssignments were set."
+            " Both cannot be used at the same time.",
+        )
+    assignment = {one.partition_index: one.broker_ids for one in topic.assignments}
+    if sorted(one.partition_index for one in topic.assignments) != list(range(len(topic.assignments))):
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    _check_replicas(list(assignment.values()))
+    return assignment
+
+
+def _check_replicas(assignments: Sequence[tuple[int, ...]], expected: int | None = None) -> None:
+    for replicas in assignments:
+        if not replicas or min(replicas) < 0 or len(set(replicas)) != len(replicas):
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Bad or duplicate replicas in {list(replicas)}")
+    if len({len(replicas) for replicas in assignments} | ({expected} if expected else set())) > 1:
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas")
+
+
+def _brokers(term: Term) -> list[tuple[int, str | None]]:
+    return [(broker.id, broker.endpoint.rack) for broker in term.context.brokers]
+
+
+async def create_partitions(term: Term, event: CreatePartitionsRequested) -> None:
+    """Answers topic by topic, once the topic's znode names the new partitions."""
+    results = []
+    for topic in event.value.topics:
+        try:
+            await _expand(term, topic, event.value.validate_only)
+        except Refused as refused:
+            results.append(CreatePartitionsTopicResult(topic.name, int(refused.error), str(refused)))
+        else:
+            results.append(CreatePartitionsTopicResult(topic.name, int(ErrorCode.NONE)))
+    event.respond(CreatePartitionsResponse(tuple(results)))
+
+
+async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool) -> None:
+    path = paths.topic(topic.name)
+    row = (await term.zookeeper.read([path])).rows[0]
+    if row is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist.")
+    try:
+        known = decode_topic_assignment(path, row.data)
+    except DamagedZnode as damaged:
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged)) from damaged
+    if known.adding or known.removing:
+        raise Refused(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Topic '{topic.name}' is being reassigned.")
+    added = _added(term, topic, known.partitions)
+    if validate_only:
+        return
+    expanded = replace(known, partitions={**known.partitions, **added})
+    try:
+        await term.writes.add_partitions(topic.name, encode_topic_assignment(expanded), row.stat.version)
+    except (BadVersion, NoNode):
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' was changed or deleted while partitions were added."
+        ) from None
+
+
+def _added(term: Term, topic: CreatePartitionsTopic, known: Assignment) -> Assignment:
+    count, before = topic.count - len(known), len(known)
+    if count < 0:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic currently has {before} partitions, which is higher than the requested {topic.count}.",
+        )
+    if count == 0:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {before} partitions.")
+    if sorted(known) != list(range(before)) or not before:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' is not numbered from 0 without a gap.")
+    if topic.assignments is None:
+        try:
+            return expand_assignment(_brokers(term), known, topic.count, rng=term.rng)
+        except PlacementError as error:
+            raise _unplaced(error) from error
+    return _assigned(term, topic, known, count)
+
+
+def _assigned(term: Term, topic: CreatePartitionsTopic, known: Assignment, count: int) -> Assignment:
+    asked = [one.broker_ids for one in topic.assignments or ()]
+    if len(asked) != count:
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Increasing the number of partitions by {count} but {len(asked)} assignments provided.",
+        )
+    _check_replicas(asked, expected=len(known[0]))
+    unknown = sorted({broker for replicas in asked for broker in replicas} - set(term.context.broker_ids))
+    if unknown:
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Unknown broker(s) in replica assignment: {unknown}.")
+    return {len(known) + place: replicas for place, replicas in enumerate(asked)}

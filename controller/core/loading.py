@@ -1,0 +1,280 @@
+"""Reading a whole cluster into a term's context: brokers, topics with their assignments, partition states.
+
+Watches stand before what they watch is read, in bulk with the zxid from before the first read, so that what changes
+meanwhile fires at once. Several batches of reads are in flight while earlier ones are decoded. A znode that can't be
+read costs only itself: its broker, topic or partition is left out, named in the log.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from controller.core.context import LiveBroker
+from controller.core.events import BrokerModifications, PartitionModifications
+from controller.core.partition_table import NO_STATE, Rows
+from controller.core.ports import Endpoint
+from controller.core.state_writes import state_paths
+from controller.core.term import Term
+from controller.pending import Pending
+from controller.protocol.control_values import NO_TOPIC_ID, UpdateMetadataBroker, UpdateMetadataEndpoint
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import (
+    BrokerRegistration,
+    decode_broker_registration,
+    decode_topic_assignment,
+    encode_topic_assignment,
+)
+from controller.zookeeper.codecs_columns import (
+    TopicAssignmentColumns,
+    decode_partition_states,
+    decode_topic_assignments,
+)
+from controller.zookeeper.connection import BATCH
+from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import Columns, SetData
+from controller.zookeeper.operations import Row as Znode
+from statemachines.leader_election_columns import live_mask
+from statemachines.partition import PartitionState
+
+T = TypeVar("T")
+
+BATCHES_IN_FLIGHT = 8
+"""More gain nothing."""
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How much came in."""
+
+    brokers: int
+    topics: int
+    partitions: int
+
+
+# -- brokers
+
+
+async def read_brokers(term: Term) -> list[LiveBroker]:
+    """All registrations that can be read, by id."""
+    listing = await term.zookeeper.children([paths.BROKER_IDS])
+    names = [name for name in listing.children[0] or () if name.isascii() and name.isdigit()]
+    reading = await term.zookeeper.read([paths.broker(int(name)) for name in names])
+    found = (live_broker(term, row) for row in reading.rows)
+    return sorted((broker for broker in found if broker is not None), key=lambda broker: broker.id)
+
+
+def live_broker(term: Term, row: Znode | None) -> LiveBroker | None:
+    """None for a registration that is gone, or that says nothing by which the broker could be reached."""
+    if row is None:
+        return None
+    try:
+        registration = decode_broker_registration(row.path, row.data)
+        return _live_broker(registration, row, term.settings.inter_broker_listener)
+    except DamagedZnode as damaged:
+        term.note("error", f"broker {paths.broker_of(row.path)} is left out: {damaged}")
+        return None
+
+
+def _live_broker(registration: BrokerRegistration, row: Znode, listener: str) -> LiveBroker:
+    inter_broker = registration.endpoint(listener)
+    if inter_broker is None:
+        raise DamagedZnode(row.path, f"an endpoint of the inter-broker listener {listener}", row.data)
+    unknown = [
+        one.security_protocol for one in registration.endpoints if one.security_protocol not in SECURITY_PROTOCOLS
+    ]
+    if unknown:
+        raise DamagedZnode(row.path, f"one of the security protocols {', '.join(SECURITY_PROTOCOLS)}", row.data)
+    broker, epoch = registration.broker_id, row.stat.czxid
+    advertised = tuple(
+        UpdateMetadataEndpoint(one.port, one.host, one.listener, SECURITY_PROTOCOLS[one.security_protocol])
+        for one in registration.endpoints
+    )
+    return LiveBroker(
+        Endpoint(broker, epoch, inter_broker.host, inter_broker.port, registration.rack),
+        UpdateMetadataBroker(broker, advertised, registration.rack),
+    )
+
+
+async def watch_brokers(term: Term, brokers: Sequence[LiveBroker], since_zxid: int) -> None:
+    """Their registrations: endpoints may change while the broker lives."""
+    if brokers:
+        watched = [paths.broker(broker.id) for broker in brokers]
+        await term.zookeeper.watch_many(watched, _broker_modified, since_zxid)
+
+
+def _broker_modified(path: str) -> BrokerModifications:
+    broker = paths.broker_of(path)
+    assert broker is not None, path
+    return BrokerModifications(broker)
+
+
+def _topic_modified(path: str) -> PartitionModifications:
+    topic = paths.topic_of(path)
+    assert topic is not None, path
+    return PartitionModifications(topic)
+
+
+# -- topics
+
+
+async def list_topics(term: Term) -> tuple[str, ...]:
+    listing = await term.zookeeper.children([paths.BROKER_TOPICS])
+    return listing.children[0] or ()
+
+
+async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows:
+    """Takes in the assignments of topics that the context does not have, watches their znodes, and gives an id to
+    those without one. Gives the rows, which have no state yet."""
+    topic_paths = [paths.topic(name) for name in names]
+    watched = term.zookeeper.watch_many(topic_paths, _topic_modified, since_zxid) if names else None
+    batches: list[Columns] = []
+    await _in_flight(topic_paths, term.zookeeper.read_columns, batches.extend)
+    columns = decode_topic_assignments(batches, names)
+    rows = _take_topics(term, columns)
+    if watched is not None:
+        await watched
+    if term.settings.versions.topic_ids:
+        await _give_topic_ids(term, columns)
+    return rows
+
+
+def _take_topics(term: Term, columns: TopicAssignmentColumns) -> Rows:
+    for index, data in columns.damaged:
+        damaged = DamagedZnode(paths.topic(columns.names[index]), "a topic's assignment", data)
+        term.note("error", f"topic {columns.names[index]} is left out: {damaged}")
+        term.context.left_out.add(columns.names[index])
+    present = np.flatnonzero(columns.present)
+    topics = []
+    for index in present.tolist():
+        name, text = columns.names[index], columns.topic_ids[index]
+        term.context.left_out.discard(name)
+        topics.append((name, _topic_id(term, name, text)))
+    place_of = np.cumsum(columns.present, dtype=np.int32) - 1
+    # Topics that are not there have no rows, so that only their numbers close up.
+    return term.context.partitions.add(
+        topics,
+        place_of[columns.topic_index].astype(np.int32) if len(columns.topic_index) else columns.topic_index,
+        columns.partition,
+        columns.assignment,
+        columns.adding,
+        columns.removing,
+    )
+
+
+def _topic_id(term: Term, name: str, text: str | None) -> bytes:
+    if text is None:
+        return NO_TOPIC_ID
+    try:
+        topic_id = base64.urlsafe_b64decode(text + "==")
+        if len(topic_id) == len(NO_TOPIC_ID):
+            return topic_id
+    except (binascii.Error, ValueError):
+        pass  # said below, as for one of another length
+    term.note("error", f"topic {name}: {text!r} is no topic id")
+    return NO_TOPIC_ID
+
+
+async def _give_topic_ids(term: Term, columns: TopicAssignmentColumns) -> None:
+    """Topics from before 2.8 get an id; all else that their znodes hold is kept (KAFKA-12835)."""
+    bare = [index for index in np.flatnonzero(columns.present).tolist() if columns.topic_ids[index] is None]
+    if not bare:
+        return
+    reading = await term.zookeeper.read([paths.topic(columns.names[index]) for index in bare])
+    writes, ids = [], []
+    for index, row in zip(bare, reading.rows, strict=True):
+        if row is None or row.stat.version != columns.versions[index]:
+            continue  # it changed since: its watch has fired
+        topic_id = new_topic_id(term)
+        assignment = replace(decode_topic_assignment(row.path, row.data), topic_id=topic_id_text(topic_id))
+        writes.append(SetData(row.path, encode_topic_assignment(assignment), row.stat.version))
+        ids.append((columns.names[index], topic_id))
+    written = await term.zookeeper.commit_rows(term.leadership, writes)
+    for (name, topic_id), version in zip(ids, written.versions.tolist(), strict=True):
+        if version != NO_STATE:
+            term.context.partitions.set_topic_id(name, topic_id)
+
+
+def new_topic_id(term: Term) -> bytes:
+    """A version 4 UUID whose text does not begin with a dash, which command lines take for an option."""
+    while True:
+        bits = term.rng.randrange(1 << 128)
+        bits = (bits & ~(0xF << 76)) | (4 << 76)
+        bits = (bits & ~(0x3 << 62)) | (2 << 62)
+        topic_id = bits.to_bytes(16, "big")
+        if not topic_id_text(topic_id).startswith("-"):
+            return topic_id
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """As znodes hold it."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+# -- states
+
+
+async def load_states(term: Term, rows: Rows) -> None:
+    """Reads the states of these partitions into the context. A partition is then Online if its leader is live,
+    Offline if it has another state, New if it has none; one whose state is damaged is Offline and has none."""
+    table = term.context.partitions
+    names = state_paths(term, rows)
+    damaged = np.zeros(len(rows), dtype=np.bool_)
+    start = 0
+
+    def take(batches: Sequence[Columns]) -> None:
+        nonlocal start
+        part = decode_partition_states(batches, table.width)
+        here = rows[start : start + len(part.leader)]
+        version = np.where(part.present, part.versions, NO_STATE).astype(np.int32)
+        term.context.put_states(here, part.leader, part.leader_epoch, part.controller_epoch, part.isr, version)
+        for place, data in part.damaged:
+            damaged[start + place] = True
+            error = DamagedZnode(names[start + place], "a partition's state", data)
+            term.note("error", f"partition {table.name_of(int(here[place]))} is left out: {error}")
+        table.extra.update({int(here[place]): data for place, data in part.extra.items()})
+        start += len(here)
+
+    await _in_flight(names, term.zookeeper.read_columns, take)
+    led = live_mask(table.leader[rows], term.context.eligible_ids)
+    states = np.where(led, PartitionState.Online, PartitionState.Offline)
+    states[(table.zk_version[rows] == NO_STATE) & ~damaged] = PartitionState.New
+    term.context.set_partition_states(rows, states.astype(np.uint8))
+
+
+async def _in_flight(
+    names: Sequence[str], request: Callable[[Sequence[str]], Pending[T]], take: Callable[[T], None]
+) -> None:
+    """Reads in batches, some ahead; what one answered is taken in while the next are on their way."""
+    waiting: deque[Pending[T]] = deque()
+    for start in range(0, len(names), BATCH):
+        if len(waiting) < BATCHES_IN_FLIGHT:
+            waiting.append(request(names[start : start + BATCH]))
+            continue
+        answer = await waiting.popleft()
+        waiting.append(request(names[start : start + BATCH]))
+        take(answer)
+    while waiting:
+        take(await waiting.popleft())
+
+
+# -- everything
+
+
+async def load(term: Term) -> Loaded:
+    """The whole cluster into an empty context. The watches on the parents stand already."""
+    since_zxid = term.zookeeper.connection.last_zxid()
+    brokers = await read_brokers(term)
+    term.context.put_brokers(brokers)
+    await watch_brokers(term, brokers, since_zxid)
+    topics = await list_topics(term)
+    rows = await load_topics(term, topics, since_zxid)
+    await load_states(term, rows)
+    return Loaded(len(brokers), len(topics), len(rows))

@@ -1,0 +1,123 @@
+"""Partitions through their state machine, many at once: what each move means in ZooKeeper and to the brokers.
+
+The compiled table decides who may move; the elections decide who leads; `state_writes` writes; the batch tells. A row
+that may not move, or for which nobody can be elected, stays as it is and is named in the log.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controller.core.context import Replicas
+from controller.core.elections import OFFLINE, Election
+from controller.core.partition_table import NO_STATE, Bools, Rows
+from controller.core.request_batch import RequestBatch
+from controller.core.state_writes import NewStates, create_states, names_of, set_states
+from controller.core.term import Term
+from controller.trace import PartitionMoved
+from statemachines.leader_election_columns import initial_leader_columns
+from statemachines.partition import PartitionState
+from statemachines.tables import PARTITION
+
+ELECTION_ROUNDS = 5
+"""How often a partition's election is decided anew because its state had moved. Only leaders of an older inter-broker
+protocol write states beside the controller, and no faster than once in some seconds each."""
+
+
+def move(term: Term, rows: Rows, target: PartitionState) -> None:
+    """Moves partitions where that asks nothing of ZooKeeper or the brokers."""
+    context, table = term.context, term.context.partitions
+    sources = table.partition_state[rows] if term.trace.enabled else None
+    refused = context.move_partitions(rows, target)
+    for error in PARTITION.refusals(table.partition_state, refused[:10], target, table.name_of):
+        term.note("error", str(error))
+    if sources is None:
+        return
+    moved = ~np.isin(rows, refused)
+    for row, source in zip(rows[moved].tolist(), sources[moved].tolist(), strict=True):
+        topic, partition = table.topic_and_partition(row)
+        term.trace.emit(PartitionMoved(term.epoch, topic, partition, -1, PartitionState(source).name, target.name))
+
+
+async def bring_online(term: Term, rows: Rows, batch: RequestBatch, election: Election = OFFLINE) -> Rows:
+    """New partitions get their first state, others a leader by `election`; those that have one now are Online and
+    their replicas told. Gives the rows that got a leader."""
+    states = term.context.partitions.partition_state[rows]
+    begun = await _initialise(term, rows[states == PartitionState.New], batch)
+    led = await _elect(term, rows[states != PartitionState.New], batch, election)
+    return np.concatenate((begun, led))
+
+
+async def elect_offline_and_new(term: Term, batch: RequestBatch) -> Rows:
+    """All that wait for a leader: a broker came, or unclean election was allowed."""
+    return await bring_online(term, term.context.rows_in(PartitionState.Offline, PartitionState.New), batch)
+
+
+async def _initialise(term: Term, rows: Rows, batch: RequestBatch) -> Rows:
+    """Creates the state of new partitions that have a live replica; the others stay New until one comes."""
+    context, table = term.context, term.context.partitions
+    live = context.eligible(rows)
+    first = initial_leader_columns(table.assignment[rows], live)
+    if not first.elected.all():
+        waiting = rows[~first.elected]
+        term.note("warning", f"no live replica, so no leader yet: {names_of(term, waiting)}")
+    rows, live = rows[first.elected], live[first.elected]
+    if not len(rows):
+        return rows
+    states = NewStates(
+        rows=rows,
+        leader=first.leader[first.elected],
+        leader_epoch=np.zeros(len(rows), dtype=np.int32),
+        isr=first.isr[first.elected],
+        unclean=np.zeros(len(rows), dtype=np.bool_),
+        why="initial",
+        live=context.eligible_ids,
+    )
+    found = await create_states(term, states)
+    led = (table.zk_version[rows] != NO_STATE) & _led_by_eligible(term, rows)
+    batch.leader_and_isr(Replicas.where(rows[led], live[led]), is_new=True)
+    move(term, rows[led], PartitionState.Online)
+    orphaned = found[(table.zk_version[found] != NO_STATE) & ~_led_by_eligible(term, found)]
+    move(term, orphaned, PartitionState.Offline)
+    return np.concatenate((rows[led], await _elect(term, orphaned, batch, OFFLINE)))
+
+
+def _led_by_eligible(term: Term, rows: Rows) -> Bools:
+    led: Bools = np.isin(term.context.partitions.leader[rows], term.context.eligible_ids)
+    return led
+
+
+async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election) -> Rows:
+    """Decides, writes, and decides again for what had moved meanwhile, from what is there now."""
+    table = term.context.partitions
+    led: list[Rows] = []
+    unled = rows[table.zk_version[rows] == NO_STATE]
+    left = rows[table.zk_version[rows] != NO_STATE]
+    for _ in range(ELECTION_ROUNDS):
+        if not len(left):
+            break
+        decision = await election.decide(term, left)
+        elected = decision.elected
+        unled = np.concatenate((unled, left[~elected.elected]))
+        chosen, receivers = left[elected.elected], decision.receivers[elected.elected]
+        if not len(chosen):
+            left = chosen
+            break
+        states = NewStates(
+            rows=chosen,
+            leader=elected.leader[elected.elected],
+            leader_epoch=table.leader_epoch[chosen] + 1,
+            isr=elected.isr[elected.elected],
+            unclean=elected.unclean[elected.elected],
+            why=election.why,
+            live=decision.live,
+        )
+        left = await set_states(term, states)
+        done = ~np.isin(chosen, left)
+        batch.leader_and_isr(Replicas.where(chosen[done], receivers[done]))
+        move(term, chosen[done], PartitionState.Online)
+        led.append(chosen[done])
+    unled = np.concatenate((unled, left))
+    if len(unled):
+        term.note("warning", f"no leader elected ({election.why}): {names_of(term, unled)}")
+    return np.concatenate(led) if led else rows[:0]

@@ -1,0 +1,134 @@
+"""Replicas through their state machine, many at once: what each move means in ZooKeeper and to the brokers.
+
+The compiled table decides which may move; one that may not stays as it is and is named in the log.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controller.core.context import Replicas
+from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, Rows
+from controller.core.request_batch import RequestBatch
+from controller.core.state_writes import NewStates, names_of, set_states
+from controller.core.term import Term
+from controller.trace import PartitionMoved
+from statemachines.leader_election_columns import is_member, live_mask
+from statemachines.replica import ReplicaState
+from statemachines.tables import REPLICA
+
+SHRINK_ROUNDS = 5
+"""How often the removal from an ISR is decided anew because the state had moved."""
+
+
+def move(term: Term, replicas: Replicas, target: ReplicaState) -> Replicas:
+    """Moves replicas in the context alone; gives those that moved."""
+    table = term.context.partitions
+    sources = table.replica_state[replicas.rows, replicas.slots]
+    refused = term.context.move_replicas(replicas, target)
+    if not len(refused):
+        moved = replicas
+    else:
+        flat = table.replica_state.reshape(-1)
+        numbers = refused.rows * table.width + refused.slots
+        for error in REPLICA.refusals(flat, numbers[:10], target, lambda number: _name(term, number)):
+            term.note("error", str(error))
+        stayed = np.isin(replicas.rows * table.width + replicas.slots, numbers)
+        moved, sources = _pick(replicas, ~stayed), sources[~stayed]
+    if term.trace.enabled:
+        brokers = table.assignment[moved.rows, moved.slots].tolist()
+        for row, broker, source in zip(moved.rows.tolist(), brokers, sources.tolist(), strict=True):
+            topic, partition = table.topic_and_partition(row)
+            term.trace.emit(
+                PartitionMoved(term.epoch, topic, partition, broker, ReplicaState(source).name, target.name)
+            )
+    return moved
+
+
+def _name(term: Term, number: int) -> str:
+    table = term.context.partitions
+    row, slot = divmod(number, table.width)
+    return f"{table.name_of(row)} on broker {table.assignment[row, slot]}"
+
+
+def make_new(term: Term, replicas: Replicas) -> None:
+    """Replicas of partitions that are being created: nobody is told before there is a leader."""
+    move(term, replicas, ReplicaState.New)
+
+
+def bring_online(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
+    """Replicas whose broker is there. One that was New has been told with its partition's first state; any other is
+    told its partition's state as it stands."""
+    table = term.context.partitions
+    new = table.replica_state[replicas.rows, replicas.slots] == ReplicaState.New
+    move(term, _pick(replicas, new), ReplicaState.Online)
+    moved = move(term, _pick(replicas, ~new), ReplicaState.Online)
+    batch.leader_and_isr(_pick(moved, table.zk_version[moved.rows] != NO_STATE))
+
+
+def _pick(replicas: Replicas, chosen: Bools) -> Replicas:
+    return Replicas(replicas.rows[chosen], replicas.slots[chosen])
+
+
+async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
+    """Replicas whose broker is gone or stops them: told to stop, removed from their ISRs, and the partitions' other
+    replicas told.
+
+    A leader that goes leaves -1 behind, and the last of an ISR stays in it (KAFKA-708); so does a whole ISR that goes
+    at once, since each of its members has all that was acknowledged. A partition that needs no change is not written,
+    but its replicas are told again, as a 2.8 controller does.
+    """
+    table = term.context.partitions
+    replicas = move(term, replicas, ReplicaState.Offline)
+    if not len(replicas):
+        return
+    batch.stop_replicas(replicas)
+    rows, places = np.unique(replicas.rows, return_inverse=True)
+    batch.update_metadata(rows)
+    leaving = np.full((len(rows), table.width), NO_BROKER, dtype=np.int32)
+    leaving[places, replicas.slots] = table.assignment[replicas.rows, replicas.slots]
+    known = table.zk_version[rows] != NO_STATE
+    rows, leaving = rows[known], leaving[known]
+    await _shrink(term, rows, leaving)
+    others = table.assignment[rows]
+    others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
+    with_state = table.zk_version[rows] != NO_STATE
+    batch.leader_and_isr(Replicas.where(rows[with_state], others_mask[with_state]))
+
+
+async def _shrink(term: Term, rows: Rows, leaving: Int32s) -> None:
+    """Removes from each row's ISR those that are `leaving` it; again, from what is there now, where it had moved."""
+    table = term.context.partitions
+    for _ in range(SHRINK_ROUNDS):
+        states, writing = _shrunk(term, rows, leaving)
+        if not len(states.rows):
+            return
+        moved = await set_states(term, states)
+        again = np.isin(rows, moved) & writing & (table.zk_version[rows] != NO_STATE)
+        rows, leaving = rows[again], leaving[again]
+        if not len(rows):
+            return
+    term.note("error", f"the ISR moved {SHRINK_ROUNDS} times under its change: {names_of(term, rows)}")
+
+
+def _shrunk(term: Term, rows: Rows, leaving: Int32s) -> tuple[NewStates, Bools]:
+    """The states of those rows that change, and which of `rows` they are (bool)."""
+    table = term.context.partitions
+    isr, leader = table.isr[rows], table.leader[rows]
+    kept = np.where(is_member(isr, leaving), NO_BROKER, isr).astype(np.int32)
+    emptied = (kept == NO_BROKER).all(axis=1)
+    kept[emptied] = isr[emptied]
+    led_by_leaving = is_member(leader[:, None], leaving)[:, 0]
+    new_leader = np.where(led_by_leaving, NO_BROKER, leader).astype(np.int32)
+    writing = led_by_leaving | (kept != isr).any(axis=1)
+    packed = np.take_along_axis(kept, np.argsort(kept == NO_BROKER, axis=1, kind="stable"), axis=1)
+    states = NewStates(
+        rows=rows[writing],
+        leader=new_leader[writing],
+        leader_epoch=table.leader_epoch[rows[writing]] + 1,
+        isr=packed[writing],
+        unclean=np.zeros(int(np.count_nonzero(writing)), dtype=np.bool_),
+        why="replica offline",
+        live=term.context.eligible_ids,
+    )
+    return states, writing

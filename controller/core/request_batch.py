@@ -1,0 +1,219 @@
+"""What one step tells the brokers, gathered and sent at once: LeaderAndIsr, UpdateMetadata, StopReplica, in that order.
+
+A batch is a local value of the handler that makes it: an exception between its making and its `send` drops it with
+everything in it (KAFKA-12315, where it stayed behind dirty and the next term tripped over it). Values are taken from
+the context when it is sent, after the step's last write. docs/protocol.md says who gets what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from controller.core.context import LiveBroker, Replicas
+from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, Rows
+from controller.core.ports import ControlRequest
+from controller.core.term import Term
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.bulk import PartitionColumns, leader_and_isr_body, patch_broker_epoch, update_metadata_body
+from controller.protocol.codec import decode_response_body, encode_request_body
+from controller.protocol.control_values import (
+    NO_EPOCH,
+    LeaderAndIsrLiveLeader,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from statemachines.leader_election_columns import live_mask
+
+_RESPONSE_EVENTS = {
+    ApiKey.LEADER_AND_ISR: LeaderAndIsrResponse,
+    ApiKey.UPDATE_METADATA: UpdateMetadataResponse,
+    ApiKey.STOP_REPLICA: StopReplicaResponse,
+}
+NAMES = {
+    ApiKey.LEADER_AND_ISR: "LeaderAndIsr",
+    ApiKey.UPDATE_METADATA: "UpdateMetadata",
+    ApiKey.STOP_REPLICA: "StopReplica",
+}
+"""As the trace names them."""
+
+
+class RequestBatch:
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._leader_and_isr: list[tuple[Replicas, bool]] = []
+        self._metadata_rows: list[Rows] = []
+        self._metadata_brokers: set[int] = set()
+        self._stops: list[tuple[Replicas, Int32s]] = []
+
+    def leader_and_isr(self, replicas: Replicas, *, is_new: bool = False) -> None:
+        """Tells these replicas of their partitions' states, and every broker of the partitions. Those on dead brokers
+        are passed over."""
+        if len(replicas):
+            self._leader_and_isr.append((replicas, is_new))
+            self.update_metadata(replicas.rows)
+
+    def update_metadata(self, rows: Rows, brokers: Iterable[int] | None = None) -> None:
+        """Tells `brokers` (None: all that are live or shutting down) who is alive, and of these partitions, as far as
+        they have a state."""
+        self._metadata_rows.append(rows)
+        self._metadata_brokers.update(self._term.context.broker_ids if brokers is None else brokers)
+
+    def stop_replicas(self, replicas: Replicas) -> None:
+        """Tells these replicas to stop, without deletion. The leader epoch is that of now, before the batch's other
+        changes: as a 2.8 controller sends it."""
+        table = self._term.context.partitions
+        known = table.zk_version[replicas.rows] != NO_STATE
+        self._stops.append((replicas, np.where(known, table.leader_epoch[replicas.rows], NO_EPOCH).astype(np.int32)))
+
+    def send(self) -> None:
+        """Queues everything; nothing, if there is nothing. Raises SessionGone or LeaseExpired, with nothing queued."""
+        self._term.require()
+        topics = [(topic.name, topic.id) for topic in self._term.context.partitions.topics]
+        self._send_leader_and_isr(topics)
+        self._send_update_metadata(topics)
+        self._send_stop_replicas()
+
+    # -- LeaderAndIsr
+
+    def _send_leader_and_isr(self, topics: Sequence[tuple[str, bytes]]) -> None:
+        term, table = self._term, self._term.context.partitions
+        version = term.settings.versions.leader_and_isr
+        for broker, rows, is_new in self._by_broker():
+            columns = self._columns(rows)
+            body = leader_and_isr_body(
+                version,
+                controller_id=term.broker_id,
+                controller_epoch=term.epoch,
+                broker_epoch=broker.epoch,
+                topics=topics,
+                columns=columns,
+                is_new=is_new,
+                live_leaders=self._live_leaders(columns.leader),
+                adding=_sparse(table.adding, rows),
+                removing=_sparse(table.removing, rows),
+            )
+            self._send(broker, ApiKey.LEADER_AND_ISR, version, body, len(rows))
+
+    def _by_broker(self) -> Iterator[tuple[LiveBroker, Rows, Bools]]:
+        """For each broker that is there, by id: the rows of its partitions, each once, grouped by topic."""
+        table = self._term.context.partitions
+        if not self._leader_and_isr:
+            return
+        rows = np.concatenate([replicas.rows for replicas, _ in self._leader_and_isr])
+        slots = np.concatenate([replicas.slots for replicas, _ in self._leader_and_isr])
+        is_new = np.concatenate([np.full(len(replicas), new) for replicas, new in self._leader_and_isr])
+        brokers = table.assignment[rows, slots]
+        # A partition that was put in twice for one broker comes once, as new if it was new in either.
+        order = np.lexsort((~is_new, table.partition[rows], table.topic[rows], brokers))
+        rows, brokers, is_new = rows[order], brokers[order], is_new[order]
+        again = np.zeros(len(rows), dtype=np.bool_)
+        again[1:] = (rows[1:] == rows[:-1]) & (brokers[1:] == brokers[:-1])
+        rows, brokers, is_new = rows[~again], brokers[~again], is_new[~again]
+        firsts = np.flatnonzero(np.diff(brokers, prepend=NO_BROKER - 1))
+        for first, end in zip(firsts.tolist(), np.append(firsts[1:], len(rows)).tolist(), strict=True):
+            broker = self._term.context.broker(int(brokers[first]))
+            if broker is not None:
+                yield broker, rows[first:end], is_new[first:end]
+
+    def _live_leaders(self, leaders: Int32s) -> list[LeaderAndIsrLiveLeader]:
+        found = (self._term.context.broker(leader) for leader in np.unique(leaders).tolist())
+        return [
+            LeaderAndIsrLiveLeader(broker.id, broker.endpoint.host, broker.endpoint.port)
+            for broker in found
+            if broker is not None
+        ]
+
+    # -- UpdateMetadata
+
+    def _send_update_metadata(self, topics: Sequence[tuple[str, bytes]]) -> None:
+        term = self._term
+        receivers = [broker for broker in term.context.brokers if broker.id in self._metadata_brokers]
+        if not receivers:
+            return
+        table = term.context.partitions
+        rows = self._sorted_once(self._metadata_rows)
+        rows = rows[table.zk_version[rows] != NO_STATE]
+        replicas = table.assignment[rows]
+        offline = np.where(live_mask(replicas, term.context.eligible_ids), NO_BROKER, replicas).astype(np.int32)
+        version = term.settings.versions.update_metadata
+        body = update_metadata_body(
+            version,
+            controller_id=term.broker_id,
+            controller_epoch=term.epoch,
+            topics=topics,
+            columns=self._columns(rows),
+            offline=offline,
+            live_brokers=[broker.advertised for broker in term.context.brokers],
+        )
+        for broker in receivers:
+            own = patch_broker_epoch(body, broker.epoch)
+            self._send(broker, ApiKey.UPDATE_METADATA, version, own, len(rows))
+
+    def _sorted_once(self, parts: Sequence[Rows]) -> Rows:
+        """Each row once, grouped by topic, partitions ascending."""
+        table = self._term.context.partitions
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        order = np.lexsort((table.partition[rows], table.topic[rows]))
+        rows = rows[order]
+        return rows[np.flatnonzero(np.diff(rows, prepend=-1))] if len(rows) else rows
+
+    # -- StopReplica
+
+    def _send_stop_replicas(self) -> None:
+        term = self._term
+        version = term.settings.versions.stop_replica
+        stops: dict[int, dict[str, list[StopReplicaPartitionState]]] = {}
+        table = term.context.partitions
+        for replicas, epochs in self._stops:
+            brokers = table.assignment[replicas.rows, replicas.slots]
+            living = live_mask(brokers, term.context.broker_ids)
+            chosen = zip(replicas.rows[living].tolist(), brokers[living].tolist(), epochs[living].tolist(), strict=True)
+            for row, broker, epoch in chosen:
+                topic, partition = table.topic_and_partition(row)
+                of_broker = stops.setdefault(broker, {})
+                of_broker.setdefault(topic, []).append(StopReplicaPartitionState(partition, epoch))
+        for receiver in term.context.brokers:
+            topics = stops.get(receiver.id)
+            if topics is None:
+                continue
+            states = tuple(StopReplicaTopicState(name, tuple(partitions)) for name, partitions in topics.items())
+            request = StopReplicaRequest(term.broker_id, term.epoch, states, receiver.epoch)
+            body = encode_request_body(ApiKey.STOP_REPLICA, version, request)
+            count = sum(len(partitions) for partitions in topics.values())
+            self._send(receiver, ApiKey.STOP_REPLICA, version, body, count)
+
+    # -- all three
+
+    def _columns(self, rows: Rows) -> PartitionColumns:
+        table = self._term.context.partitions
+        return PartitionColumns(
+            topic_index=table.topic[rows],
+            partition=table.partition[rows],
+            controller_epoch=table.controller_epoch[rows],
+            leader=table.leader[rows],
+            leader_epoch=table.leader_epoch[rows],
+            isr=table.isr[rows],
+            zk_version=table.zk_version[rows],
+            replicas=table.assignment[rows],
+        )
+
+    def _send(self, broker: LiveBroker, api: ApiKey, version: int, body: bytes, partitions: int) -> None:
+        term = self._term
+        event, epoch = _RESPONSE_EVENTS[api], term.epoch
+
+        def response_event(response: bytes) -> object:
+            return event(broker.id, broker.epoch, epoch, decode_response_body(api, version, response))
+
+        term.trace_sent(broker.id, broker.epoch, NAMES[api], partitions)
+        term.channels.send(broker.id, ControlRequest(int(api), version, body, response_event))
+
+
+def _sparse(values: dict[int, tuple[int, ...]], rows: Rows) -> dict[int, tuple[int, ...]]:
+    """Of the few rows that have a value, those among `rows`, by their place there."""
+    if not values:
+        return {}
+    return {place: values[row] for place, row in enumerate(rows.tolist()) if row in values}

@@ -1,0 +1,35 @@
+"""What the controller has to be told: the few of Kafka's settings that decide what it does. A value, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.protocol.versions import ControlVersions, control_versions
+
+PLAINTEXT = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Kafka's names with underscores, and Kafka 2.8's defaults. ValueError for an unknown protocol version."""
+
+    inter_broker_protocol: str = "2.8"
+    """inter.broker.protocol.version: which versions of the control requests are sent, and what the znodes hold."""
+    inter_broker_listener: str = PLAINTEXT
+    """inter.broker.listener.name: the endpoint of each broker that the controller's channel goes to."""
+    unclean_leader_election: bool = False
+    """unclean.leader.election.enable, for topics whose config, and a cluster whose dynamic config, say nothing else."""
+    num_partitions: int = 1
+    """For a topic that is created with -1 partitions."""
+    default_replication_factor: int = 1
+    """For a topic that is created with replication factor -1."""
+
+    def __post_init__(self) -> None:
+        control_versions(self.inter_broker_protocol)
+        for name in ("num_partitions", "default_replication_factor"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
+
+    @property
+    def versions(self) -> ControlVersions:
+        return control_versions(self.inter_broker_protocol)

@@ -1,0 +1,181 @@
+"""Writing partition states: the only place where the controller creates or sets /brokers/topics/T/partitions/P/state.
+
+Fenced, in bulk, and the context follows what ZooKeeper acknowledged. A row that somebody else changed meanwhile is
+taken in as it is there now and handed back; whoever asked decides anew from that. Knows no election.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.core.partition_table import NO_STATE, Bools, Int32s, Rows, members, padded
+from controller.core.term import Term
+from controller.trace import PartitionStateWritten
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_partition_state
+from controller.zookeeper.codecs_columns import encode_partition_states
+from controller.zookeeper.errors import ControllerMoved, DamagedZnode, MultiFailed, NoNode
+from controller.zookeeper.operations import Create, SetData
+from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.row_writes import RowsWritten
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewStates:
+    """What to write for `rows`, by place: `leader` and `leader_epoch` int32[n], `isr` int32[n, width], `unclean`
+    bool[n]. `why` and `live` (the brokers that the decision took for eligible) are for the trace."""
+
+    rows: Rows
+    leader: Int32s
+    leader_epoch: Int32s
+    isr: Int32s
+    unclean: Bools
+    why: str
+    live: tuple[int, ...]
+
+    def pick(self, chosen: Bools) -> NewStates:
+        return NewStates(
+            self.rows[chosen],
+            self.leader[chosen],
+            self.leader_epoch[chosen],
+            self.isr[chosen],
+            self.unclean[chosen],
+            self.why,
+            self.live,
+        )
+
+
+async def set_states(term: Term, states: NewStates) -> Rows:
+    """Writes states over those that the context has; gives the rows that had moved. The context then has what
+    ZooKeeper has, for both. Raises what `ZooKeeperClient.commit_rows` raises, and ControllerMoved for a row that a
+    later controller has written (S01)."""
+    table = term.context.partitions
+    extra = {place: table.extra[row] for place, row in enumerate(states.rows.tolist()) if row in table.extra}
+    data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr, extra)
+    versions = table.zk_version[states.rows].tolist()
+    names = state_paths(term, states.rows)
+    writes = [SetData(path, one, version) for path, one, version in zip(names, data, versions, strict=True)]
+    result = await term.zookeeper.commit_rows(term.leadership, writes)
+    moved = [place for place, _ in result.moved]
+    _record(term, states, result.versions)
+    for place, found in result.moved:
+        take_in(term, int(states.rows[place]), found)
+    return states.rows[moved]
+
+
+async def create_states(term: Term, states: NewStates) -> Rows:
+    """Creates the states of partitions that have none, with their parents; gives the rows that turned out to have one
+    (a creation that another controller began), which the context then has. A topic that is gone meanwhile is passed
+    over: its rows stay as they are, for the change of topics that is on its way."""
+    while len(states.rows):
+        parents, creates = _creations(term, states)
+        gone: str | None = None
+        try:
+            result = await term.zookeeper.create_rows(term.leadership, [*parents, *creates])
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NoNode):
+                raise
+            gone = paths.topic_of([*parents, *creates][failed.index].path)
+        else:
+            return _created(term, states, result, len(parents))
+        term.note("warning", f"topic {gone} went away while its partitions were being created")
+        table = term.context.partitions
+        states = states.pick(np.array([table.topics[number].name != gone for number in table.topic[states.rows]]))
+    return states.rows
+
+
+def _creations(term: Term, states: NewStates) -> tuple[list[Create], list[Create]]:
+    """Parents, outermost first, and states: in this order each finds its parent there."""
+    table = term.context.partitions
+    data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr)
+    topics = [table.topics[number] for number in np.unique(table.topic[states.rows]).tolist()]
+    # A topic that has a state has the first parent too: asking for it again would fail the whole batch.
+    first = [topic.name for topic in topics if not (table.zk_version[topic.rows] != NO_STATE).any()]
+    parents = [Create(paths.partitions(name), None) for name in first]
+    parents += [Create(paths.partition(*table.topic_and_partition(row)), None) for row in states.rows.tolist()]
+    names = state_paths(term, states.rows)
+    return parents, [Create(path, one) for path, one in zip(names, data, strict=True)]
+
+
+def _created(term: Term, states: NewStates, result: RowsWritten, parents: int) -> Rows:
+    _record(term, states, result.versions[parents:])
+    moved = [(place - parents, found) for place, found in result.moved if place >= parents]
+    for place, found in moved:
+        take_in(term, int(states.rows[place]), found)
+    return states.rows[[place for place, _ in moved]]
+
+
+def _record(term: Term, states: NewStates, versions: Int32s) -> None:
+    """The context follows what was written, and the trace hears of it."""
+    if not (written := versions != NO_STATE).all():
+        states, versions = states.pick(written), versions[written]
+    table = term.context.partitions
+    before = table.isr[states.rows]
+    term.context.put_states(states.rows, states.leader, states.leader_epoch, term.epoch, states.isr, versions)
+    if not term.trace.enabled:
+        return
+    for place, row in enumerate(states.rows.tolist()):
+        topic, partition = table.topic_and_partition(row)
+        isr = members(states.isr[place])
+        event = PartitionStateWritten(
+            controller_epoch=term.epoch,
+            topic=topic,
+            partition=partition,
+            why=states.why,
+            leader=int(states.leader[place]),
+            leader_epoch=int(states.leader_epoch[place]),
+            isr=isr,
+            zk_version=int(versions[place]),
+            assignment=table.assignment_of(row),
+            previous_isr=members(before[place]),
+            live=states.live,
+            unclean=bool(states.unclean[place]),
+        )
+        term.trace.emit(event)
+
+
+def take_in(term: Term, row: int, found: Znode | None) -> None:
+    """The context takes what was found of one partition's state. Raises ControllerMoved if a later controller wrote
+    it; a damaged znode counts as none and is named in the log."""
+    table, rows = term.context.partitions, np.array([row])
+    table.extra.pop(row, None)
+    if found is None:
+        term.note("warning", f"partition {table.name_of(row)}: its state is gone")
+        term.context.drop_states(rows)
+        return
+    try:
+        state = decode_partition_state(found.path, found.data)
+    except DamagedZnode as damaged:
+        term.note("error", f"partition {table.name_of(row)} is left out: {damaged}")
+        term.context.drop_states(rows)
+        return
+    if state.controller_epoch > term.epoch:
+        raise ControllerMoved(term.epoch, term.leadership.epoch_zk_version)
+    if state.kept.unknown() and found.data is not None:
+        table.extra[row] = found.data
+    term.context.put_states(
+        rows,
+        np.array([state.leader], dtype=np.int32),
+        np.array([state.leader_epoch], dtype=np.int32),
+        state.controller_epoch,
+        padded([state.isr], table.width),
+        np.array([found.stat.version], dtype=np.int32),
+    )
+
+
+def state_paths(term: Term, rows: Rows) -> list[str]:
+    table = term.context.partitions
+    topics, numbers, partitions = table.topics, table.topic[rows].tolist(), table.partition[rows].tolist()
+    return [
+        paths.partition_state(topics[number].name, partition)
+        for number, partition in zip(numbers, partitions, strict=True)
+    ]
+
+
+def names_of(term: Term, rows: Rows | Sequence[int], limit: int = 10) -> str:
+    """The first few partitions' names, for the log."""
+    shown = [term.context.partitions.name_of(int(row)) for row in rows[:limit]]
+    return ", ".join(shown) + (f" and {len(rows) - limit} more" if len(rows) > limit else "")

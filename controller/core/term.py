@@ -1,0 +1,95 @@
+"""One term as controller: its leadership, what it knows, and the ports that it acts through.
+
+Everything that belongs to a term hangs on this one value, so that a resignation drops it whole and the next term
+starts from nothing (KAFKA-12315: a batch that outlived its term). Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from controller.clock import Clock
+from controller.core.context import ControllerContext
+from controller.core.placement import Rng
+from controller.core.ports import Channels
+from controller.core.settings import ControllerSettings
+from controller.trace import Noted, RequestAnswered, RequestSent, Trace
+from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.errors import LeaseExpired, SessionGone
+from controller.zookeeper.leadership import Leadership
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """Numbers the requests to each broker, from 0, and finds the number of each answer: a broker answers in order."""
+
+    sent: dict[int, int] = field(default_factory=dict)
+    waiting: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
+
+    def number(self, broker: int, broker_epoch: int) -> int:
+        sequence = self.sent.get(broker, 0)
+        self.sent[broker] = sequence + 1
+        self.waiting.setdefault((broker, broker_epoch), deque()).append(sequence)
+        return sequence
+
+    def answered(self, broker: int, broker_epoch: int) -> int | None:
+        """None for an answer to nothing that was asked."""
+        waiting = self.waiting.get((broker, broker_epoch))
+        return waiting.popleft() if waiting else None
+
+    def forget(self, broker: int) -> None:
+        """All lives of a broker before its next one: their channels are closed."""
+        for key in [key for key in self.waiting if key[0] == broker]:
+            del self.waiting[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    broker_id: int
+    leadership: Leadership
+    settings: ControllerSettings
+    zookeeper: ZooKeeperClient
+    writes: BrokerWrites
+    channels: Channels
+    clock: Clock
+    trace: Trace
+    rng: Rng
+    context: ControllerContext = field(default_factory=ControllerContext)
+    requests: RequestLog = field(default_factory=RequestLog)
+
+    @property
+    def epoch(self) -> int:
+        return self.leadership.epoch
+
+    def void_reason(self) -> str | None:
+        """Why nothing more may be done in this term; None while it holds."""
+        session = self.zookeeper.session()
+        if session != self.leadership.session:
+            return f"session 0x{self.leadership.session:x} has ended"
+        late_ms = self.clock.now_ms() - self.zookeeper.lease_until_ms()
+        if late_ms >= 0:
+            return f"the lease ran out {late_ms:.0f} ms ago"
+        return None
+
+    def require(self) -> None:
+        """Before anything leaves this node in the term's name. Raises SessionGone, LeaseExpired."""
+        reason = self.void_reason()
+        if reason is None:
+            return
+        if self.zookeeper.session() != self.leadership.session:
+            raise SessionGone(self.leadership.session)
+        raise LeaseExpired(f"controller epoch {self.epoch}: {reason}")
+
+    def note(self, level: str, message: str) -> None:
+        self.trace.emit(Noted(level, f"[controller {self.broker_id}, epoch {self.epoch}] {message}"))
+
+    def trace_sent(self, broker: int, broker_epoch: int, api: str, partitions: int) -> None:
+        sequence = self.requests.number(broker, broker_epoch)
+        self.trace.emit(RequestSent(self.epoch, broker, broker_epoch, api, sequence, partitions))
+
+    def trace_answered(self, broker: int, broker_epoch: int, api: str, error_code: int) -> None:
+        sequence = self.requests.answered(broker, broker_epoch)
+        if sequence is not None:
+            self.trace.emit(RequestAnswered(self.epoch, broker, api, sequence, error_code))

@@ -1,0 +1,418 @@
+"""A controller under test: real core, ZooKeeper in memory, virtual time, and channels that write down what is sent.
+
+A `Host` drives one controller as the hosts do: one event at a time, `Resign` thrown in where the term is void. It can
+die at any await. Other brokers are registrations only (`Cluster.register`): nothing answers the requests unless
+`answering` is set.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.clock import VirtualClock
+from controller.core.controller import Controller
+from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, SessionExpired, Startup
+from controller.core.partition_table import members
+from controller.core.ports import ControlRequest, Endpoint, Resign
+from controller.core.queue import EventQueue
+from controller.core.settings import ControllerSettings
+from controller.pending import Pending, Task
+from controller.protocol import control_values
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_request, encode_response, request_head, response_body
+from controller.protocol.headers import RequestHeader
+from controller.protocol.messages import RequestValue
+from controller.trace import PartitionStateWritten, TraceEvent
+from controller.zookeeper import paths
+from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import (
+    BrokerEndpoint,
+    BrokerRegistration,
+    ConfigZnode,
+    PartitionState,
+    TopicAssignment,
+    decode_partition_state,
+    encode_broker_registration,
+    encode_config,
+    encode_partition_state,
+    encode_topic_assignment,
+)
+from controller.zookeeper.drive import drive
+from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Write
+
+TIMEOUT_MS = 2_000
+LIMIT_MS = 300_000.0
+TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
+
+ANSWERS: dict[ApiKey, Any] = {
+    ApiKey.LEADER_AND_ISR: control_values.LeaderAndIsrResponse(0),
+    ApiKey.UPDATE_METADATA: control_values.UpdateMetadataResponse(0),
+    ApiKey.STOP_REPLICA: control_values.StopReplicaResponse(0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request as its broker would read it."""
+
+    broker: int
+    api: ApiKey
+    value: Any
+    response_event: Callable[[bytes], Any]
+
+    def states(self) -> dict[str, Any]:
+        """Its partition states, by topic-partition."""
+        return {
+            f"{topic.topic_name}-{state.partition_index}": state
+            for topic in self.value.topic_states
+            for state in topic.partition_states
+        }
+
+
+class RecordingChannels:
+    """`Channels` that keep what is sent, and refuse what no channel may be asked."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.announced: tuple[Endpoint, ...] = ()
+        self.closed = False
+
+    def announce(self, brokers: Sequence[Endpoint]) -> None:
+        assert not self.closed
+        self.announced = tuple(brokers)
+
+    def send(self, broker: int, request: ControlRequest) -> None:
+        assert not self.closed, "a request after the term's end"
+        if broker not in {endpoint.broker for endpoint in self.announced}:
+            raise KeyError(broker)
+        api = ApiKey(request.api_key)
+        header = RequestHeader(api, request.api_version, 0, "test")
+        value: RequestValue = decode_request(request_head(header) + request.body).value
+        assert request.response_event is not None
+        self._host.sent.append(Sent(broker, api, value, request.response_event))
+        if self._host.answering:
+            frame = encode_response(header, ANSWERS[api])
+            self._host.events.put(request.response_event(response_body(api, request.api_version, frame)[1]))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class RecordingTrace:
+    enabled = True
+
+    def __init__(self) -> None:
+        self.events: list[TraceEvent] = []
+
+    def emit(self, event: TraceEvent) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Host:
+    """One broker's controller and the thread that would drive it."""
+
+    def __init__(self, cluster: Cluster, broker_id: int, settings: ControllerSettings, rack: str | None) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.rack = rack
+        self.trace = RecordingTrace()
+        self.sent: list[Sent] = []
+        self.answering = False
+        self.channels: list[RecordingChannels] = []
+        self.events = EventQueue(1_000, wake=self._wake)
+        self.connection: InMemoryConnection = cluster.server.connect(TIMEOUT_MS, latency=lambda: 1.0)
+        self.client = ZooKeeperClient(
+            self.connection, cluster.clock, self.events, session_event=self._session_event, seed=broker_id
+        )
+        self.writes = BrokerWrites(self.client)
+        self.controller = Controller(
+            broker_id=broker_id,
+            zookeeper=self.client,
+            channels=self._make_channels,
+            clock=cluster.clock,
+            trace=self.trace,
+            settings=settings,
+            register=self._register,
+            events=self.events,
+            rng=random.Random(broker_id),
+        )
+        self.dead = False
+        self.awaits = 0
+        self.die_at_await: int | None = None
+        self.handled: list[Event] = []
+        self._session = 0
+        self._task: Task[None] | None = None
+        self._waiting: Pending[Any] | None = None
+        self._scheduled = False
+
+    def start(self) -> None:
+        started = self.client.start()
+        self.cluster.wait(started)
+        self.events.put(Startup())
+
+    def kill(self) -> None:
+        """Nothing of it runs any more; its session lives on until it expires."""
+        self.dead = True
+        self.connection.kill()
+
+    @property
+    def idle(self) -> bool:
+        return self.dead or (self._task is None and len(self.events) == 0)
+
+    def sent_after(self, mark: int, api: ApiKey | None = None) -> list[Sent]:
+        return [sent for sent in self.sent[mark:] if api is None or sent.api is api]
+
+    def context_states(self) -> dict[str, tuple[int, int, tuple[int, ...], int]]:
+        """Leader, leader epoch, ISR and version as the context has them."""
+        term = self.controller.term
+        assert term is not None
+        table = term.context.partitions
+        return {
+            table.name_of(row): (
+                int(table.leader[row]),
+                int(table.leader_epoch[row]),
+                members(table.isr[row]),
+                int(table.zk_version[row]),
+            )
+            for row in range(len(table))
+        }
+
+    def _make_channels(self) -> RecordingChannels:
+        self.channels.append(RecordingChannels(self))
+        return self.channels[-1]
+
+    async def _register(self) -> int:
+        await self.writes.ensure_persistent_paths()
+        return await self.writes.register_broker(self.broker_id, registration(self.broker_id, self.rack))
+
+    def _session_event(self, state: SessionState, session: int) -> Event | None:
+        if state is SessionState.CONNECTED and session != self._session:
+            first, self._session = self._session == 0, session
+            return None if first else RegisterBrokerAndReelect()
+        return SessionExpired(session) if state is SessionState.EXPIRED and session else None
+
+    # -- the event thread
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.cluster.clock.call_later(0.0, self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        while not self.dead:
+            if self._task is None and not self._next():
+                return
+            if self._waiting is not None and not self._waiting.done and self.controller.void_reason() is None:
+                return
+            self._resume()
+
+    def _next(self) -> bool:
+        reason = self.controller.void_reason()
+        if reason is not None:
+            self.controller.resign(reason)
+            self.events.put(Reelect())
+        event = self.events.take()
+        if event is None:
+            return False
+        self.handled.append(event)
+        self._task = self.controller.process(event)
+        return True
+
+    def _resume(self) -> None:
+        assert self._task is not None
+        reason = self.controller.void_reason()
+        waited, self._waiting = self._waiting, None
+        try:
+            if reason is not None and waited is not None:
+                self._waiting = self._task.throw(Resign(reason))
+            else:
+                self._waiting = self._task.send(None)
+        except StopIteration:
+            self._task = None
+            return
+        self.awaits += 1
+        if self.awaits == self.die_at_await:
+            self.kill()
+            return
+        self._waiting.on_done(self._wake)
+
+    def watch_lease(self) -> None:
+        """As a host does while it waits and when it is idle."""
+        if not self.dead and self.controller.void_reason() is not None:
+            self._wake()
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = InMemoryZooKeeper(self.clock)
+        self.hosts: list[Host] = []
+        self.brokers: dict[int, InMemoryConnection] = {}
+        self._admin = self.server.connect(60_000, latency=lambda: 0.5)
+        self.client = ZooKeeperClient(self._admin, self.clock, EventQueue(10))
+        self.wait(self.client.start())
+        self.wait(drive(BrokerWrites(self.client).ensure_persistent_paths()))
+
+    # -- time
+
+    def wait(self, pending: Pending[Any]) -> Any:
+        self.until(lambda: pending.done)
+        return pending.result()
+
+    def until(self, condition: Callable[[], bool], limit_ms: float = LIMIT_MS) -> None:
+        deadline_ms = self.clock.now_ms() + limit_ms
+
+        def looked() -> bool:
+            for host in self.hosts:
+                host.watch_lease()
+            return condition()
+
+        assert self.clock.run_until(looked, deadline_ms), "it did not come to that"
+
+    def settle(self) -> None:
+        """Until nobody has anything to do: idle, and still idle after what was on its way has arrived."""
+        quiet_since: float | None = None
+
+        def quiet() -> bool:
+            nonlocal quiet_since
+            if not all(host.idle for host in self.hosts):
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = self.clock.now_ms()
+            return quiet_since is not None and self.clock.now_ms() >= quiet_since + 50
+
+        self.clock.call_later(60.0, lambda: None)
+        self.until(quiet)
+
+    def pass_ms(self, ms: float) -> None:
+        until_ms = self.clock.now_ms() + ms
+        self.clock.call_later(ms, lambda: None)
+        self.until(lambda: self.clock.now_ms() >= until_ms)
+
+    # -- the cluster
+
+    def host(self, broker_id: int, settings: ControllerSettings | None = None, rack: str | None = None) -> Host:
+        """A broker with a controller, registered and settled."""
+        host = self.new_host(broker_id, settings, rack)
+        host.start()
+        self.settle()
+        return host
+
+    def new_host(self, broker_id: int, settings: ControllerSettings | None = None, rack: str | None = None) -> Host:
+        host = Host(self, broker_id, settings or ControllerSettings(), rack)
+        self.hosts.append(host)
+        return host
+
+    def register(self, *brokers: int, rack: str | None = None) -> None:
+        """Brokers that are there: a session and a registration."""
+        for broker in brokers:
+            connection = self.server.connect(TIMEOUT_MS, latency=lambda: 1.0)
+            client = ZooKeeperClient(connection, self.clock, EventQueue(10), seed=broker)
+            self.wait(client.start())
+            self.wait(drive(BrokerWrites(client).register_broker(broker, registration(broker, rack))))
+            self.brokers[broker] = connection
+
+    def unregister(self, *brokers: int) -> None:
+        """Their sessions end at once."""
+        closing = [self.brokers.pop(broker).close() for broker in brokers]
+        for pending in closing:
+            self.wait(pending)
+
+    def write(self, *operations: Write) -> None:
+        self.wait(self._admin.multi(operations))
+
+    def put(self, path: str, data: bytes) -> None:
+        there = self.server.row(path) is not None
+        self.write(SetData(path, data, ANY_VERSION) if there else Create(path, data))
+
+    def topic(self, name: str, assignment: dict[int, tuple[int, ...]], topic_id: str | None = TOPIC_ID) -> None:
+        """A topic as an admin tool leaves it: without states."""
+        self.put(paths.topic(name), encode_topic_assignment(TopicAssignment(topic_id, assignment)))
+
+    def topic_config(self, name: str, **config: str) -> None:
+        values = {key.replace("_", "."): value for key, value in config.items()}
+        self.put(paths.config_topic(name), encode_config(ConfigZnode(values)))
+
+    def state(self, topic: str, partition: int, leader: int, isr: tuple[int, ...], epoch: int = 0) -> None:
+        """A partition's state, as an earlier controller left it."""
+        for parent in (paths.partitions(topic), paths.partition(topic, partition)):
+            if self.server.row(parent) is None:
+                self.write(Create(parent, None))
+        state = PartitionState(leader, epoch, isr, 0)
+        self.put(paths.partition_state(topic, partition), encode_partition_state(state))
+
+    def read_state(self, topic: str, partition: int) -> PartitionState | None:
+        path = paths.partition_state(topic, partition)
+        row = self.server.row(path)
+        return None if row is None else decode_partition_state(path, row.data)
+
+    def states(self) -> dict[str, tuple[int, int, tuple[int, ...], int]]:
+        """As `Host.context_states`, from ZooKeeper."""
+        found = {}
+        for row in self.server.rows():
+            partition = paths.partition_of(row.path)
+            if partition is not None:
+                state = decode_partition_state(row.path, row.data)
+                found[f"{partition[0]}-{partition[1]}"] = (
+                    state.leader,
+                    state.leader_epoch,
+                    state.isr,
+                    row.stat.version,
+                )
+        return found
+
+    def leader(self) -> Host:
+        """The one active controller."""
+        active = [host for host in self.hosts if not host.dead and host.controller.active]
+        assert len(active) == 1, [host.broker_id for host in active]
+        return active[0]
+
+    def check(self) -> None:
+        """What holds whenever a cluster is quiet: context and ZooKeeper agree (invariant 7), and so do the watches
+        that are armed with those that the role needs (invariant 6)."""
+        leader = self.leader()
+        assert leader.context_states() == self.states()
+        for host in self.hosts:
+            if not host.dead:
+                assert self.server.watched(host.client.session()) >= host.client.watched()
+                assert host.client.watched() == self._needed(host)
+        for written in leader.trace.of(PartitionStateWritten):
+            check_written(written)
+
+    def _needed(self, host: Host) -> frozenset[tuple[str, str]]:
+        if not host.controller.active:
+            return frozenset({("node", paths.CONTROLLER)})
+        parents = (paths.BROKER_IDS, paths.BROKER_TOPICS, paths.ISR_CHANGE_NOTIFICATION, paths.CONFIG_CHANGES)
+        nodes = [paths.CONTROLLER]
+        nodes += [paths.broker(int(name)) for name in self.server.children(paths.BROKER_IDS) or ()]
+        nodes += [paths.topic(name) for name in self.server.children(paths.BROKER_TOPICS) or ()]
+        return frozenset([("children", parent) for parent in parents] + [("node", path) for path in nodes])
+
+
+def check_written(written: PartitionStateWritten) -> None:
+    """Invariant 2, on one write."""
+    assert written.isr, written
+    assert written.leader == -1 or written.leader in written.isr, written
+    assert set(written.isr) <= set(written.assignment), written
+    if written.why in ("initial", "offline", "controlled shutdown"):
+        eligible = [broker for broker in written.assignment if broker in written.live]
+        if written.why != "initial" and not written.unclean:
+            eligible = [broker for broker in eligible if broker in written.previous_isr]
+        assert written.leader == eligible[0], written
+    if written.why not in ("initial", "alter isr") and not written.unclean:
+        assert list(written.isr) == [broker for broker in written.previous_isr if broker in written.isr], written
+
+
+def registration(broker: int, rack: str | None = None, port: int | None = None) -> bytes:
+    endpoint = BrokerEndpoint("PLAINTEXT", "PLAINTEXT", f"host-{broker}", port or 9000 + broker)
+    return encode_broker_registration(BrokerRegistration(broker, (endpoint,), rack))
