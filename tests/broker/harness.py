@@ -1,0 +1,166 @@
+"""A broker's core without a host: frames in, decoded answers out, events and trace kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.broker.broker import Broker, Identity
+from controller.broker.settings import BrokerSettings, parse_settings
+from controller.clock import VirtualClock
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.control_values import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from controller.protocol.headers import RequestHeader
+from controller.protocol.messages import RequestValue
+from controller.protocol.versions import SUPPORTED
+from controller.trace import Noted
+from controller.trace_records import Recorder
+
+BROKER = 1
+BROKER_EPOCH = 55
+TOPIC_ID = bytes(range(16))
+
+
+def settings(**given: str) -> BrokerSettings:
+    names = {"broker.id": str(BROKER), "zookeeper.connect": "127.0.0.1:2181", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+    return parse_settings(names | {name.replace("_", "."): value for name, value in given.items()})
+
+
+class KeptTrace:
+    enabled = True
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+
+    def emit(self, event: Any) -> None:
+        self.recorder.take(0.0, BROKER, event)
+
+    def events(self, kind: type[Any]) -> list[Any]:
+        return [record.event for record in self.recorder.records if isinstance(record.event, kind)]
+
+    def notes(self, level: str) -> list[str]:
+        return [event.message for event in self.events(Noted) if event.level == level]
+
+
+class Events:
+    def __init__(self) -> None:
+        self.put_so_far: list[Any] = []
+
+    def put(self, event: Any) -> None:
+        self.put_so_far.append(event)
+
+
+class BrokerUnderTest:
+    """`answers` holds what was responded: a frame, or None for "close the connection"."""
+
+    def __init__(self, controller: bool = False) -> None:
+        self.clock = VirtualClock(now_ms=1_000.0)
+        self.events = Events()
+        self.trace = KeptTrace()
+        self.identity = Identity(BROKER_EPOCH, "a-cluster")
+        self.is_controller = controller
+        self.broker = Broker(settings(), self.identity, self.events, lambda: self.is_controller, self.clock, self.trace)
+        self.answers: list[bytes | None] = []
+
+    def send(self, frame: bytes) -> bytes | None:
+        """For requests that are answered at once."""
+        before = len(self.answers)
+        self.broker.receive(frame, self.answers.append)
+        assert len(self.answers) == before + 1, "answered exactly once, and at once"
+        return self.answers[-1]
+
+    def begin(self, key: ApiKey, value: RequestValue, version: int | None = None) -> Deferred:
+        """For requests that are answered later."""
+        deferred = Deferred(key, SUPPORTED[key].last if version is None else version)
+        self.broker.receive(encode_request(header(key, deferred.version), value), deferred.take)
+        return deferred
+
+    def ask(self, key: ApiKey, value: RequestValue, version: int | None = None) -> Any:
+        deferred = self.begin(key, value, version)
+        return deferred.value()
+
+
+class Deferred:
+    def __init__(self, key: ApiKey, version: int) -> None:
+        self.key = key
+        self.version = version
+        self.frames: list[bytes | None] = []
+
+    def take(self, frame: bytes | None) -> None:
+        self.frames.append(frame)
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.frames)
+
+    def value(self) -> Any:
+        assert len(self.frames) == 1, f"{len(self.frames)} answers"
+        frame = self.frames[0]
+        assert frame is not None
+        correlation_id, value = decode_response(self.key, self.version, frame)
+        assert correlation_id == CORRELATION
+        return value
+
+
+CORRELATION = 42
+
+
+def header(key: ApiKey, version: int) -> RequestHeader:
+    return RequestHeader(key, version, CORRELATION, "test")
+
+
+def live(*brokers: int, listener: str = "PLAINTEXT") -> tuple[UpdateMetadataBroker, ...]:
+    return tuple(
+        UpdateMetadataBroker(broker, (UpdateMetadataEndpoint(9090 + broker, "127.0.0.1", listener),))
+        for broker in brokers
+    )
+
+
+def metadata(
+    *partitions: tuple[str, int, int],
+    brokers: tuple[UpdateMetadataBroker, ...] = live(1, 2, 3),
+    controller_epoch: int = 1,
+    broker_epoch: int = BROKER_EPOCH,
+    controller_id: int = 1,
+    isr: tuple[int, ...] = (1, 2),
+    replicas: tuple[int, ...] = (1, 2, 3),
+) -> UpdateMetadataRequest:
+    """`partitions`: (topic, partition, leader)."""
+    topics = tuple(
+        UpdateMetadataTopicState(
+            name,
+            tuple(
+                UpdateMetadataPartitionState(index, controller_epoch, leader, 4, isr, 7, replicas)
+                for topic, index, leader in partitions
+                if topic == name
+            ),
+            TOPIC_ID,
+        )
+        for name in dict.fromkeys(topic for topic, _, _ in partitions)
+    )
+    return UpdateMetadataRequest(controller_id, controller_epoch, topics, brokers, broker_epoch)
+
+
+def leader_and_isr(
+    leader: int,
+    leader_epoch: int,
+    *,
+    controller_epoch: int = 1,
+    broker_epoch: int = BROKER_EPOCH,
+    replicas: tuple[int, ...] = (1, 2, 3),
+    topic_id: bytes = TOPIC_ID,
+) -> LeaderAndIsrRequest:
+    """For partition 0 of topic "t"."""
+    state = LeaderAndIsrPartitionState(0, controller_epoch, leader, leader_epoch, replicas, 7, replicas)
+    return LeaderAndIsrRequest(
+        1, controller_epoch, (LeaderAndIsrTopicState("t", (state,), topic_id),), (), broker_epoch
+    )

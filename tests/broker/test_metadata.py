@@ -1,0 +1,145 @@
+"""What clients are told of the cluster, version by version, from what UpdateMetadata requests said."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.broker.metadata_answers import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import (
+    NO_AUTHORIZED_OPERATIONS,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from controller.protocol.control_values import LEADER_DURING_DELETE
+from controller.protocol.errors import ErrorCode
+from tests.broker.harness import TOPIC_ID, BrokerUnderTest, live, metadata
+
+ALL = MetadataRequest(None)
+
+
+def asking(*names: str) -> MetadataRequest:
+    return MetadataRequest(tuple(MetadataRequestTopic(name) for name in names))
+
+
+def told(under_test: BrokerUnderTest, request: MetadataRequest = ALL, version: int = 11) -> MetadataResponse:
+    response = under_test.ask(ApiKey.METADATA, request, version)
+    assert isinstance(response, MetadataResponse)
+    return response
+
+
+@pytest.fixture
+def under_test() -> BrokerUnderTest:
+    broker = BrokerUnderTest()
+    broker.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1), ("t", 1, 2), ("u", 0, 3)))
+    return broker
+
+
+def test_a_broker_that_was_told_nothing_names_nobody() -> None:
+    assert told(BrokerUnderTest()) == MetadataResponse((), (), "a-cluster", -1)
+
+
+@pytest.mark.parametrize("version", range(12))
+def test_every_version_names_brokers_topics_and_leaders(under_test: BrokerUnderTest, version: int) -> None:
+    # Version 0 has no "all" but the empty list, which is what None is on the wire there.
+    response = told(under_test, ALL, version)
+    assert [(broker.node_id, broker.port) for broker in response.brokers] == [(1, 9091), (2, 9092), (3, 9093)]
+    assert {topic.name: [partition.leader_id for partition in topic.partitions] for topic in response.topics} == {
+        "t": [1, 2],
+        "u": [3],
+    }
+    assert all(topic.error_code == ErrorCode.NONE for topic in response.topics)
+    assert response.controller_id == (1 if version >= 1 else -1)
+    assert response.cluster_id == ("a-cluster" if version >= 2 else None)
+    assert {topic.topic_id for topic in response.topics} == {TOPIC_ID if version >= 10 else bytes(16)}
+
+
+def test_asking_for_no_topic_gets_none(under_test: BrokerUnderTest) -> None:
+    assert told(under_test, MetadataRequest(())).topics == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("no good", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("..", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("x" * 250, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("x" * 249, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_unknown_topics_get_their_error_and_the_others_their_answer(
+    under_test: BrokerUnderTest, name: str, error: ErrorCode
+) -> None:
+    missing, found = told(under_test, asking(name, "u")).topics
+    assert (missing.name, missing.error_code, missing.partitions) == (name, error, ())
+    assert (found.name, found.error_code) == ("u", ErrorCode.NONE)
+
+
+def test_asking_by_id_is_not_supported_yet(under_test: BrokerUnderTest) -> None:
+    (topic,) = told(under_test, MetadataRequest((MetadataRequestTopic(None, TOPIC_ID),))).topics
+    assert topic.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(0, ErrorCode.LEADER_NOT_AVAILABLE), (11, ErrorCode.LEADER_NOT_AVAILABLE)]
+)
+@pytest.mark.parametrize("leader", [-1, 3])
+def test_a_leader_that_is_none_or_gone_is_not_available(version: int, error: ErrorCode, leader: int) -> None:
+    under_test = BrokerUnderTest()
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, leader), brokers=live(1, 2)))
+    ((partition,),) = (topic.partitions for topic in told(under_test, ALL, version).topics)
+    assert (partition.error_code, partition.leader_id) == (error, -1)
+
+
+def test_version_0_leaves_out_what_it_has_no_address_for() -> None:
+    under_test = BrokerUnderTest()
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1), brokers=live(1, 2)))
+    ((old,),) = (topic.partitions for topic in told(under_test, ALL, 0).topics)
+    assert (old.error_code, old.replica_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, (1, 2))
+    ((new,),) = (topic.partitions for topic in told(under_test, ALL, 1).topics)
+    assert (new.error_code, new.replica_nodes) == (ErrorCode.NONE, (1, 2, 3))
+
+
+@pytest.mark.parametrize(("version", "error"), [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)])
+def test_a_leader_without_the_clients_listener_is_told_apart(version: int, error: ErrorCode) -> None:
+    under_test = BrokerUnderTest()
+    brokers = live(1) + live(2, listener="OTHER")
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 2), brokers=brokers))
+    response = told(under_test, ALL, version)
+    assert [broker.node_id for broker in response.brokers] == [1]
+    ((partition,),) = (topic.partitions for topic in response.topics)
+    assert (partition.error_code, partition.leader_id) == (error, -1)
+
+
+def test_operations_are_told_to_those_who_ask(under_test: BrokerUnderTest) -> None:
+    plain = told(under_test, asking("t"), 10)
+    assert plain.cluster_authorized_operations == NO_AUTHORIZED_OPERATIONS
+    assert plain.topics[0].topic_authorized_operations == NO_AUTHORIZED_OPERATIONS
+    asked = told(under_test, MetadataRequest(asking("t").topics, True, True, True), 10)
+    assert asked.cluster_authorized_operations == CLUSTER_OPERATIONS
+    assert asked.topics[0].topic_authorized_operations == TOPIC_OPERATIONS
+
+
+def test_an_update_replaces_brokers_and_keeps_other_partitions(under_test: BrokerUnderTest) -> None:
+    before = under_test.broker.metadata.snapshot
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 1, 1), brokers=live(1, 2), controller_id=2))
+    after = told(under_test)
+    assert [broker.node_id for broker in after.brokers] == [1, 2]
+    assert after.controller_id == 2
+    assert {(t.name, p.partition_index): p.leader_id for t in after.topics for p in t.partitions} == {
+        ("t", 0): 1,
+        ("t", 1): 1,
+        ("u", 0): -1,
+    }
+    assert before.topics["t"][1].leader == 2, "a snapshot that somebody holds does not change"
+
+
+def test_a_deleted_partition_goes_and_with_the_last_one_its_topic(under_test: BrokerUnderTest) -> None:
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, LEADER_DURING_DELETE)))
+    assert {topic.name: len(topic.partitions) for topic in told(under_test).topics} == {"t": 1, "u": 1}
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 1, LEADER_DURING_DELETE)))
+    assert [topic.name for topic in told(under_test).topics] == ["u"]
+    (gone,) = told(under_test, asking("t")).topics
+    assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
