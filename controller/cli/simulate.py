@@ -1,0 +1,151 @@
+"""`camerlengo simulate SCENARIO`: a scenario in virtual time, from a seed, with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.cli.main import UsageError
+from controller.cli.scenario_options import (
+    COULD_NOT_RUN,
+    HELD,
+    UNKNOWN,
+    VIOLATED,
+    add_scenario_options,
+    chosen_scenario,
+    exit_status,
+)
+from controller.scenarios.language import Scenario
+from controller.scenarios.report import render_table, report_object, report_text
+from controller.scenarios.report_files import write_report
+from controller.simulator.run import SimulationResult, simulate
+
+HELP = "run a scenario in virtual time, everything in memory, repeatable from its seed"
+
+PROGRESS_EVERY = 50
+SHOWN_FAILURES = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_scenario_options(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=int, metavar="N", help="the seed of the one run (0 unless given)")
+    which.add_argument("--seeds", metavar="A..B", help="runs every seed from A to B, both included")
+    parser.add_argument("--json", action="store_true", help="prints the report (a list of them with --seeds) as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    scenario = chosen_scenario(arguments)
+    if arguments.seeds is not None:
+        return _run_many(arguments, scenario, parse_seeds(arguments.seeds))
+    return _run_one(arguments, scenario, 0 if arguments.seed is None else arguments.seed)
+
+
+def parse_seeds(text: str) -> range:
+    """A..B as the seeds from A to B, B included."""
+    first, dots, last = text.partition("..")
+    try:
+        seeds = range(int(first), int(last) + 1)
+    except ValueError:
+        dots = ""
+    if not dots or not seeds:
+        raise UsageError(f"--seeds {text}: expected A..B with A no greater than B")
+    return seeds
+
+
+def _run_one(arguments: argparse.Namespace, scenario: Scenario, seed: int) -> int:
+    result = simulate(scenario, seed, _silent if arguments.json else _show)
+    if arguments.report is not None:
+        write_report(result.report, arguments.report)
+    if arguments.json:
+        print(json.dumps(report_object(result.report), indent=2, sort_keys=True))
+    else:
+        print(f"\n{report_text(result.report)}\nseed {seed}, trace {result.trace_hash[:16]}", flush=True)
+    return _status(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """What is kept of one of many runs."""
+
+    seed: int
+    verdict: str
+    status: int
+    trouble: str
+    recoveries_ms: tuple[tuple[str, float], ...]
+
+
+def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -> int:
+    summaries: list[_Summary] = []
+    objects = []
+    for number, seed in enumerate(seeds, 1):
+        result = simulate(scenario, seed)
+        summaries.append(_summary(seed, result))
+        if arguments.report is not None:
+            write_report(result.report, arguments.report / f"seed-{seed}")
+        if arguments.json:
+            objects.append(report_object(result.report))
+        elif number % PROGRESS_EVERY == 0 or number == len(seeds):
+            failing = sum(summary.status != HELD for summary in summaries)
+            print(f"{number} of {len(seeds)} seeds, {failing} did not pass", file=sys.stderr, flush=True)
+    if arguments.json:
+        print(json.dumps(objects, indent=2, sort_keys=True))
+    else:
+        print(summary_text(summaries, _command(arguments)))
+    return max((summary.status for summary in summaries), key=(HELD, UNKNOWN, COULD_NOT_RUN, VIOLATED).index)
+
+
+def _summary(seed: int, result: SimulationResult) -> _Summary:
+    judgement = result.report.judgement
+    trouble = next((f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True), "")
+    recoveries = tuple(
+        (failover.kind, failover.recovery_ms) for failover in judgement.failovers if failover.recovery_ms is not None
+    )
+    return _Summary(seed, judgement.verdict, _status(result), trouble, recoveries)
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """The command that replays one seed, but for the seed."""
+    settings = "".join(f" --set {word}" for word in arguments.set)
+    return f"camerlengo simulate {arguments.scenario}{settings} --seed"
+
+
+def summary_text(summaries: Sequence[_Summary], command: str) -> str:
+    """The seeds that did not pass first, each with how to run it again; then the table."""
+    failing = [summary for summary in summaries if summary.status != HELD]
+    parts = []
+    for summary in failing[:SHOWN_FAILURES]:
+        parts += [f"{command} {summary.seed}", f"    {summary.verdict}: {summary.trouble.strip()}"]
+    if len(failing) > SHOWN_FAILURES:
+        others = ", ".join(str(summary.seed) for summary in failing[SHOWN_FAILURES:])
+        parts.append(f"and seeds {others}")
+    if failing:
+        parts.append("")
+    rows: list[tuple[str, ...]] = [("failover", "count", "median", "99th of 100", "worst")]
+    for kind in ("broker", "controller"):
+        times = sorted(ms for summary in summaries for each, ms in summary.recoveries_ms if each == kind)
+        if times:
+            ninety_ninth = times[min(len(times) - 1, len(times) * 99 // 100)]
+            rows.append(
+                (kind, str(len(times)), f"{statistics.median(times):.1f}", f"{ninety_ninth:.1f}", f"{times[-1]:.1f}")
+            )
+    if len(rows) > 1:
+        parts += ["session end to client's complete metadata (virtual ms)", render_table(rows), ""]
+    parts.append(f"{len(summaries) - len(failing)} of {len(summaries)} seeds passed")
+    return "\n".join(parts)
+
+
+def _show(at_ms: float, line: str) -> None:
+    print(f"{at_ms / 1000:8.3f} s  {line}", flush=True)
+
+
+def _silent(at_ms: float, line: str) -> None:
+    """With --json, standard output is the report's alone."""
+
+
+def _status(result: SimulationResult) -> int:
+    return exit_status(result.report.verdict, could_not_run=result.could_not_run)

@@ -1,0 +1,170 @@
+"""One life of a simulated broker: the same `Node` as in a real broker process, with everything around it in memory.
+
+A kill takes all of it but what ZooKeeper holds. Its session lives on there until the server has missed it for its
+timeout, and its sockets are closed by its machine.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controller.broker.node import Node
+from controller.broker.settings import BrokerSettings, parse_settings
+from controller.clock import VirtualClock
+from controller.core.events import Event
+from controller.pending import Pending
+from controller.simulator.channels import SimulatedChannels, SimulatedPeers
+from controller.simulator.event_driver import EventDriver
+from controller.simulator.network import Address, Network
+from controller.simulator.process import Process, ProcessClock, ProcessState
+from controller.simulator.randomness import Streams
+from controller.simulator.requests import BrokerConnection
+from controller.simulator.server import Server
+from controller.trace import Noted, TraceEvent
+from controller.trace_records import Recorder
+from controller.zookeeper.drive import drive
+from controller.zookeeper.memory import InMemoryZooKeeper
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What all processes of a run share."""
+
+    clock: VirtualClock
+    streams: Streams
+    network: Network
+    zookeeper: InMemoryZooKeeper
+    recorder: Recorder
+    addresses: Mapping[int, Address]
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """How fast a node is: milliseconds, drawn anew at each call."""
+
+    boot_ms: Callable[[], float]
+    step_ms: Callable[[], float]
+    to_zookeeper_ms: Callable[[], float]
+
+
+class NodeTrace:
+    """A dead process tells nothing more."""
+
+    enabled = True
+
+    def __init__(self, world: World, process: Process, node: int) -> None:
+        self._world = world
+        self._process = process
+        self._node = node
+
+    def emit(self, event: TraceEvent) -> None:
+        if self._process.alive:
+            self._world.recorder.take(self._world.clock.now_ms(), self._node, event)
+
+
+class BrokerProcess:
+    """Runs from its making on; the node within begins when it has booted. `failure` tells why it ended of itself."""
+
+    def __init__(self, world: World, node: int, life: int, settings: Mapping[str, str], paces: Paces) -> None:
+        self.node_id = node
+        self.failure: str | None = None
+        self.exited: Pending[None] = Pending()
+        self._world = world
+        self._name = f"broker-{node}/{life}"
+        self._settings: BrokerSettings = parse_settings(settings)
+        self._rng = world.streams.stream(f"{self._name}/core")
+        self._coin = world.streams.stream(f"{self._name}/resume")
+        self._stopping = False
+        self._node: Node | None = None
+        self.process = Process(self._name)
+        self.clock = ProcessClock(world.clock, self.process)
+        self.trace = NodeTrace(world, self.process, node)
+        self.connection = world.zookeeper.connect(
+            self._settings.zookeeper_session_timeout_ms, latency=paces.to_zookeeper_ms
+        )
+        self._paces = paces
+        self.driver = EventDriver(self.clock, paces.step_ms, self._defect)
+        self.clock.call_later(paces.boot_ms(), self._boot)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.alive
+
+    def _boot(self) -> None:
+        node = Node(
+            self._settings,
+            self.connection,
+            lambda: self._channels(node),
+            SimulatedPeers(self._connect),
+            self.clock,
+            self.trace,
+            self._rng,
+            wake=self.driver.wake,
+        )
+        self._node = node
+        server = Server(node, self.clock, self._paces.step_ms)
+        self._world.network.listen(self.process, self._world.addresses[self.node_id], server.accept)
+        node.start()
+        node.registered.on_done(lambda: self._registered(node))
+        self.driver.start(node)
+
+    def _channels(self, node: Node) -> SimulatedChannels:
+        return SimulatedChannels(
+            self._connect,
+            self.clock,
+            node.events,
+            self._settings.controller_socket_timeout_ms,
+            lambda: node.controller.void_reason() is None,
+        )
+
+    def _connect(self, address: Address) -> BrokerConnection:
+        client_id = str(self.node_id)
+        return BrokerConnection(self._world.network, self.node_id, self.process, self.clock, address, client_id)
+
+    def _registered(self, node: Node) -> None:
+        try:
+            node.registered.result()
+        except Exception as error:  # noqa: BLE001 - a broker that can't register ends, and says why
+            self.failure = f"broker {self.node_id} ended of itself: {error}"
+            self.clock.call_later(0.0, self.kill)
+
+    def _defect(self, event: Event, error: BaseException) -> None:
+        where = "".join(traceback.format_exception(error))
+        self.trace.emit(Noted("error", f"the event {event} was not handled to its end\n{where}"))
+
+    # What can befall it.
+
+    def kill(self) -> None:
+        self.process.die()
+        self.connection.kill()
+        self.driver.stop()
+        if not self.exited.done:
+            self.exited.resolve(None)
+
+    def stop(self) -> None:
+        """SIGTERM: the controlled shutdown begins, once it runs."""
+        self.process.deliver(self._shut_down)
+
+    def _shut_down(self) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._node is None:
+            self.kill()
+        else:
+            drive(self._node.shut_down()).on_done(self.kill)
+
+    def pause(self) -> None:
+        if self.process.state is ProcessState.RUNNING:
+            self.process.pause()
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """Which of its threads comes first, the one that hears ZooKeeper or the others, is chance."""
+        first, second = self.connection.resume, self.process.resume
+        if self._coin.random() < 0.5:
+            first, second = second, first
+        first()
+        second()

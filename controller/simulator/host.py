@@ -1,0 +1,231 @@
+"""The simulated host of scenarios: brokers, their network, ZooKeeper and a client in one thread and virtual time.
+
+Everything that chance decides comes from the seed, by purpose: how fast each node, link and session is in this run
+and how long each single message and step takes. An ensemble of several ZooKeeper servers is simulated as one: what
+distinguishes them (a quorum, a server that lags) is not modelled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from controller.broker.settings import BadSettings
+from controller.clock import VirtualClock
+from controller.scenarios.host import (
+    ZOOKEEPER,
+    ClusterSpec,
+    HostFailure,
+    Link,
+    Observation,
+    PartitionView,
+    Snapshot,
+    TopicSpec,
+    Workload,
+)
+from controller.simulator.broker_process import BrokerProcess, Paces, World
+from controller.simulator.client import SimulatedClient
+from controller.simulator.network import Address, Network
+from controller.simulator.observer import Observer, controller_epoch, partitions
+from controller.simulator.process import Process, ProcessClock
+from controller.simulator.randomness import Streams
+from controller.simulator.requests import BrokerConnection
+from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
+from controller.trace_records import OBSERVER, Recorder, TraceRecord
+from controller.zookeeper.memory import InMemoryZooKeeper
+
+PORT = 9092
+STOP_GRACE_MS = 30_000.0
+OBSERVER_SESSION_MS = 30_000
+PACE_RANGE = (-2.0, 4.0)
+"""Each part of a run is between a quarter of its usual pace's delay and sixteen times that (powers of two): some seeds
+have a slow controller, others a slow network."""
+
+_STEP_MS = (0.005, 0.06)
+_NETWORK_MS = (0.05, 0.25)
+_ZOOKEEPER_MS = (0.1, 0.35)
+_BOOT_MS = (100.0, 250.0)
+
+
+class SimulatedHost:
+    name = "simulated"
+
+    def __init__(self, seed: int) -> None:
+        self.seed: int | None = seed
+        self.clock = VirtualClock()
+        self.recorder = Recorder()
+        self._streams = Streams(seed)
+        self._processes: dict[int, BrokerProcess] = {}
+        self._lives: dict[int, int] = {}
+        self._cut_off: set[int] = set()  # from ZooKeeper; asked whether it holds a node, never walked
+        self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
+        self._client: SimulatedClient | None = None
+        self._observer: Observer | None = None
+        self._outside = Process("outside")
+
+    def take(self, event: TraceEvent) -> None:
+        self.recorder.take(self.clock.now_ms(), OBSERVER, event)
+
+    async def boot(self, cluster: ClusterSpec, workload: Workload) -> None:
+        tick_ms = max(50, min(500, cluster.session_timeout_ms // 4))
+        zookeeper = InMemoryZooKeeper(
+            self.clock, tick_ms=tick_ms, max_session_timeout_ms=max(OBSERVER_SESSION_MS, 20 * tick_ms)
+        )
+        addresses = {node: (f"broker-{node}", PORT) for node in cluster.nodes}
+        nodes = {address: node for node, address in addresses.items()}
+        delays = self._delays("network", _NETWORK_MS)
+        network = Network(self.clock, lambda source, target: delays(), lambda address: nodes.get(address, OBSERVER))
+        self._cluster = cluster
+        self._world = World(self.clock, self._streams, network, zookeeper, self.recorder, addresses)
+        self._paces = {
+            node: Paces(
+                self._delays(f"boot/{node}", _BOOT_MS),
+                self._delays(f"step/{node}", _STEP_MS),
+                self._delays(f"zookeeper/{node}", _ZOOKEEPER_MS),
+            )
+            for node in cluster.nodes
+        }
+        outside_clock = ProcessClock(self.clock, self._outside)
+        self._client = SimulatedClient(
+            lambda address: self._connect(network, outside_clock, address),
+            outside_clock,
+            self._streams.stream("client"),
+            addresses,
+            workload.metadata_interval_ms,
+            self._see_metadata,
+        )
+        connection = zookeeper.connect(OBSERVER_SESSION_MS, latency=self._delays("observer", _ZOOKEEPER_MS))
+        self._observer = Observer(connection, outside_clock, self.seed or 0, self._see_ephemeral)
+        await self._observer.start()
+
+    def _delays(self, purpose: str, usual_ms: tuple[float, float]) -> Callable[[], float]:
+        scale = 2.0 ** self._streams.stream(f"pace/{purpose}").uniform(*PACE_RANGE)
+        return self._streams.delays(purpose, usual_ms[0] * scale, usual_ms[1] * scale)
+
+    def _connect(self, network: Network, clock: ProcessClock, address: Address) -> BrokerConnection:
+        return BrokerConnection(network, OBSERVER, self._outside, clock, address, "camerlengo-simulate")
+
+    def _see_ephemeral(self, event: EphemeralSeen) -> None:
+        self.take(event)
+
+    def _see_metadata(self, seen: MetadataSeen) -> None:
+        self._metadata = (seen, self.clock.now_ms())
+        self.take(seen)
+
+    # -- brokers
+
+    async def start(self, node: int) -> None:
+        if node in self.running():
+            raise HostFailure(f"broker {node} is running already")
+        life = self._lives[node] = self._lives.get(node, 0) + 1
+        try:
+            process = BrokerProcess(self._world, node, life, self._settings(node), self._paces[node])
+        except BadSettings as error:
+            raise HostFailure(f"broker {node} did not start: {error}") from error
+        if node in self._cut_off:
+            process.connection.cut()
+        self._processes[node] = process
+
+    def _settings(self, node: int) -> dict[str, str]:
+        host, port = self._world.addresses[node]
+        settings = {
+            "broker.id": str(node),
+            "listeners": f"PLAINTEXT://{host}:{port}",
+            "zookeeper.connect": "zookeeper:2181",
+            "zookeeper.session.timeout.ms": str(self._cluster.session_timeout_ms),
+        }
+        if self._cluster.racks:
+            settings["broker.rack"] = self._cluster.racks[(node - 1) % len(self._cluster.racks)]
+        return settings | dict(self._cluster.settings)
+
+    async def kill(self, node: int) -> None:
+        self._process(node).kill()
+
+    async def stop(self, node: int) -> None:
+        process = self._process(node)
+        process.stop()
+        limit_ms = self.clock.now_ms() + STOP_GRACE_MS
+        while process.alive:
+            if self.clock.now_ms() >= limit_ms:
+                raise HostFailure(f"broker {node} did not stop within {STOP_GRACE_MS / 1000:g} s")
+            await self.clock.sleep(1.0)
+        del self._processes[node]
+
+    async def pause(self, node: int) -> None:
+        self._process(node).pause()
+
+    async def resume(self, node: int) -> None:
+        self._process(node).resume()
+
+    def _process(self, node: int) -> BrokerProcess:
+        process = self._processes.get(node)
+        if process is None or not process.alive:
+            raise HostFailure(f"broker {node} is not running")
+        return process
+
+    def running(self) -> tuple[int, ...]:
+        """Raises HostFailure for a broker that ended of itself: nothing that follows would mean anything."""
+        for _, process in sorted(self._processes.items()):
+            if process.failure is not None:
+                raise HostFailure(process.failure)
+        return tuple(node for node, process in sorted(self._processes.items()) if process.alive)
+
+    # -- links and sessions
+
+    async def cut(self, link: Link) -> None:
+        if link.target != ZOOKEEPER:
+            self._world.network.cut(link.source, link.target)
+            return
+        self._cut_off.add(link.source)
+        if link.source in self._processes:
+            self._processes[link.source].connection.cut()
+
+    async def heal(self, link: Link) -> None:
+        if link.target != ZOOKEEPER:
+            self._world.network.heal(link.source, link.target)
+            return
+        self._cut_off.discard(link.source)
+        if link.source in self._processes:
+            self._processes[link.source].connection.heal()
+
+    async def expire(self, node: int) -> None:
+        session = self._process(node).connection.session()
+        if session not in self._world.zookeeper.sessions():
+            raise HostFailure(f"broker {node} has no session to end")
+        self._world.zookeeper.expire(session)
+
+    # -- what is seen of it
+
+    async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        assert self._client is not None
+        await self._client.create_topics(topics)
+        self._client.expect(topics)
+
+    def observe(self) -> Observation:
+        assert self._observer is not None
+        registered, controller = self._observer.now()
+        return Observation(registered, controller, *self._metadata)
+
+    async def leaders(self) -> Mapping[tuple[str, int], PartitionView]:
+        return partitions(self._world.zookeeper)
+
+    async def snapshot(self) -> Snapshot:
+        assert self._client is not None
+        seen = self.observe()
+        metadata = {}
+        for node in sorted(seen.registered):
+            views = await self._client.metadata_of(node)
+            if views is not None:  # a registered broker without metadata is what the checker is told
+                metadata[node] = views
+        server = self._world.zookeeper
+        registered = tuple(sorted(seen.registered))
+        return Snapshot(partitions(server), registered, seen.controller, controller_epoch(server), metadata)
+
+    async def shut_down(self) -> None:
+        for _, process in sorted(self._processes.items()):
+            process.kill()
+        if self._client is not None:
+            self._client.close()
+        self._outside.die()
+
+    def records(self) -> Sequence[TraceRecord]:
+        return self.recorder.records

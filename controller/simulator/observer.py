@@ -1,0 +1,120 @@
+"""Somebody outside the cluster who watches its ZooKeeper: which brokers are registered, who is controller, since when.
+
+A client like any other, with a session that outlives every fault: it looks again whenever a watch says so, and what it
+sees it sees a moment later than it happened, as the real host's observer does. `partitions` is the other way to look:
+into the in-memory server itself, which no latency and no fault keeps from telling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controller.clock import Clock
+from controller.scenarios.host import PartitionView
+from controller.trace import EphemeralSeen
+from controller.zookeeper import paths
+from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import (
+    decode_controller,
+    decode_controller_epoch,
+    decode_partition_state,
+    decode_topic_assignment,
+)
+from controller.zookeeper.drive import drive
+from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory_connection import InMemoryConnection
+
+_LOOK = "look"
+
+
+class Observer:
+    """Tells `seen` of what came and went."""
+
+    def __init__(
+        self, connection: InMemoryConnection, clock: Clock, seed: int, seen: Callable[[EphemeralSeen], None]
+    ) -> None:
+        self._client = ZooKeeperClient(connection, clock, self, seed=seed)
+        self._seen = seen
+        self._registered: dict[int, int] = {}
+        self._controller: tuple[int, int] = (-1, 0)
+        self._looking = False
+        self._look_again = False
+
+    async def start(self) -> None:
+        """Returns when the first look has been taken."""
+        await self._client.start()
+        # Children of a node that is not there can't be watched, and the first broker is yet to come.
+        await BrokerWrites(self._client).ensure_persistent_paths()
+        await self._client.watch_node(paths.CONTROLLER, _LOOK)
+        await self._client.watch_children(paths.BROKER_IDS, _LOOK)
+        await self._look()
+
+    def put(self, event: Any) -> None:
+        """A watch says that there is something to look at."""
+        if self._looking:
+            self._look_again = True
+        else:
+            drive(self._look())
+
+    def now(self) -> tuple[Mapping[int, int], int]:
+        """Registered brokers with their sessions, and the controller (-1: nobody)."""
+        return dict(self._registered), self._controller[0]
+
+    async def _look(self) -> None:
+        self._looking = self._look_again = True
+        while self._look_again:
+            self._look_again = False
+            registered, controller = await self._read()
+            was, was_controller = self._registered, self._controller
+            self._registered, self._controller = registered, controller
+            for broker in sorted(was.keys() | registered.keys()):
+                self._tell(paths.broker(broker), (broker, was.get(broker, 0)), (broker, registered.get(broker, 0)))
+            self._tell(paths.CONTROLLER, was_controller, controller)
+        self._looking = False
+
+    def _tell(self, path: str, was: tuple[int, int], now: tuple[int, int]) -> None:
+        """A znode whose owner changed has gone and come, even if nobody saw it missing. (broker, session) each."""
+        if was == now:
+            return
+        if was[1]:
+            self._seen(EphemeralSeen(path, was[0], False, was[1]))
+        if now[1]:
+            self._seen(EphemeralSeen(path, now[0], True, now[1]))
+
+    async def _read(self) -> tuple[dict[int, int], tuple[int, int]]:
+        names = (await self._client.children([paths.BROKER_IDS])).children[0] or ()
+        brokers = [int(name) for name in names]
+        reading = await self._client.read([paths.CONTROLLER, *(paths.broker(broker) for broker in brokers)])
+        controller, *rows = reading.rows
+        registered = {
+            broker: row.stat.ephemeral_owner for broker, row in zip(brokers, rows, strict=True) if row is not None
+        }
+        if controller is None:
+            return registered, (-1, 0)
+        decoded = decode_controller(controller.path, controller.data)
+        return registered, (decoded.broker_id, controller.stat.ephemeral_owner)
+
+
+def controller_epoch(server: InMemoryZooKeeper) -> int:
+    """What /controller_epoch holds; 0 where there is none."""
+    row = server.row(paths.CONTROLLER_EPOCH)
+    return 0 if row is None else decode_controller_epoch(row.path, row.data)
+
+
+def partitions(server: InMemoryZooKeeper) -> dict[tuple[str, int], PartitionView]:
+    """Every partition that has a state, as the server holds it now."""
+    views = {}
+    for topic in server.children(paths.BROKER_TOPICS) or ():
+        assignment = server.row(paths.topic(topic))
+        if assignment is None:
+            continue
+        for partition, replicas in decode_topic_assignment(assignment.path, assignment.data).partitions.items():
+            row = server.row(paths.partition_state(topic, partition))
+            if row is not None:
+                state = decode_partition_state(row.path, row.data)
+                views[topic, partition] = PartitionView(
+                    state.leader, state.isr, replicas, state.leader_epoch, state.controller_epoch
+                )
+    return views
