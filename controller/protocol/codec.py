@@ -2,7 +2,7 @@
 
 A frame is what a connection carries after the four bytes of its size (`framing`): a header and a body. Decoding
 raises MalformedFrame, UnknownApi or UnsupportedVersion, whatever the bytes are, and nothing else; a frame has to be
-used up exactly. Encoding raises UnencodableValue for a value that its version can't hold.
+used up exactly (see `REST_ALLOWED`). Encoding raises UnencodableValue for a value that its version can't hold.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from controller.protocol.headers import (
 )
 from controller.protocol.messages import MESSAGES, RequestValue, ResponseValue
 
+REST_ALLOWED = frozenset({ApiKey.METADATA})
+"""Requests that real clients send with bytes after their end: librdkafka writes "all topics" in Metadata 9 and later
+as a count of four bytes where one is read, and Kafka ignores what a request leaves over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -33,7 +37,9 @@ class Request:
 def decode_request(frame: bytes) -> Request:
     """MalformedFrame, UnknownApi, UnsupportedVersion (with the header)."""
     header, pos = read_request_header(frame)
-    value = layout(MESSAGES[header.api_key].request, header.api_version).read(frame, pos)
+    value = layout(MESSAGES[header.api_key].request, header.api_version).read(
+        frame, pos, rest_allowed=header.api_key in REST_ALLOWED
+    )
     return Request(header, cast(RequestValue, value))
 
 

@@ -59,8 +59,9 @@ class Layout:
         adaptation = message.adaptation
         self._adaptation = adaptation if adaptation is not None and version <= adaptation.until else None
 
-    def read(self, data: bytes, pos: int) -> Any:
-        """The value that fills `data` from `pos` to its end exactly, or MalformedFrame."""
+    def read(self, data: bytes, pos: int, *, rest_allowed: bool = False) -> Any:
+        """The value that fills `data` from `pos` to its end exactly (`rest_allowed`: or ends before), or
+        MalformedFrame."""
         try:
             value, stop = self._compiled.read(data, pos, len(data))
         except MalformedFrame as error:
@@ -69,7 +70,7 @@ class Layout:
             raise MalformedFrame(f"{self._name}: the frame of {len(data)} bytes ends too early") from None
         except UnicodeDecodeError as error:
             raise MalformedFrame(f"{self._name}: a string is not UTF-8: {error.reason}") from None
-        if stop != len(data):
+        if stop != len(data) and not rest_allowed:
             raise MalformedFrame(f"{self._name}: {len(data) - stop} bytes after its end")
         return value if self._adaptation is None else self._adaptation.read(value)
 

@@ -18,6 +18,7 @@ from controller.protocol import (
     ControlledShutdownRequest,
     ErrorCode,
     MalformedFrame,
+    MetadataRequest,
     RequestHeader,
     UnknownApi,
     UnsupportedVersion,
@@ -133,7 +134,7 @@ REFUSED = {
     "tagged fields cut off": (METADATA_9 + b"\x00\x01\x00\x00\x01\x09\x05ab", "tagged field 9"),
     "tagged field twice": (METADATA_9 + b"\x00\x01\x00\x00\x02\x09\x00\x09\x00", "tagged field 9"),
     "more tagged fields than bytes": (METADATA_9 + b"\x00\x01\x00\x00\xff\xff\x7f", "tagged fields at byte"),
-    "bytes after the end": (head(3, 1) + b"\x00\x00\x00\x00\x00", "1 bytes after its end"),
+    "bytes after the end": (head(7, 1) + b"\x00\x00\x00\x01\x00", "1 bytes after its end"),
     "ids cut off": (head(56, 0, True) + bytes(12) + b"\x02\x02t\x02" + bytes(8) + b"\x05\x00\x00", "can't be in"),
 }
 
@@ -142,6 +143,11 @@ REFUSED = {
 def test_what_is_wrong_is_said(frame: bytes, reason: str) -> None:
     with pytest.raises(MalformedFrame, match=reason):
         decode_request(frame)
+
+
+def test_what_librdkafka_sends_for_all_topics_is_taken() -> None:
+    frame = bytes.fromhex("0003000b00000003000772646b61666b61" + "00" + "00000000" + "010000")
+    assert decode_request(frame).value == MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
 def test_a_varint_is_read_no_further_than_five_bytes() -> None:
