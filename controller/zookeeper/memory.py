@@ -39,11 +39,14 @@ from controller.zookeeper.operations import (
     OPEN_ACL,
     PERM_READ,
     Columns,
+    Create,
     Listing,
     Reading,
     Row,
+    SetData,
     WatchEvent,
     WatchKind,
+    Write,
 )
 
 _FIRST_SESSION = 0x0100_0000_0000_0000
@@ -64,7 +67,8 @@ class InMemoryZooKeeper:
 
     `tick_ms` is the server's tickTime: a session from which nothing was heard for its timeout ends at the next
     multiple of it. Session timeouts asked for are brought within `min_session_timeout_ms` (2 ticks unless given) and
-    `max_session_timeout_ms` (20 ticks unless given).
+    `max_session_timeout_ms` (20 ticks unless given). A request of more than about `max_request_bytes`
+    (jute.maxbuffer, of the same default) makes the server break the connection.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class InMemoryZooKeeper:
         tick_ms: int = 500,
         min_session_timeout_ms: int | None = None,
         max_session_timeout_ms: int | None = None,
+        max_request_bytes: int = 0xFFFFF,
     ) -> None:
         if tick_ms <= 0:
             raise ValueError(f"tick_ms {tick_ms}: expected more than 0")
@@ -85,6 +90,7 @@ class InMemoryZooKeeper:
             raise ValueError(
                 f"session timeouts from {self._min_timeout_ms} to {self._max_timeout_ms} ms: expected 0 < min <= max"
             )
+        self._max_request_bytes = max_request_bytes
         self._tree = DataTree()
         self._zxid = 0
         self._sessions: dict[int, _Session] = {}
@@ -357,7 +363,7 @@ class InMemoryZooKeeper:
 
     def _multi(self, link: Link, session: _Session, request: Request) -> None:
         losing, link.losing = link.losing, None
-        if losing is False:
+        if losing is False or _size(request.arguments) > self._max_request_bytes:
             self._drop_link(link)
             return
         self._zxid += 1  # a failed multi is a transaction too
@@ -416,3 +422,16 @@ class InMemoryZooKeeper:
                 for link in watchers:
                     if acl is OPEN_ACL or link.identity.may(acl, PERM_READ):
                         link.to_client.send(event)
+
+
+_OPERATION_BYTES = 30
+"""What an operation takes in a request besides its path and data, about."""
+
+
+def _size(operations: Sequence[Write]) -> int:
+    size = len(operations) * _OPERATION_BYTES
+    for operation in operations:
+        size += len(operation.path)
+        if isinstance(operation, SetData | Create) and operation.data is not None:
+            size += len(operation.data)
+    return size

@@ -134,11 +134,15 @@ class InMemoryConnection:
         self._abandon(SessionGone(session))
         if self._started is not None and not self._started.done:
             self._started.fail(SessionGone(session))
+        if not self._paused:
+            self._send_close()
+        return self._closed
+
+    def _send_close(self) -> None:
         if self._connected:
             self._send(Request(CLOSE, None, None))
         else:
             self._finish_close()
-        return self._closed
 
     def session(self) -> int:
         return self._session
@@ -207,8 +211,10 @@ class InMemoryConnection:
         if self._link is not None:
             link = self._link
             link.to_server.close()
+            link.to_client.close()
             self._server.link_broken(link)
-            self._drop()
+            self._inbox.clear()
+            self.receive(END)
 
     def lose_reply(self, *, applied: bool) -> None:
         """The next multi that reaches the server breaks the connection instead of being answered: after it was
@@ -240,7 +246,9 @@ class InMemoryConnection:
         else:
             for message in inbox:
                 self.receive(message)
-        if self._connected:
+        if self._closed is not None:
+            self._send_close()
+        elif self._connected:
             while self._waiting:
                 self._send(self._waiting.popleft())
         self._last_heard_ms = self._clock.now_ms()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from tests.zookeeper.contract import TICK_MS, Backend, Client, InMemoryBackend, RealBackend
+from tests.zookeeper.contract import MAX_REQUEST_BYTES, TICK_MS, Backend, Client, InMemoryBackend, RealBackend
 
 _roots = itertools.count(1)
 
@@ -16,7 +16,7 @@ _roots = itertools.count(1)
 @pytest.fixture(scope="session")
 def real_server() -> Iterator[EmbeddedZooKeeper]:
     """One real server for every test that only needs one to be there."""
-    with EmbeddedZooKeeper(tick_ms=TICK_MS, fsync=False) as server:
+    with EmbeddedZooKeeper(tick_ms=TICK_MS, fsync=False, max_request_bytes=MAX_REQUEST_BYTES) as server:
         yield server
 
 

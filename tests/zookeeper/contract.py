@@ -34,6 +34,7 @@ from tests.zookeeper.tcp_link import TcpLink
 T = TypeVar("T")
 
 TICK_MS = 500
+MAX_REQUEST_BYTES = 2 << 20
 SESSION_TIMEOUT_MS = 6_000
 SHORT_SESSION_MS = 1_000
 _DEADLINE_MS = 60_000.0
@@ -190,7 +191,7 @@ class InMemoryBackend(Backend):
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self.clock = VirtualClock()
-        self.server = InMemoryZooKeeper(self.clock, tick_ms=TICK_MS)
+        self.server = InMemoryZooKeeper(self.clock, tick_ms=TICK_MS, max_request_bytes=MAX_REQUEST_BYTES)
 
     def make(self, session_timeout_ms: int, auth: Sequence[tuple[str, str]], default_acl: tuple[ACL, ...]) -> Client:
         connection = self.server.connect(

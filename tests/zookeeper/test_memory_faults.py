@@ -1,0 +1,432 @@
+"""What the in-memory ZooKeeper does beyond what a real server can be made to do on purpose: exact times, paused and
+killed clients, a server that goes down, requests that arrive after their client gave up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+
+from controller.clock import VirtualClock
+from controller.pending import Pending
+from controller.zookeeper import InMemoryConnection, InMemoryZooKeeper
+from controller.zookeeper.errors import ConnectionLost, SessionGone, UnknownOutcome
+from controller.zookeeper.operations import Check, Create, SessionState, SetData, WatchEvent, WatchKind
+
+T = TypeVar("T")
+
+CONNECTED, SUSPENDED = SessionState.CONNECTED, SessionState.SUSPENDED
+EXPIRED, CLOSED = SessionState.EXPIRED, SessionState.CLOSED
+TIMEOUT_MS, TICK_MS, RECONNECT_MS = 3_000, 500, 100.0
+
+
+class Listener:
+    """What a client was told, and when."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.log: list[tuple[float, SessionState | WatchEvent]] = []
+
+    def session_state(self, state: SessionState) -> None:
+        self.log.append((self.clock.now_ms(), state))
+
+    def watch_fired(self, event: WatchEvent) -> None:
+        self.log.append((self.clock.now_ms(), event))
+
+    def told(self) -> list[SessionState | WatchEvent]:
+        return [entry for _, entry in self.log]
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = InMemoryZooKeeper(self.clock, tick_ms=TICK_MS)
+
+    def client(
+        self, latency: Callable[[], float] | None = None, timeout_ms: int = TIMEOUT_MS
+    ) -> tuple[InMemoryConnection, Listener]:
+        connection = self.server.connect(timeout_ms, latency=latency, reconnect_delay_ms=RECONNECT_MS)
+        listener = Listener(self.clock)
+        connection.listen(listener)
+        started = connection.start()
+        self.done(started)
+        return connection, listener
+
+    def done(self, pending: Pending[T]) -> T:
+        assert self.clock.run_until(lambda: pending.done, self.clock.now_ms() + 60_000)
+        return pending.result()
+
+    def passes(self, ms: float) -> None:
+        self.clock.advance_to(self.clock.now_ms() + ms)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_nothing_is_answered_from_inside_the_call_that_asks(world: World) -> None:
+    connection, _ = world.client()
+    pending = connection.read(["/"])
+    answered = [pending.done]
+    for _ in range(2):  # the request arrives, then its reply
+        world.clock.step()
+        answered.append(pending.done)
+    assert answered == [False, False, True]
+    assert world.clock.now_ms() == 0.0
+
+
+def test_messages_take_their_latency_and_never_overtake(world: World) -> None:
+    delays = iter([5.0, 5.0, 40.0, 1.0, 1.0, 7.0, 1.0, 1.0, *[0.0] * 50])
+    connection, _ = world.client(lambda: next(delays))
+    assert world.clock.now_ms() == 10.0
+    answers: list[tuple[float, int]] = []
+    for number in range(3):
+        pending = connection.read(["/"])
+        pending.on_done(lambda number=number: answers.append((world.clock.now_ms(), number)))  # type: ignore[misc]
+    world.passes(100)
+    # Sent at 10: the first takes 40 ms, so the others wait behind it; the replies take 7, 1 and 1.
+    assert answers == [(57.0, 0), (57.0, 1), (57.0, 2)]
+
+
+def test_a_silent_session_ends_at_the_tick_after_its_timeout(world: World) -> None:
+    world.passes(130)
+    connection, _ = world.client()
+    world.done(connection.multi([Create("/mine", b"", ephemeral=True)]))
+    connection.kill()
+    heard_ms = world.clock.now_ms()
+    ends_ms = ((heard_ms + TIMEOUT_MS) // TICK_MS + 1) * TICK_MS
+    world.clock.advance_to(ends_ms - 1)
+    assert world.server.row("/mine") is not None
+    world.clock.advance_to(ends_ms)
+    assert world.server.row("/mine") is None
+    assert world.server.sessions() == ()
+
+
+def test_a_session_is_kept_by_its_pings_for_as_long_as_they_get_through(world: World) -> None:
+    connection, listener = world.client(lambda: 3.0)
+    session = connection.session()
+    world.passes(1_000_000)
+    assert connection.session() == session
+    assert listener.told() == [CONNECTED]
+    assert world.clock.now_ms() - connection.acknowledged_sent_ms() <= TIMEOUT_MS / 3 + 6.0
+
+
+def test_silence_is_noticed_after_two_thirds_of_the_timeout_a_reset_at_once(world: World) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    world.done(connection.read(["/"]))
+    answered_ms = world.clock.now_ms()
+    connection.cut()
+    world.passes(TIMEOUT_MS)
+    assert listener.log[-1] == (answered_ms + TIMEOUT_MS * 2 / 3, SUSPENDED)
+    connection.heal()
+    world.passes(RECONNECT_MS + 10)
+    assert listener.told()[-1] is CONNECTED
+    connection.reset()
+    assert listener.log[-1] == (world.clock.now_ms(), SUSPENDED)
+
+
+def test_a_cut_shorter_than_that_only_delays(world: World) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    connection.cut()
+    write = connection.multi([Create("/late", b"")])
+    world.passes(TIMEOUT_MS / 2)
+    assert not write.done
+    assert world.server.row("/late") is None
+    connection.heal()
+    assert world.done(write) == ("/late",)
+    assert listener.told() == [CONNECTED]
+
+
+def test_a_request_may_be_applied_after_its_client_gave_it_up(world: World) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    connection.cut(to_client=False)
+    write = connection.multi([Create("/late", b"")])
+    with pytest.raises(UnknownOutcome):
+        world.done(write)
+    assert world.server.row("/late") is None
+    connection.heal()
+    assert world.clock.run_until(lambda: world.server.row("/late") is not None, world.clock.now_ms() + 10)
+    assert listener.told() == [CONNECTED, SUSPENDED]
+
+
+def test_a_request_given_up_is_not_applied_once_its_session_has_come_back_elsewhere(world: World) -> None:
+    connection, listener = world.client()
+    world.done(connection.multi([Create("/epoch", b"")]))
+    slow = {"ms": 0.0}
+    late, _ = world.client(lambda: slow["ms"])
+    slow["ms"] = 1_000.0
+    write = late.multi([SetData("/epoch", b"late", 0)])
+    slow["ms"] = 0.0
+    late.reset()
+    with pytest.raises(UnknownOutcome):
+        world.done(write)
+    world.passes(2_000)
+    assert late.session() in world.server.sessions()
+    row = world.server.row("/epoch")
+    assert row is not None
+    assert row.data == b""
+    assert listener.told() == [CONNECTED]
+
+
+def test_a_paused_client_neither_sends_nor_hears_and_its_session_ends(world: World) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    other, _ = world.client()
+    session = connection.session()
+    world.done(connection.multi([Create("/mine", b"", ephemeral=True), Create("/seen", b"")]))
+    world.done(connection.watch(["/seen", "/mine"], []))
+    listener.log.clear()
+    answered: list[float] = []
+    connection.read(["/seen"]).on_done(lambda: answered.append(world.clock.now_ms()))
+    connection.pause()
+    lost = connection.multi([Create("/made while paused", b"")])
+    world.done(other.multi([SetData("/seen", b"1", 0)]))
+    world.passes(2 * TIMEOUT_MS)
+    assert listener.log == []
+    assert answered == []
+    assert (connection.session(), world.server.row("/mine")) == (session, None)
+    resumed_ms = world.clock.now_ms()
+    connection.resume()
+    # The reply that lay in the socket is read; then SUSPENDED comes before what the watches had to say.
+    assert answered == [resumed_ms]
+    assert [at for at, _ in listener.log] == [resumed_ms] * 3
+    assert listener.told() == [
+        SUSPENDED,
+        WatchEvent(WatchKind.DATA, "/seen"),
+        WatchEvent(WatchKind.DELETED, "/mine"),
+    ]
+    world.passes(2 * RECONNECT_MS + 20)
+    assert listener.told()[3:] == [EXPIRED, CONNECTED]
+    assert connection.session() not in (0, session)
+    with pytest.raises(SessionGone):
+        lost.result()
+    assert world.server.row("/made while paused") is None
+
+
+def test_a_pause_within_the_timeout_goes_unnoticed_but_for_its_length(world: World) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    session = connection.session()
+    connection.pause()
+    write = connection.multi([Create("/after", b"")])
+    world.passes(TIMEOUT_MS * 0.9)
+    assert world.server.row("/after") is None
+    connection.resume()
+    assert world.done(write) == ("/after",)
+    world.passes(10 * TIMEOUT_MS)
+    assert connection.session() == session
+    assert listener.told() == [CONNECTED]
+
+
+@pytest.mark.parametrize("when", ["connecting", "suspended", "closing"])
+def test_a_client_paused_in_between_goes_on_where_it_was(world: World, when: str) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    if when == "connecting":
+        connection.reset()
+        world.passes(RECONNECT_MS + 1)
+        connection.pause()
+    elif when == "suspended":
+        connection.reset()
+        connection.pause()
+    else:
+        connection.pause()
+        closed = connection.close()
+    before = listener.told()
+    world.passes(500)
+    assert listener.told() == before
+    connection.resume()
+    world.passes(RECONNECT_MS + 10)
+    if when == "closing":
+        assert closed.done
+        assert listener.told() == [CONNECTED, CLOSED]
+        assert world.server.sessions() == ()
+    else:
+        assert listener.told() == [CONNECTED, SUSPENDED, CONNECTED]
+
+
+def test_a_paused_client_learns_of_a_broken_connection_when_it_goes_on(world: World) -> None:
+    connection, listener = world.client()
+    read = connection.read(["/"])
+    connection.pause()
+    connection.reset()
+    world.passes(10)
+    assert listener.told() == [CONNECTED]
+    connection.resume()
+    assert listener.told() == [CONNECTED, SUSPENDED]
+    with pytest.raises(ConnectionLost):
+        read.result()
+
+
+def test_a_killed_client_says_nothing_more_and_its_session_lives_on(world: World) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    session = connection.session()
+    world.done(connection.multi([Create("/mine", b"", ephemeral=True)]))
+    under_way = connection.multi([Create("/sent before", b"")])
+    connection.kill()
+    connection.kill()
+    world.passes(TIMEOUT_MS * 0.9)
+    assert world.server.sessions() == (session,)
+    assert world.server.row("/sent before") is not None
+    assert world.server.ephemerals(session) == ("/mine",)
+    world.passes(TIMEOUT_MS)
+    assert world.server.sessions() == ()
+    assert not under_way.done
+    assert listener.told() == [CONNECTED]
+    for harmless in (connection.heal, connection.resume, connection.reset):
+        harmless()
+    world.passes(TIMEOUT_MS)
+    assert world.server.sessions() == ()
+
+
+def test_a_server_that_was_down_has_its_data_and_its_sessions(world: World) -> None:
+    connection, listener = world.client(lambda: 1.0)
+    session = connection.session()
+    world.done(connection.multi([Create("/mine", b"kept", ephemeral=True)]))
+    write = connection.multi([Create("/never", b"")])
+    world.server.stop()
+    world.server.stop()
+    world.passes(5)
+    with pytest.raises(UnknownOutcome):
+        write.result()
+    world.passes(100 * TIMEOUT_MS)
+    assert listener.told() == [CONNECTED, SUSPENDED]
+    waiting = connection.read(["/mine"])
+    late, _ = Listener(world.clock), None
+    newcomer = world.server.connect(TIMEOUT_MS)
+    newcomer.listen(late)
+    started = newcomer.start()
+    world.passes(TIMEOUT_MS)
+    world.server.start()
+    world.server.start()
+    row = world.done(waiting).rows[0]
+    assert row is not None
+    assert (row.data, connection.session()) == (b"kept", session)
+    assert world.done(started) in world.server.sessions()
+    assert world.server.row("/never") is None
+
+
+def test_a_session_that_does_not_come_back_to_a_restarted_server_ends_a_timeout_later(world: World) -> None:
+    connection, _ = world.client()
+    world.done(connection.multi([Create("/mine", b"", ephemeral=True)]))
+    world.server.stop()
+    connection.cut()
+    world.passes(100 * TIMEOUT_MS)
+    world.server.start()
+    world.passes(TIMEOUT_MS - 1)
+    assert world.server.row("/mine") is not None
+    world.passes(TICK_MS + 1)
+    assert world.server.row("/mine") is None
+
+
+def test_a_connection_asked_for_while_the_server_goes_down_is_tried_again(world: World) -> None:
+    connection, listener = world.client(lambda: 10.0)
+    connection.reset()
+    world.passes(RECONNECT_MS + 5)
+    world.server.stop()
+    world.passes(1_000)
+    world.server.start()
+    world.passes(RECONNECT_MS + 30)
+    assert listener.told() == [CONNECTED, SUSPENDED, CONNECTED]
+
+
+def test_sessions_that_fall_due_together_end_in_the_order_of_their_times(world: World) -> None:
+    watcher, listener = world.client(timeout_ms=10_000)
+    first, _ = world.client(timeout_ms=3_000)
+    second, _ = world.client(timeout_ms=1_000)
+    world.done(first.multi([Create("/first", b"", ephemeral=True)]))
+    world.done(second.multi([Create("/second", b"", ephemeral=True)]))
+    world.done(watcher.watch(["/first", "/second"], []))
+    first.kill()
+    second.kill()
+    world.passes(5_000)
+    assert listener.log[1:] == [
+        (1_500.0, WatchEvent(WatchKind.DELETED, "/second")),
+        (3_500.0, WatchEvent(WatchKind.DELETED, "/first")),
+    ]
+
+
+def test_the_server_tells_what_it_watches_and_forgets_it_with_the_connection(world: World) -> None:
+    connection, _ = world.client()
+    session = connection.session()
+    world.done(connection.watch(["/", "/x"], ["/", "/x"]))
+    assert world.server.watched(session) == {("node", "/"), ("node", "/x"), ("children", "/")}
+    connection.reset()
+    assert world.server.watched(session) == frozenset()
+    world.done(connection.multi([Create("/x", b"")]))
+    assert world.server.watched(0) == frozenset()
+
+
+def test_a_listener_may_close_ask_and_close_again_from_any_callback(world: World) -> None:
+    for on in (SUSPENDED, EXPIRED, CONNECTED):
+        connection, _ = world.client(lambda: 1.0)
+
+        class Closing(Listener):
+            def session_state(self, state: SessionState) -> None:
+                super().session_state(state)
+                if state is on:  # noqa: B023
+                    asked.append(connection.read(["/"]))  # noqa: B023
+                    asked.append(connection.close())  # noqa: B023
+
+        asked: list[Pending[Any]] = []
+        listener = Closing(world.clock)
+        connection.listen(listener)
+        in_flight = connection.read(["/"])
+        world.server.expire(connection.session())
+        world.passes(1_000)
+        assert listener.told()[-1] is CLOSED
+        assert listener.told().count(CLOSED) == 1
+        assert in_flight.done
+        assert all(each.done for each in asked)
+        assert connection.session() == 0
+    assert world.server.sessions() == ()
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    def history(seed: int) -> list[object]:
+        world = World()
+        rng = random.Random(seed)
+        clients = [world.client(lambda: rng.uniform(0.1, 30.0)) for _ in range(3)]
+        world.done(clients[0][0].multi([Create("/shared", b"")]))
+        answers: list[object] = []
+
+        def answered(name: str, turn: int, pending: Pending[Any]) -> None:
+            answers.append((world.clock.now_ms(), name, turn, repr(pending.error)))
+
+        for turn in range(200):
+            connection, _ = rng.choice(clients)
+            fault = rng.choice([connection.reset, connection.cut, connection.heal, connection.pause, connection.resume])
+            if rng.random() < 0.1:
+                fault()
+            write = connection.multi([SetData("/shared", b"%d" % turn, -1), Check("/shared", turn)])
+            watch = connection.watch(["/shared"], [])
+            for name, pending in (("write", write), ("watch", watch)):
+                pending.on_done(partial(answered, name, turn, pending))
+            world.passes(rng.uniform(0.0, 200.0))
+        return [answers, [listener.log for _, listener in clients], world.server.rows()]
+
+    assert history(1) == history(1)
+    assert history(1) != history(2)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"tick_ms": 0}, "tick_ms 0"),
+        ({"min_session_timeout_ms": 0}, "from 0 to"),
+        ({"min_session_timeout_ms": 2_000, "max_session_timeout_ms": 1_000}, "from 2000 to 1000"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(options: dict[str, int], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        InMemoryZooKeeper(VirtualClock(), **options)
+
+
+def test_a_scheme_that_the_model_does_not_know_is_named(world: World) -> None:
+    with pytest.raises(ValueError, match="sasl"):
+        world.server.connect(auth=[("sasl", "x")])
+    with pytest.raises(RuntimeError, match="once"):
+        world.client()[0].start()
+    with pytest.raises(KeyError):
+        world.server.expire(1)
