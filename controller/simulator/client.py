@@ -150,8 +150,9 @@ class SimulatedClient:
                 except PeerError as error:
                     trouble = str(error)
                 else:
-                    left = [topic for topic in left if not _is_created(answer, topic, asked_before)]
-                    trouble = "the broker asked was not the controller"
+                    troubles = [(topic, _trouble(answer, topic, asked_before)) for topic in left]
+                    left = [topic for topic, why in troubles if why is not None]
+                    trouble = next((why for _, why in troubles if why is not None), "")
                 asked_before = True
             await self._clock.sleep(RECONNECT_BACKOFF_MS)
 
@@ -183,16 +184,24 @@ def _creatable(topic: TopicSpec) -> CreatableTopic:
     return CreatableTopic(topic.name, topic.partitions, topic.replication_factor, configs=configs)
 
 
-def _is_created(answer: CreateTopicsResponse, topic: TopicSpec, asked_before: bool) -> bool:
-    """False: ask again. HostFailure for an error that asking again would not mend."""
+_PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REPLICATION_FACTOR)
+"""Errors that time mends: a controller that is new, or has not yet heard of a broker that has just registered."""
+
+
+def _trouble(answer: CreateTopicsResponse, topic: TopicSpec, asked_before: bool) -> str | None:
+    """None: the topic is there. Else what kept it from being created for now; HostFailure for what asking again would
+    not mend."""
     result = next((each for each in answer.topics if each.name == topic.name), None)
-    if result is None or result.error_code == ErrorCode.NOT_CONTROLLER:
-        return False
+    if result is None:
+        return "the answer did not speak of it"
+    if result.error_code == ErrorCode.NONE:
+        return None
     if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and asked_before:
-        return True  # by the request whose answer did not come
-    if result.error_code != ErrorCode.NONE:
-        raise HostFailure(f"topic {topic.name} was not created: error {result.error_code}, {result.error_message}")
-    return True
+        return None  # by the request whose answer did not come
+    trouble = f"error {result.error_code}, {result.error_message}"
+    if result.error_code in _PASSING:
+        return trouble
+    raise HostFailure(f"topic {topic.name} was not created: {trouble}")
 
 
 def _decode_metadata(body: bytes) -> MetadataResponse:

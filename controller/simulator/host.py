@@ -93,7 +93,7 @@ class SimulatedHost:
             workload.metadata_interval_ms,
             self._see_metadata,
         )
-        connection = zookeeper.connect(OBSERVER_SESSION_MS, latency=self._delays("observer", _ZOOKEEPER_MS))
+        connection = zookeeper.connect(OBSERVER_SESSION_MS)  # at no distance: what it sees is when it happened
         self._observer = Observer(connection, outside_clock, self.seed or 0, self._see_ephemeral)
         await self._observer.start()
 

@@ -1,8 +1,8 @@
 """Somebody outside the cluster who watches its ZooKeeper: which brokers are registered, who is controller, since when.
 
-A client like any other, with a session that outlives every fault: it looks again whenever a watch says so, and what it
-sees it sees a moment later than it happened, as the real host's observer does. `partitions` is the other way to look:
-into the in-memory server itself, which no latency and no fault keeps from telling.
+A client like any other, with a session that outlives every fault, and so near to the server that no time passes
+between what happens and its being seen: no broker can act on a session's end before it is in the trace. `partitions`
+is the other way to look: into the in-memory server itself.
 """
 
 from __future__ import annotations
