@@ -16,7 +16,6 @@ from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.znode_json import (
     ID,
     INT,
-    INT32_MAX,
     NOTHING_KEPT,
     OMITTED,
     OPTIONAL_STRING,
@@ -24,13 +23,14 @@ from controller.zookeeper.znode_json import (
     FieldReader,
     Kept,
     encode_object,
+    id_in_digits,
 )
 
 _STRINGS = msgspec.json.Decoder(tuple[str, ...])
 _STRING_MAP = msgspec.json.Decoder(dict[str, str])
 _FEATURES: msgspec.json.Decoder[Mapping[str, Mapping[str, int]]] = msgspec.json.Decoder(dict[str, dict[str, int]])
 
-_ENDPOINT = re.compile(r"(?P<listener>[^/]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>-?[0-9]+)")
+_ENDPOINT = re.compile(r"(?P<listener>[^/]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>-?[0-9]{1,5})")
 PLAINTEXT = "PLAINTEXT"
 
 
@@ -128,11 +128,11 @@ def _endpoints(fields: FieldReader) -> tuple[BrokerEndpoint, ...]:
 def decode_broker_registration(path: str, data: bytes | None) -> BrokerRegistration:
     """Raises DamagedZnode; the broker id is the path's last name."""
     fields = FieldReader(path, "a broker registration", data)
-    name = path.rpartition("/")[2]
-    if not name.isascii() or not name.isdigit():
+    broker_id = id_in_digits(path.rpartition("/")[2])
+    if broker_id is None:
         raise fields.damaged("the path names no broker id")
     return BrokerRegistration(
-        broker_id=int(name),
+        broker_id=broker_id,
         endpoints=_endpoints(fields),
         rack=fields.take_or("rack", OPTIONAL_STRING, None),
         jmx_port=fields.take_or("jmx_port", INT, -1),
@@ -167,8 +167,9 @@ def encode_broker_registration(registration: BrokerRegistration) -> bytes:
 
 def decode_controller(path: str, data: bytes | None) -> ControllerZnode:
     """Raises DamagedZnode. The first releases of Kafka wrote the bare broker id."""
-    if data is not None and data.isdigit() and int(data) <= INT32_MAX:
-        return ControllerZnode(int(data), 0, version=0)
+    bare_id = id_in_digits(data or b"")
+    if bare_id is not None:
+        return ControllerZnode(bare_id, 0, version=0)
     fields = FieldReader(path, "the controller's broker id", data)
     return ControllerZnode(
         broker_id=fields.take("brokerid", ID),
@@ -191,9 +192,10 @@ def encode_controller(controller: ControllerZnode) -> bytes:
 
 def decode_controller_epoch(path: str, data: bytes | None) -> int:
     """/controller_epoch holds plain digits. Raises DamagedZnode."""
-    if not data or not data.isdigit() or int(data) > INT32_MAX:
+    epoch = id_in_digits(data or b"")
+    if epoch is None:
         raise DamagedZnode(path, "a controller epoch in digits", data)
-    return int(data)
+    return epoch
 
 
 def encode_controller_epoch(epoch: int) -> bytes:

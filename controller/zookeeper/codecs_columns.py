@@ -25,7 +25,7 @@ from controller.zookeeper.codecs_topics import (
 )
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Columns
-from controller.zookeeper.znode_json import Id, IdOrNone
+from controller.zookeeper.znode_json import UNREADABLE, Id, IdOrNone
 
 Int32s = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -229,7 +229,7 @@ class _Rows:
             else:
                 try:
                     row = one.decode(element)
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except UNREADABLE:
                     row = self._odd_one(element, lenient)
             self.rows.append(row)
 
@@ -258,7 +258,7 @@ def _decode_whole(columns: Columns, decoder: msgspec.json.Decoder[list[T]]) -> l
         return None
     try:
         decoded = decoder.decode(columns.json)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return decoded if len(decoded) == len(ends) else None
 

@@ -1,11 +1,13 @@
 """Where a Kafka 2.8 cluster keeps what in ZooKeeper: every path is spelled here and nowhere else.
 
-Below a chroot the paths are the same: the connection adds the prefix. Knows no I/O and no codec.
+Below a chroot the paths are the same: the connection adds the prefix. Does no I/O.
 """
 
 from __future__ import annotations
 
 import re
+
+from controller.zookeeper.znode_json import id_in_digits
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -125,10 +127,11 @@ def topic_of(path: str) -> str | None:
 def partition_of(path: str) -> tuple[str, int] | None:
     """(topic, partition) of a partition's state znode; None for any other path."""
     match = _PARTITION_STATE.fullmatch(path)
-    return (match[1], int(match[2])) if match else None
+    number = id_in_digits(match[2]) if match else None
+    return (match[1], number) if match and number is not None else None
 
 
 def broker_of(path: str) -> int | None:
     """The broker id of a registration's path; None for any other path."""
     match = _BROKER.fullmatch(path)
-    return int(match[1]) if match else None
+    return id_in_digits(match[1]) if match else None

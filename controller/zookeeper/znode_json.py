@@ -8,6 +8,7 @@ known. Knows no particular znode and does no I/O.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -33,9 +34,21 @@ OPTIONAL_STRING = msgspec.json.Decoder(str | None)
 _DIGITS = msgspec.json.Decoder(str | Long)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not the JSON it was told to expect (RecursionError: nested too deep)."""
+_DIGITS_ALONE = re.compile(r"-?[0-9]{1,19}")
+
 _UNKNOWN: Any = object()
 OMITTED: Any = object()
 """As a field's value in `encode_object`: the field is not written."""
+
+
+def id_in_digits(text: str | bytes) -> int | None:
+    """A number that an Id can be, spelled in ASCII digits alone; None for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        return None
+    number = int(text)
+    return number if number <= INT32_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class FieldReader:
         try:
             data.decode("utf-8")  # what is kept unread must be well-formed too
             self._raw = _OBJECT.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise self.damaged(str(error)) from error
 
     def damaged(self, why: str) -> DamagedZnode:
@@ -90,7 +103,7 @@ class FieldReader:
             raise self.damaged(f"field {name!r} is missing")
         try:
             value = decoder.decode(self._raw[name])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise self.damaged(f"field {name!r}: {error}") from error
         self._taken[name] = value
         return value
@@ -105,10 +118,9 @@ class FieldReader:
     def take_number_in_digits(self, name: str, default: int) -> int:
         """A number that Kafka writes as a string, and other writers as a number."""
         text = self.take_or(name, _DIGITS, str(default))
-        try:
-            number = int(text)
-        except ValueError as error:
-            raise self.damaged(f"field {name!r}: {text!r} is no number") from error
+        if isinstance(text, str) and not _DIGITS_ALONE.fullmatch(text):
+            raise self.damaged(f"field {name!r}: {text!r} is no number")
+        number = int(text)
         self._taken[name] = str(number)
         return number
 
