@@ -19,6 +19,9 @@ from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.versions import control_versions
 from controller.trace import Noted, Trace
 
+LOOK_MS = 50.0
+"""How often a waiting broker looks whether its metadata names another controller."""
+
 
 async def controlled_shutdown(
     settings: BrokerSettings, identity: Identity, metadata: MetadataCache, peers: Peers, clock: Clock, trace: Trace
@@ -34,8 +37,16 @@ async def controlled_shutdown(
             Noted("warning", f"controlled shutdown, {attempt} of {settings.controlled_shutdown_attempts}: {trouble}")
         )
         if attempt < settings.controlled_shutdown_attempts:
-            await clock.sleep(settings.controlled_shutdown_backoff_ms)
+            await _pause(settings, metadata, clock)
     return False
+
+
+async def _pause(settings: BrokerSettings, metadata: MetadataCache, clock: Clock) -> None:
+    """The backoff, or less of it if the metadata names another controller meanwhile: that one has not been asked."""
+    asked = metadata.snapshot.controller_id
+    until_ms = clock.now_ms() + settings.controlled_shutdown_backoff_ms
+    while clock.now_ms() < until_ms and metadata.snapshot.controller_id == asked:
+        await clock.sleep(min(LOOK_MS, until_ms - clock.now_ms()))
 
 
 async def _ask(settings: BrokerSettings, identity: Identity, metadata: MetadataCache, peers: Peers) -> str | None:
