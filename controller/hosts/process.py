@@ -43,6 +43,7 @@ STOPPED = 0
 FAULT = 1
 COULD_NOT_RUN = 3
 
+LOG_FORMAT = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level: <7} {message}"
 THREAD_LIMIT_S = 2.0
 SHUTDOWN_MARGIN_S = 10.0
 """On top of what the limits within a shutdown add up to."""
@@ -209,7 +210,7 @@ def _check(result: Callable[[], object]) -> None:
 def run_broker(settings: BrokerSettings, log_level: str) -> int:
     """Runs a broker until it is asked to stop; the exit status of the process. BadSettings."""
     logger.remove()
-    logger.add(sys.stderr, level=log_level, backtrace=False, diagnose=False)
+    logger.add(sys.stderr, level=log_level, format=LOG_FORMAT, backtrace=False, diagnose=False)
     process = BrokerProcess(settings)
     for name in settings.without_effect:
         logger.warning("{} has no effect here", name)

@@ -15,11 +15,8 @@ from loguru import logger
 
 from controller.trace import (
     BrokerRegistered,
-    BrokersChanged,
     ControllerElected,
     ControllerResigned,
-    FailoverCompleted,
-    FailoverPhase,
     Noted,
     RequestRefused,
     SessionEnded,
@@ -27,17 +24,6 @@ from controller.trace import (
     TraceEvent,
 )
 from controller.trace_records import TraceRecord, encode_record
-
-_IMPORTANT = (
-    BrokerRegistered,
-    BrokersChanged,
-    ControllerElected,
-    ControllerResigned,
-    FailoverCompleted,
-    FailoverPhase,
-    SessionEnded,
-    SessionStarted,
-)
 
 
 class ProcessTrace:
@@ -66,7 +52,26 @@ class ProcessTrace:
 def _log(event: TraceEvent) -> None:
     if isinstance(event, Noted):
         logger.log(event.level.upper(), "{}", event.message)
-    elif isinstance(event, RequestRefused):
-        logger.warning("{}", event)
-    elif isinstance(event, _IMPORTANT):
-        logger.info("{}", event)
+        return
+    sentence = _sentence(event)
+    if sentence is not None:
+        logger.log("WARNING" if isinstance(event, RequestRefused) else "INFO", "{}", sentence)
+
+
+def _sentence(event: TraceEvent) -> str | None:
+    """What the log says of an event; None for those that are only traced, or noted in words as well."""
+    match event:
+        case SessionStarted():
+            return f"ZooKeeper session 0x{event.session:x} began"
+        case SessionEnded():
+            return f"ZooKeeper session 0x{event.session:x} ended"
+        case BrokerRegistered():
+            return f"broker {event.broker} registered with epoch {event.broker_epoch} in session 0x{event.session:x}"
+        case ControllerElected():
+            return f"elected controller with epoch {event.controller_epoch}"
+        case ControllerResigned():
+            return f"resigned as controller with epoch {event.controller_epoch}: {event.reason}"
+        case RequestRefused():
+            return f"{event.api} of controller epoch {event.controller_epoch} refused: {event.reason}"
+        case _:
+            return None
