@@ -9,13 +9,13 @@ tests/zookeeper holds it to what a real server does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from typing import Any
 
 from controller.clock import Clock, Timer
-from controller.zookeeper.errors import NoAuth, ZooKeeperError
+from controller.zookeeper.errors import ZooKeeperError
 from controller.zookeeper.memory_acl import Identity
 from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory_database import Database
 from controller.zookeeper.memory_link import (
     CHILDREN,
     CLOSE,
@@ -32,22 +32,8 @@ from controller.zookeeper.memory_link import (
     Link,
     Request,
 )
-from controller.zookeeper.memory_tree import Change, DataTree
-from controller.zookeeper.memory_watches import WatchTable
-from controller.zookeeper.operations import (
-    ACL,
-    OPEN_ACL,
-    PERM_READ,
-    Columns,
-    Create,
-    Listing,
-    Reading,
-    Row,
-    SetData,
-    WatchEvent,
-    WatchKind,
-    Write,
-)
+from controller.zookeeper.memory_session import ClientSession
+from controller.zookeeper.operations import ACL, Create, Row, SetData, Write
 
 _FIRST_SESSION = 0x0100_0000_0000_0000
 
@@ -91,26 +77,22 @@ class InMemoryZooKeeper:
                 f"session timeouts from {self._min_timeout_ms} to {self._max_timeout_ms} ms: expected 0 < min <= max"
             )
         self._max_request_bytes = max_request_bytes
-        self._tree = DataTree()
-        self._zxid = 0
+        self._database = database = Database(clock)
         self._sessions: dict[int, _Session] = {}
         self._last_session = _FIRST_SESSION
-        self._data_watches: WatchTable[Link] = WatchTable()
-        self._child_watches: WatchTable[Link] = WatchTable()
         self._expiry_timer: Timer | None = None
         self._expiry_due_ms = 0.0
         self._running = True
-        self._connections: dict[InMemoryConnection, None] = {}
-        self._handlers: dict[int, Callable[[Link, _Session, Request], None]] = {
-            PING: self._nothing,
-            SYNC: self._nothing,
-            READ: self._read,
-            READ_COLUMNS: self._read_columns,
-            CHILDREN: self._children,
-            MULTI: self._multi,
-            SET_WATCHES: self._set_watches,
-            WATCH: self._watch,
-            CLOSE: self._close,
+        self._connections: dict[ClientSession, None] = {}
+        self._answers: dict[int, Callable[[Link, Any], Any]] = {
+            PING: _nothing,
+            SYNC: _nothing,
+            READ: database.read,
+            READ_COLUMNS: database.read_columns,
+            CHILDREN: database.children,
+            MULTI: database.multi,
+            SET_WATCHES: database.set_watches,
+            WATCH: database.watch,
         }
 
     def connect(
@@ -139,7 +121,7 @@ class InMemoryZooKeeper:
     @property
     def zxid(self) -> int:
         """The last transaction's id. It grows by one with each transaction, failed ones and sessions included."""
-        return self._zxid
+        return self._database.zxid
 
     @property
     def running(self) -> bool:
@@ -150,30 +132,24 @@ class InMemoryZooKeeper:
         return tuple(self._sessions)
 
     def row(self, path: str) -> Row | None:
-        node = self._tree.nodes.get(path)
+        node = self._database.tree.nodes.get(path)
         return None if node is None else node.read_row()
 
     def children(self, path: str) -> tuple[str, ...] | None:
-        node = self._tree.nodes.get(path)
+        node = self._database.tree.nodes.get(path)
         return None if node is None else tuple(sorted(node.children))
 
     def rows(self) -> tuple[Row, ...]:
         """Every znode, sorted by path."""
-        return tuple(self._tree.walk())
+        return tuple(self._database.tree.walk())
 
     def ephemerals(self, session: int) -> tuple[str, ...]:
-        return self._tree.ephemerals(session)
+        return self._database.tree.ephemerals(session)
 
     def watched(self, session: int) -> frozenset[tuple[str, str]]:
         """("node" or "children", path) of each watch that the server holds for a session now."""
         link = self._sessions[session].link if session in self._sessions else None
-        if link is None:
-            return frozenset()
-        return frozenset(
-            (kind, path)
-            for kind, table in (("node", self._data_watches), ("children", self._child_watches))
-            for path in table.paths_of(link)
-        )
+        return frozenset() if link is None else self._database.watched(link)
 
     # Faults of the server's.
 
@@ -206,10 +182,10 @@ class InMemoryZooKeeper:
 
     # The clients' side of a link.
 
-    def open_link(self, connection: InMemoryConnection, latency: Latency | None, identity: Identity) -> Link:
+    def open_link(self, connection: ClientSession, latency: Latency | None, identity: Identity) -> Link:
         return Link(self._clock, latency, self._receive, connection.receive, identity)
 
-    def forget(self, connection: InMemoryConnection) -> None:
+    def forget(self, connection: ClientSession) -> None:
         """The client is gone for good."""
         self._connections.pop(connection, None)
 
@@ -217,8 +193,7 @@ class InMemoryZooKeeper:
         """The server's end of a link has broken: its watches go, its session waits for the client to come back."""
         if link.open:
             link.open = False
-            self._data_watches.forget(link)
-            self._child_watches.forget(link)
+            self._database.forget_watches(link)
             session = self._sessions.get(link.session)
             if session is not None and session.link is link:
                 session.link = None
@@ -241,20 +216,34 @@ class InMemoryZooKeeper:
             return
         session = self._sessions[link.session]
         self._touch(session)
+        if request.operation == CLOSE:
+            self._close(link, session, request)
+        else:
+            self._answer(link, request)
+
+    def _answer(self, link: Link, request: Request) -> None:
+        losing: bool | None = None
+        if request.operation == MULTI:
+            losing, link.losing = link.losing, None
+            if losing is False or _size(request.arguments) > self._max_request_bytes:
+                self._drop_link(link)
+                return
         try:
-            self._handlers[request.operation](link, session, request)
+            request.result = self._answers[request.operation](link, request.arguments)
         except ZooKeeperError as error:
             request.error = error
-        request.zxid = self._zxid
-        if link.open:
-            link.to_client.send(request)
+        if losing:
+            self._drop_link(link)
+            return
+        request.zxid = self._database.zxid
+        link.to_client.send(request)
 
     # Sessions.
 
     def _attach(self, link: Link, request: Request) -> None:
         session_id, timeout_ms = request.arguments
         if session_id and session_id not in self._sessions:
-            request.zxid = self._zxid
+            request.zxid = self._database.zxid
             request.result = (0, 0)
             link.to_client.send(request)
             self._drop_link(link)
@@ -267,14 +256,14 @@ class InMemoryZooKeeper:
             session.link = link
             session.timeout_ms = timeout_ms
         else:
-            self._zxid += 1
+            self._database.begin_session()
             self._last_session += 1
             session = _Session(self._last_session, timeout_ms, link)
             self._sessions[session.id] = session
         link.session = session.id
         self._touch(session)
         self._arm_expiry()
-        request.zxid = self._zxid
+        request.zxid = self._database.zxid
         request.result = (session.id, timeout_ms)
         link.to_client.send(request)
 
@@ -305,123 +294,20 @@ class InMemoryZooKeeper:
 
     def _end_session(self, session: _Session) -> None:
         del self._sessions[session.id]
-        self._zxid += 1
-        self._fire(self._tree.end_session(session.id, self._zxid))
+        self._database.end_session(session.id)
         if session.link is not None:
             self._drop_link(session.link)
 
     def _close(self, link: Link, session: _Session, request: Request) -> None:
         session.link = None
         self._end_session(session)
-        request.zxid = self._zxid
+        request.zxid = self._database.zxid
         link.to_client.send(request)
         self._drop_link(link)
 
-    # Requests.
 
-    def _nothing(self, link: Link, session: _Session, request: Request) -> None:
-        pass
-
-    def _read(self, link: Link, session: _Session, request: Request) -> None:
-        nodes = self._tree.nodes
-        rows: list[Row | None] = []
-        for path in request.arguments:
-            node = nodes.get(path)
-            if node is None:
-                rows.append(None)
-            elif node.acl is not OPEN_ACL and not link.identity.may(node.acl, PERM_READ):
-                raise NoAuth(path)
-            else:
-                rows.append(node.row or node.read_row())
-        request.result = Reading(tuple(rows), self._zxid)
-
-    def _read_columns(self, link: Link, session: _Session, request: Request) -> None:
-        nodes = self._tree.nodes
-        data: list[bytes | None] = []
-        versions: list[int] = []
-        for path in request.arguments:
-            node = nodes.get(path)
-            if node is None:
-                data.append(None)
-                versions.append(-1)
-            elif node.acl is not OPEN_ACL and not link.identity.may(node.acl, PERM_READ):
-                raise NoAuth(path)
-            else:
-                data.append(node.data)
-                versions.append(node.version)
-        request.result = Columns.of(data, np.array(versions, np.int32), self._zxid)
-
-    def _children(self, link: Link, session: _Session, request: Request) -> None:
-        nodes = self._tree.nodes
-        listed: list[tuple[str, ...] | None] = []
-        for path in request.arguments:
-            node = nodes.get(path)
-            if node is not None:
-                link.identity.demand(node.acl, PERM_READ, path)
-            listed.append(None if node is None else tuple(sorted(node.children)))
-        request.result = Listing(tuple(listed), self._zxid)
-
-    def _multi(self, link: Link, session: _Session, request: Request) -> None:
-        losing, link.losing = link.losing, None
-        if losing is False or _size(request.arguments) > self._max_request_bytes:
-            self._drop_link(link)
-            return
-        self._zxid += 1  # a failed multi is a transaction too
-        request.result, changes = self._tree.apply(
-            request.arguments, session.id, link.identity, self._zxid, self._clock.wall_ms()
-        )
-        self._fire(changes)
-        if losing:
-            self._drop_link(link)
-
-    def _set_watches(self, link: Link, session: _Session, request: Request) -> None:
-        since_zxid, data, exists, children = request.arguments
-        nodes, send = self._tree.nodes, link.to_client.send
-        for path in data:
-            node = nodes.get(path)
-            if node is None:
-                send(WatchEvent(WatchKind.DELETED, path))
-            elif node.mzxid > since_zxid:
-                send(WatchEvent(WatchKind.DATA, path))
-            else:
-                self._data_watches.add(path, link)
-        for path in exists:
-            if path in nodes:
-                send(WatchEvent(WatchKind.CREATED, path))
-            else:
-                self._data_watches.add(path, link)
-        for path in children:
-            node = nodes.get(path)
-            if node is None:
-                send(WatchEvent(WatchKind.DELETED, path))
-            elif node.pzxid > since_zxid:
-                send(WatchEvent(WatchKind.CHILDREN, path))
-            else:
-                self._child_watches.add(path, link)
-
-    def _watch(self, link: Link, session: _Session, request: Request) -> None:
-        nodes, children = request.arguments
-        for path in nodes:
-            self._data_watches.add(path, link)
-        for path in children:
-            node = self._tree.nodes.get(path)
-            if node is not None:
-                link.identity.demand(node.acl, PERM_READ, path)
-                self._child_watches.add(path, link)
-
-    def _fire(self, changes: Sequence[Change]) -> None:
-        for kind, path, acl in changes:
-            if kind is WatchKind.CHILDREN:
-                watchers = self._child_watches.trigger(path)
-            else:
-                watchers = self._data_watches.trigger(path)
-                if kind is WatchKind.DELETED:  # one event for a client that watched both
-                    watchers = {**dict.fromkeys(watchers), **dict.fromkeys(self._child_watches.trigger(path))}
-            if watchers:
-                event = WatchEvent(kind, path)
-                for link in watchers:
-                    if acl is OPEN_ACL or link.identity.may(acl, PERM_READ):
-                        link.to_client.send(event)
+def _nothing(_link: Link, _arguments: object) -> None:
+    """A ping, or a sync with the leader, who is this server."""
 
 
 _OPERATION_BYTES = 30
