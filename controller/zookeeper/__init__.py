@@ -1,11 +1,40 @@
 """ZooKeeper, as the rest of the project may use it: a port, and what stands behind it."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.connection import Connection, ConnectionListener
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.jars import EmbeddedServerUnavailable, JarsNotFound, JavaNotFound
+from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.memory import InMemoryZooKeeper
 from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.row_writes import RowsWritten
+
+if TYPE_CHECKING:
+    from controller.zookeeper.blocking import ThreadClock
+    from controller.zookeeper.kazoo_connection import KazooConnection
+
+_LOADED_WHEN_USED = {
+    "KazooConnection": "controller.zookeeper.kazoo_connection",
+    "ThreadClock": "controller.zookeeper.blocking",
+}
+"""What brings kazoo and its sockets, which the simulated host and the core do without."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LOADED_WHEN_USED:
+        return getattr(import_module(_LOADED_WHEN_USED[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
+    "BrokerIdInUse",
+    "BrokerWrites",
+    "Connection",
+    "ConnectionListener",
     "DataDirectoryError",
     "EmbeddedServerUnavailable",
     "EmbeddedZooKeeper",
@@ -13,4 +42,9 @@ __all__ = [
     "InMemoryZooKeeper",
     "JarsNotFound",
     "JavaNotFound",
+    "KazooConnection",
+    "Leadership",
+    "RowsWritten",
+    "ThreadClock",
+    "ZooKeeperClient",
 ]

@@ -1,14 +1,17 @@
-"""Waiting for a Pending on a thread: for programs and tests that have threads and no host.
+"""Threads in place of a host: a clock, and waiting for a Pending. For programs that only want ZooKeeper, and for tests.
 
-The one place of this room, besides the kazoo connection, that knows threads. Never to be called on the connection's
-own thread (in a listener or a callback): what it waits for could then never come.
+The one place of this room, besides the kazoo connection, that knows threads. Nothing here may be waited for on the
+connection's own thread (in a listener or a callback): what it waits for could then never come.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
+from controller.clock import Timer
 from controller.pending import Pending, Task
 from controller.zookeeper.drive import drive
 
@@ -28,3 +31,24 @@ def wait(pending: Pending[T], timeout_s: float) -> T:
 def run(task: Task[T], timeout_s: float) -> T:
     """Runs a coroutine over Pendings (as `ZooKeeperClient.commit_rows`) to its end; otherwise as `wait`."""
     return wait(drive(task), timeout_s)
+
+
+class ThreadClock:
+    """The machine's clock, a thread a timer: for the few timers that a connection and its retries set."""
+
+    def now_ms(self) -> float:
+        return time.monotonic() * 1_000.0
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        timer = threading.Timer(delay_ms / 1_000.0, callback)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def sleep(self, delay_ms: float) -> Pending[None]:
+        pending: Pending[None] = Pending()
+        self.call_later(delay_ms, lambda: pending.resolve(None))
+        return pending

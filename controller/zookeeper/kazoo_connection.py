@@ -72,7 +72,6 @@ class KazooConnection:
             validate_path(self._chroot)
         self._create_chroot = create_chroot and bool(self._chroot)
         self._default_acl = tuple(default_acl)
-        self._multi_read = True
         self._started = False
         self._starting: list[Pending[int]] = []
         hosts_only = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers)
@@ -117,7 +116,6 @@ class KazooConnection:
 
     def _connected(self) -> None:
         """On the connection thread, with each connection; also when it has ended unasked."""
-        self._multi_read = True  # another server of an ensemble may be a newer one
         session = self._link.session()
         if not self._starting:
             return
@@ -191,15 +189,15 @@ class KazooConnection:
     async def _multi_read_of(
         self, opcode: int, paths: Sequence[str], parse: Callable[[bytes, int, int], T]
     ) -> T | None:
-        """One multi-read; None from a server older than 3.6, which says so itself (asking for its version first would
-        need a four letter command, and those can be switched off)."""
-        if not self._multi_read:
+        """One multi-read; None if the server is older than 3.6. One that did not tell its version says so when asked,
+        and breaks the connection."""
+        if not self._link.multi_read():
             return None
         body = jute.multi_read(opcode, self._prefixed(paths))
         try:
             many: T = await self._link.request(jute.MULTI_READ, body, parse, paths[0] if paths else "/")
         except UnsupportedOperation:
-            self._multi_read = False
+            self._link.refuse_multi_read()
             return None
         return many
 

@@ -77,6 +77,7 @@ class KazooLink:
         self._refusal: ZooKeeperError | None = None
         self._closed: Pending[None] | None = None
         self._close_told = False
+        self._close_finished = False
 
     # -- from any thread
 
@@ -101,6 +102,14 @@ class KazooLink:
 
     def last_zxid(self) -> int:
         return self._last_zxid
+
+    def multi_read(self) -> bool:
+        """Whether the server that this is connected to has multi-read, as far as is known."""
+        return bool(self._client._connection.multi_read)
+
+    def refuse_multi_read(self) -> None:
+        """On the connection thread: the server has said that it does not."""
+        self._client._connection.refuse_multi_read()
 
     def request(self, opcode: int, body: bytes, parse: Parse, path: str, *, write: bool = False) -> Pending[Any]:
         """Sends a request in the present session, or keeps it for that session's reconnection."""
@@ -153,10 +162,13 @@ class KazooLink:
             self._finish_closing()
 
     def _finish_closing(self) -> None:
+        """On the connection thread or the clock's, or both."""
         with self._lock:
+            finished, self._close_finished = self._close_finished, True
             told, self._close_told = self._close_told, True
         if not told:
             self._tell(SessionState.CLOSED)
+        if not finished:
             assert self._closed is not None
             self._closed.resolve(None)
 
@@ -191,16 +203,18 @@ class KazooLink:
             if not self._session:
                 ended = list(self._waiting)
                 self._waiting.clear()
-            connected = state == KeeperState.CONNECTED and self._closed is None
-            if connected:
-                self._establish()
         for request in broken_off:
             self._fail(request, _broken(request))
         for request in ended:
             self._fail(request, self._refusal or SessionGone(request.session))
-        if connected:
-            self._tell(SessionState.CONNECTED)
-            self._on_connected()
+
+    def connected(self) -> None:
+        with self._lock:
+            if self._closed is not None:
+                return
+            self._establish()
+        self._tell(SessionState.CONNECTED)
+        self._on_connected()
 
     def _establish(self) -> None:
         """Under the lock."""

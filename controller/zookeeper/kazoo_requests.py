@@ -44,7 +44,7 @@ class _UnlistedError(ZookeeperError):  # type: ignore[misc]
     """A server's error that kazoo does not list; meeting one it would end its connection thread."""
 
 
-for _code in range(-130, -118):  # what servers since 3.5 can answer besides: throttled, quota, reconfiguration...
+for _code in range(-130, 0):
     if _code not in EXCEPTIONS:
         EXCEPTIONS[_code] = type("_UnlistedError", (_UnlistedError,), {"code": _code})
 

@@ -7,6 +7,9 @@ below its public surface, so the version is pinned. Holds no rule about ZooKeepe
 
 from __future__ import annotations
 
+import re
+import socket
+import time
 from collections import deque
 from typing import Any, Protocol
 
@@ -25,7 +28,32 @@ FIRST_RECONNECT_S, LONGEST_RECONNECT_S = 0.05, 0.5
 HANDSHAKE_FRACTION = 0.25
 """Of the session timeout: how long a server may take to answer the handshake. One that has opened its port but does
 not serve yet can leave it unanswered; kazoo would wait a whole session timeout for it, and lose the session."""
-SHORTEST_HANDSHAKE_S = 0.5
+SHORTEST_HANDSHAKE_S, LONGEST_HANDSHAKE_S = 0.5, 2.0
+
+
+VERSION_DEADLINE_S = 0.25
+"""A server tells its version at once or, where that command is switched off, not at all."""
+MULTI_READ_SINCE = (3, 6)
+
+_VERSION = re.compile(rb"Zookeeper version: (\d+)\.(\d+)")
+
+
+def ask_version(host: str, port: int, deadline_s: float = VERSION_DEADLINE_S) -> tuple[int, int] | None:
+    """What a server's `srvr` command says, on a connection of its own; None if it says nothing of the kind in time."""
+    deadline = time.monotonic() + deadline_s
+    answer = b""
+    try:
+        with socket.create_connection((host, port), timeout=deadline_s) as command:
+            command.sendall(b"srvr")
+            while _VERSION.search(answer) is None and (left_s := deadline - time.monotonic()) > 0:
+                command.settimeout(left_s)
+                if not (chunk := command.recv(4_096)):
+                    break
+                answer += chunk
+    except OSError as error:
+        logger.debug("kazoo: {}:{} does not tell its version: {}", host, port, error)
+    match = _VERSION.search(answer)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 class SessionHooks(Protocol):
@@ -36,6 +64,9 @@ class SessionHooks(Protocol):
 
     def entered(self, state: Any) -> None:
         """kazoo has changed to this KeeperState and has failed what was pending."""
+
+    def connected(self) -> None:
+        """The session is there and its credentials have been accepted (kazoo's own CONNECTED comes before that)."""
 
     def watch_notified(self, kind: int, path: str) -> None: ...
 
@@ -92,6 +123,9 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
         self._pings_sent_ms: deque[float] = deque()
         self.handshake_sent_ms = 0.0
         self.session_timeout_ms = 0
+        self.multi_read = True
+        self._address = ("", 0)
+        self._multi_read_of: dict[tuple[str, int], bool] = {}
 
     def zk_loop(self) -> None:
         try:
@@ -101,7 +135,21 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings_sent_ms.clear()
-        return super()._connect(host, hostip, port)
+        self._address = (hostip, port)
+        known = self._multi_read_of.get(self._address)
+        if known is None:
+            # Trying it out would do harm: a server breaks the connection on which it gets a request it does not know.
+            version = ask_version(hostip, port)
+            known = version is None or version >= MULTI_READ_SINCE
+        self.multi_read = known
+        timeouts = super()._connect(host, hostip, port)
+        self._multi_read_of.setdefault(self._address, known)
+        self._hooks.connected()
+        return timeouts
+
+    def refuse_multi_read(self) -> None:
+        """This server turned out not to know the request."""
+        self.multi_read = self._multi_read_of[self._address] = False
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
@@ -109,9 +157,10 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
         if self.client._stopped.is_set():
             # No session is made once the client is closing (KAFKA-8121).
             raise ConnectionDropped("closing")
-        handshake_s = max(self.client._session_timeout / 1_000.0 * HANDSHAKE_FRACTION, SHORTEST_HANDSHAKE_S)
+        share_s = self.client._session_timeout / 1_000.0 * HANDSHAKE_FRACTION
+        handshake_s = min(max(share_s, SHORTEST_HANDSHAKE_S), LONGEST_HANDSHAKE_S, timeout)
         self.handshake_sent_ms = self._clock.now_ms()
-        answer, zxid = super()._invoke(min(timeout, handshake_s), request, xid)
+        answer, zxid = super()._invoke(handshake_s, request, xid)
         self.session_timeout_ms = answer.time_out
         return answer, zxid
 
@@ -172,10 +221,10 @@ class HookedClient(KazooClient):  # type: ignore[misc]
 
     def break_socket(self) -> None:
         """Ends a wait of the connection thread's on its socket at once."""
-        socket = self._connection._socket
-        if socket is not None:
+        open_socket = self._connection._socket
+        if open_socket is not None:
             try:
-                socket.shutdown(2)
+                open_socket.shutdown(socket.SHUT_RDWR)
             except OSError as error:
                 logger.debug("kazoo: the connection was closed already: {}", error)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from controller.clock import VirtualClock
 from controller.pending import Pending
+from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.connection import Connection
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
@@ -28,7 +29,6 @@ from controller.zookeeper.operations import (
     Write,
     WriteResult,
 )
-from tests.zookeeper.real_clock import RealClock
 from tests.zookeeper.tcp_link import TcpLink
 
 T = TypeVar("T")
@@ -232,7 +232,7 @@ class RealBackend(Backend):
     def __init__(self, root: str, server: EmbeddedZooKeeper) -> None:
         super().__init__(root)
         self.server = server
-        self.clock = RealClock()
+        self.clock = ThreadClock()
         self._links: list[TcpLink] = []
 
     def make(self, session_timeout_ms: int, auth: Sequence[tuple[str, str]], default_acl: tuple[ACL, ...]) -> Client:

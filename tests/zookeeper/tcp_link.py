@@ -105,8 +105,29 @@ class TcpLink:
             server.settimeout(None)
             with self._changed:
                 self._sockets += (client, server)
+            try:
+                head = client.recv(4, socket.MSG_PEEK)
+            except OSError:
+                head = b""  # gone already: the pumps find out
+            if head.isalpha():  # a four-letter word, and an answer that is no frame either
+                self._start(self._pass_on, client, server, "to server")
+                self._start(self._pass_on, server, client, "to client")
+                continue
             self._start(self._pump, client, server, "to server")
             self._start(self._pump, server, client, "to client")
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, way: str) -> None:
+        try:
+            while data := source.recv(_CHUNK):
+                self._wait_while_cut(way)
+                sink.sendall(data)
+        except OSError:
+            pass  # broken from outside
+        finally:
+            if way == "to client":
+                for end in (source, sink):
+                    _shut(end)
+                    end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
         buffer = b""
