@@ -167,12 +167,14 @@ def take_in(term: Term, row: int, found: Znode | None) -> None:
 
 
 def state_paths(term: Term, rows: Rows) -> list[str]:
+    """The state znodes' paths. Fastest for rows that are grouped by topic."""
     table = term.context.partitions
-    topics, numbers, partitions = table.topics, table.topic[rows].tolist(), table.partition[rows].tolist()
-    return [
-        paths.partition_state(topics[number].name, partition)
-        for number, partition in zip(numbers, partitions, strict=True)
-    ]
+    topics, partitions = table.topic[rows], table.partition[rows].tolist()
+    firsts = np.flatnonzero(np.diff(topics, prepend=-1)).tolist()
+    found: list[str] = []
+    for first, end in zip(firsts, [*firsts[1:], len(rows)], strict=True):
+        found += paths.partition_states(table.topics[topics[first]].name, partitions[first:end])
+    return found
 
 
 def names_of(term: Term, rows: Rows | Sequence[int], limit: int = 10) -> str:

@@ -343,12 +343,14 @@ class Cluster:
         values = {key.replace("_", "."): value for key, value in config.items()}
         self.put(paths.config_topic(name), encode_config(ConfigZnode(values)))
 
-    def state(self, topic: str, partition: int, leader: int, isr: tuple[int, ...], epoch: int = 0) -> None:
-        """A partition's state, as an earlier controller left it."""
+    def state(
+        self, topic: str, partition: int, leader: int, isr: tuple[int, ...], epoch: int = 0, controller_epoch: int = 0
+    ) -> None:
+        """A partition's state, as an earlier controller left it. Each call is a version more."""
         for parent in (paths.partitions(topic), paths.partition(topic, partition)):
             if self.server.row(parent) is None:
                 self.write(Create(parent, None))
-        state = PartitionState(leader, epoch, isr, 0)
+        state = PartitionState(leader, epoch, isr, controller_epoch)
         self.put(paths.partition_state(topic, partition), encode_partition_state(state))
 
     def read_state(self, topic: str, partition: int) -> PartitionState | None:
