@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
 import sys
-import threading
 from pathlib import Path
-from typing import TypeVar
+
+import msgspec
 
 from controller.cli import state_text
 from controller.cli.main import UsageError
 from controller.cli.state_document import document
-from controller.hosts.clock import RealClock
-from controller.hosts.network import NetworkThread
-from controller.pending import Pending
+from controller.clock import Clock
+from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.cluster_state import NoKafkaCluster, cluster_state
+from controller.zookeeper.cluster_state import ClusterState, NoKafkaCluster, cluster_state
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import ZooKeeperError
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.tree import Tree, TreeFileError, load, save
 from controller.zookeeper.tree_reader import PAUSE_MS, read_cluster_tree
-
-T = TypeVar("T")
 
 HELP = "show a cluster as its ZooKeeper shows it"
 COULD_NOT_RUN = 3
@@ -73,8 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _could_not_run(f"{source}: {error}")
     if arguments.save is not None:
         _save(tree, arguments.save)
-    _print(json.dumps(document(state), indent=2) if arguments.json else "\n".join(state_text.lines(state)))
+    _print(_json(state) if arguments.json else "\n".join(state_text.lines(state)))
     return 0
+
+
+def _json(state: ClusterState) -> str:
+    return msgspec.json.format(msgspec.json.encode(document(state)), indent=2).decode("utf-8")
 
 
 def _print(text: str) -> None:
@@ -119,34 +120,32 @@ class _NoEvents:
 
 
 def _read(hosts: str, timeout_seconds: float, pause_ms: float) -> Tree:
-    network = NetworkThread()
-    network.start()
+    clock = ThreadClock()
     try:
-        clock = RealClock(network)
-        try:
-            connection = KazooConnection(hosts, clock, _SESSION_TIMEOUT_MS)
-        except ValueError as error:
-            raise UsageError(f"--zookeeper {hosts}: {error}") from error
-        client = ZooKeeperClient(connection, clock, _NoEvents())
-        try:
-            if not _answered(client.start(), timeout_seconds):
-                raise _CouldNotRead(f"no ZooKeeper answered within {timeout_seconds:g} s")
-            reading = drive(read_cluster_tree(client, clock, pause_ms))
-            _answered(reading, None)
-            return reading.result()
-        except ZooKeeperError as error:
-            raise _CouldNotRead(str(error)) from error
-        finally:
-            _answered(client.close(), _CLOSE_SECONDS)
+        connection = KazooConnection(hosts, clock, _SESSION_TIMEOUT_MS)
+    except ValueError as error:
+        raise UsageError(f"--zookeeper {hosts}: {error}") from error
+    client = ZooKeeperClient(connection, clock, _NoEvents())
+    try:
+        wait(client.start(), timeout_seconds)
+        return _read_while_answered(client, clock, timeout_seconds, pause_ms)
+    except TimeoutError as error:
+        raise _CouldNotRead(f"no ZooKeeper answered within {timeout_seconds:g} s") from error
+    except ZooKeeperError as error:
+        raise _CouldNotRead(str(error)) from error
     finally:
-        network.stop()
+        with contextlib.suppress(TimeoutError):  # the session ends by itself then
+            wait(client.close(), _CLOSE_SECONDS)
 
 
-def _answered(pending: Pending[T], timeout_seconds: float | None) -> bool:
-    """Waits for the answer; False if there is none in time. Raises the error that it was answered with."""
-    answered = threading.Event()
-    pending.on_done(answered.set)
-    if not answered.wait(timeout_seconds):
-        return False
-    pending.result()
-    return True
+def _read_while_answered(client: ZooKeeperClient, clock: Clock, timeout_seconds: float, pause_ms: float) -> Tree:
+    """A client that is cut off waits for ever: it is given up on (TimeoutError) once nothing comes for that long."""
+    counts = [0]
+    reading = drive(read_cluster_tree(client, clock, pause_ms, progress=counts.append))
+    while True:
+        known = len(counts)
+        try:
+            return wait(reading, timeout_seconds)
+        except TimeoutError:
+            if len(counts) == known:
+                raise

@@ -7,7 +7,7 @@ coroutine over ports: knows no thread and no clock but the one it is given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from controller.clock import Clock
 from controller.zookeeper import codecs, paths
@@ -35,10 +35,16 @@ _PARENTS = (
 )
 
 
-async def read_cluster_tree(client: ZooKeeperClient, clock: Clock, pause_ms: float = PAUSE_MS) -> Tree:
+async def read_cluster_tree(
+    client: ZooKeeperClient,
+    clock: Clock,
+    pause_ms: float = PAUSE_MS,
+    progress: Callable[[int], None] = lambda _count: None,
+) -> Tree:
     """The znodes that `cluster_state` looks at, of the cluster at the connection's chroot; an empty tree where there
-    are none. What comes or goes meanwhile is read or not. Raises SessionGone, or what ZooKeeper answers (NoAuth)."""
-    reader = _PacedReader(client, clock, pause_ms)
+    are none. What comes or goes meanwhile is read or not. `progress` is told how many znodes each batch
+    answered brought. Raises SessionGone, or what ZooKeeper answers (NoAuth)."""
+    reader = _PacedReader(client, clock, pause_ms, progress)
     await reader.read([*_ALONE, *_PARENTS])
     for parent in _PARENTS:
         names = (await client.children([parent])).children[0] or ()
@@ -55,14 +61,16 @@ def _state_paths(topics: Sequence[Row]) -> list[str]:
 
 
 class _PacedReader:
-    def __init__(self, client: ZooKeeperClient, clock: Clock, pause_ms: float) -> None:
+    def __init__(self, client: ZooKeeperClient, clock: Clock, pause_ms: float, progress: Callable[[int], None]) -> None:
         self.rows: dict[str, Row] = {}
         self._client = client
         self._clock = clock
         self._pause_ms = pause_ms
+        self._progress = progress
 
     async def read(self, wanted: Sequence[str]) -> None:
         for start in range(0, len(wanted), BATCH):
             reading = await self._client.read(wanted[start : start + BATCH])
             self.rows.update((row.path, row) for row in reading.rows if row is not None)
+            self._progress(len(reading.rows))
             await self._clock.sleep(self._pause_ms)

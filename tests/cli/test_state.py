@@ -6,16 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
+from controller.cli import state
 from controller.cli.main import main
+from controller.pending import Pending
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.tree import load
+from controller.zookeeper.tree import Tree, load
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
 TREE = str(DATA / "znodes.txt")
@@ -119,6 +121,40 @@ def test_zookeeper_without_a_cluster_is_named(zookeeper: EmbeddedZooKeeper, caps
 def test_a_zookeeper_that_does_not_answer_is_given_up_on(capsys: pytest.CaptureFixture[str]) -> None:
     complaint = refused(capsys, 3, "--zookeeper", "127.0.0.1:1", "--timeout", "0.3")
     assert "127.0.0.1:1: no ZooKeeper answered within 0.3 s" in complaint
+
+
+@pytest.mark.parametrize(
+    ("each_wait", "answered"),
+    [(["answer"], True), (["progress", "progress", "answer"], True), (["progress", "silence"], False)],
+)
+def test_reading_goes_on_while_something_comes_and_no_longer(
+    each_wait: list[str], answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = load(DATA / "znodes.txt")
+    told: list[Callable[[int], None]] = []
+
+    async def reading(_client: Any, _clock: Any, _pause_ms: float, progress: Callable[[int], None]) -> Tree:
+        told.append(progress)
+        await Pending[None]()
+        return tree
+
+    def wait(_pending: Pending[Tree], timeout_s: float) -> Tree:
+        what = each_wait.pop(0)
+        if what == "answer":
+            return tree
+        if what == "progress":
+            told[0](500)
+        raise TimeoutError(f"not answered within {timeout_s} s")
+
+    monkeypatch.setattr(state, "read_cluster_tree", reading)
+    monkeypatch.setattr(state, "wait", wait)
+    nothing: Any = None
+    if answered:
+        assert state._read_while_answered(nothing, nothing, 1.0, 1.0) is tree
+    else:
+        with pytest.raises(TimeoutError):
+            state._read_while_answered(nothing, nothing, 1.0, 1.0)
+    assert each_wait == []
 
 
 @pytest.mark.parametrize(
