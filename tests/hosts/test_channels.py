@@ -1,0 +1,255 @@
+"""Channels and peers on real sockets, against a broker that answers, breaks off, keeps silent or goes away."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from controller.broker.ports import PeerTimedOut, PeerUnreachable
+from controller.broker.setting_types import Address, Listener
+from controller.core.ports import ControlRequest, Endpoint
+from controller.hosts.channels import SocketChannels
+from controller.hosts.network import NetworkThread
+from controller.hosts.peers import SocketPeers
+from controller.hosts.server import Server
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response
+from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
+from controller.zookeeper.blocking import wait
+from controller.zookeeper.ports import HeldPorts
+from tests.hosts.harness import KeptTrace, running_network
+from tests.processes import eventually
+
+VERSION = 7
+DEADLINE_S = 30.0
+LONG_MS = 30_000.0
+
+
+class Broker:
+    """Notes the number in each request (its controller epoch), and answers as `script` says, call by call: "answer",
+    "break" (closes the connection without one), "silence". After the script's end it answers."""
+
+    def __init__(self, network: NetworkThread) -> None:
+        self.server = Server(network, 1_000_000, KeptTrace())
+        self.port = self.server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])["PLAINTEXT"]
+        self.server.serve(self.receive)
+        self.received: list[int] = []
+        self.clients: set[str | None] = set()
+        self.script: list[str] = []
+
+    def receive(self, frame: bytes, respond: Callable[[bytes | None], None], _listener: str) -> None:
+        request = decode_request(frame)
+        assert isinstance(request.value, UpdateMetadataRequest)
+        self.received.append(request.value.controller_epoch)
+        self.clients.add(request.header.client_id)
+        match self.script.pop(0) if self.script else "answer":
+            case "answer":
+                respond(encode_response(request.header, UpdateMetadataResponse(request.value.controller_epoch)))
+            case "break":
+                respond(None)
+
+
+class Events:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def put(self, event: Any) -> None:
+        self.seen.append(event)
+
+
+class Wired:
+    def __init__(self, network: NetworkThread) -> None:
+        self.network = network
+        self.broker = Broker(network)
+        self.events = Events()
+        self.trace = KeptTrace()
+        self.detour: dict[Address, Address] = {}
+        self.silent_port = HeldPorts(1)
+
+    def lead_astray(self) -> None:
+        """What is dialled to the broker goes where nobody listens."""
+        self.detour[("127.0.0.1", self.broker.port)] = ("127.0.0.1", self.silent_port.numbers[0])
+
+    def dial(self, host: str, port: int) -> Address:
+        return self.detour.get((host, port), (host, port))
+
+    def channels(self, timeout_ms: float = LONG_MS) -> SocketChannels:
+        return SocketChannels(
+            self.network,
+            self.events,
+            self.trace,
+            client_id="1",
+            request_timeout_ms=timeout_ms,
+            dial=self.dial,
+            rng=random.Random(7),
+        )
+
+    def endpoint(self, epoch: int = 60, rack: str | None = None) -> Endpoint:
+        return Endpoint(2, epoch, "127.0.0.1", self.broker.port, rack)
+
+    def await_events(self, expected: list[int]) -> None:
+        eventually(lambda: len(self.events.seen) >= len(expected), f"answers {expected}, have {self.events.seen}")
+        assert self.events.seen == expected
+
+
+@pytest.fixture
+def wired() -> Iterator[Wired]:
+    with running_network() as network:
+        under_test = Wired(network)
+        yield under_test
+        under_test.broker.server.close()
+        under_test.silent_port.release()
+
+
+def numbered(number: int) -> ControlRequest:
+    """A request whose answer's event is its own number."""
+    body = encode_request_body(ApiKey.UPDATE_METADATA, VERSION, UpdateMetadataRequest(1, number, (), ()))
+
+    def event(answer: bytes) -> int:
+        value = decode_response_body(ApiKey.UPDATE_METADATA, VERSION, answer)
+        assert isinstance(value, UpdateMetadataResponse)
+        return value.error_code
+
+    return ControlRequest(ApiKey.UPDATE_METADATA, VERSION, body, event)
+
+
+def test_requests_are_answered_in_order_one_after_the_other(wired: Wired) -> None:
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    for number in range(50):
+        channels.send(2, numbered(number))
+    wired.await_events(list(range(50)))
+    assert wired.broker.received == list(range(50))
+    assert wired.broker.clients == {"1"}
+    channels.close()
+
+
+def test_s33_a_request_whose_answer_was_lost_goes_first_over_the_next_connection(wired: Wired) -> None:
+    """KAFKA-1738: it was sent, perhaps carried out, and its connection died: nothing may overtake it."""
+    wired.broker.script = ["answer", "break", "break"]
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    for number in range(4):
+        channels.send(2, numbered(number))
+    wired.await_events([0, 1, 2, 3])
+    assert wired.broker.received == [0, 1, 1, 1, 2, 3]
+    channels.close()
+
+
+def test_a_broker_that_keeps_silent_is_asked_again_after_the_timeout(wired: Wired) -> None:
+    wired.broker.script = ["silence"]
+    channels = wired.channels(timeout_ms=100.0)
+    channels.announce([wired.endpoint()])
+    channels.send(2, numbered(0))
+    channels.send(2, numbered(1))
+    wired.await_events([0, 1])
+    assert wired.broker.received == [0, 0, 1]
+    channels.close()
+
+
+def test_a_broker_that_can_not_be_reached_yet_gets_everything_once_it_can(wired: Wired) -> None:
+    wired.lead_astray()
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    channels.send(2, numbered(0))
+    eventually(lambda: bool(wired.trace.notes("info")), "a failed connection is noted")
+    assert "broker 2" in wired.trace.notes("info")[0]
+    wired.detour.clear()
+    wired.await_events([0])
+    channels.close()
+
+
+def test_a_channel_to_an_earlier_life_is_dropped_with_its_queue(wired: Wired) -> None:
+    wired.broker.script = ["silence"]
+    channels = wired.channels()
+    channels.announce([wired.endpoint(epoch=60)])
+    channels.send(2, numbered(0))
+    channels.send(2, numbered(1))
+    eventually(lambda: wired.broker.received == [0], "the first was sent")
+    channels.announce([wired.endpoint(epoch=77)])
+    channels.send(2, numbered(2))
+    wired.await_events([2])
+    assert wired.broker.received == [0, 2]
+    channels.close()
+
+
+def test_a_channel_that_is_announced_again_keeps_its_queue(wired: Wired) -> None:
+    wired.broker.script = ["break"]
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    channels.send(2, numbered(0))
+    channels.announce([wired.endpoint(rack="r1")])
+    channels.send(2, numbered(1))
+    wired.await_events([0, 1])
+    channels.close()
+
+
+def test_who_was_not_announced_can_not_be_sent_to(wired: Wired) -> None:
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    channels.announce([])
+    with pytest.raises(KeyError):
+        channels.send(2, numbered(0))
+    channels.close()
+
+
+def test_after_the_term_no_answer_becomes_an_event(wired: Wired) -> None:
+    answering = threading.Event()
+    release = threading.Event()
+
+    def held(_answer: bytes) -> int:
+        answering.set()
+        release.wait(DEADLINE_S)
+        return 99
+
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    request = numbered(0)
+    channels.send(2, ControlRequest(request.api_key, request.api_version, request.body, held))
+    assert answering.wait(DEADLINE_S)
+    channels.close()
+    release.set()
+    next_term = wired.channels()
+    next_term.announce([wired.endpoint()])
+    next_term.send(2, numbered(5))
+    wired.await_events([5])
+    next_term.close()
+
+
+def ask(wired: Wired, number: int, timeout_ms: float = LONG_MS) -> int:
+    request = numbered(number)
+    peers = SocketPeers(wired.network, "1", wired.dial)
+    answer = peers.request(
+        "127.0.0.1", wired.broker.port, request.api_key, request.api_version, request.body, timeout_ms
+    )
+    body = wait(answer, DEADLINE_S)
+    assert request.response_event is not None
+    answered: int = request.response_event(body)
+    return answered
+
+
+def test_a_peer_is_asked_once(wired: Wired) -> None:
+    assert ask(wired, 7) == 7
+    assert wired.broker.received == [7]
+
+
+@pytest.mark.parametrize(
+    ("script", "timeout_ms", "error"), [("break", LONG_MS, PeerUnreachable), ("silence", 100.0, PeerTimedOut)]
+)
+def test_a_peer_that_does_not_answer_is_an_error_and_not_asked_again(
+    wired: Wired, script: str, timeout_ms: float, error: type[Exception]
+) -> None:
+    wired.broker.script = [script]
+    with pytest.raises(error, match=rf"127\.0\.0\.1:{wired.broker.port}"):
+        ask(wired, 7, timeout_ms)
+    assert wired.broker.received == [7]
+
+
+def test_a_peer_that_can_not_be_reached_is_an_error(wired: Wired) -> None:
+    wired.lead_astray()
+    with pytest.raises(PeerUnreachable):
+        ask(wired, 7)

@@ -1,0 +1,49 @@
+"""Real time: timers fire once, in order of their due time, on the loop, and not after they were cancelled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from controller.hosts.clock import RealClock
+from tests.hosts.harness import running_network
+from tests.processes import eventually
+
+
+def test_timers_fire_on_the_loop_in_order_of_due_time() -> None:
+    fired: list[tuple[int, str]] = []
+
+    def note(number: int) -> Callable[[], None]:
+        return lambda: fired.append((number, threading.current_thread().name))
+
+    with running_network() as network:
+        clock = RealClock(network)
+        clock.call_later(60.0, note(3))
+        clock.call_later(30.0, note(2))
+        clock.call_later(0.0, note(1))
+        eventually(lambda: len(fired) == 3, "three timers fired")
+    assert fired == [(1, "network"), (2, "network"), (3, "network")]
+
+
+def test_a_cancelled_timer_does_not_fire_from_whichever_thread_it_was_cancelled() -> None:
+    fired: list[str] = []
+    with running_network() as network:
+        clock = RealClock(network)
+        here = clock.call_later(20.0, lambda: fired.append("cancelled here"))
+        here.cancel()
+        here.cancel()
+        there = clock.call_later(40.0, lambda: fired.append("cancelled on the loop"))
+        network.call(there.cancel)
+        clock.call_later(60.0, lambda: fired.append("kept"))
+        eventually(lambda: bool(fired), "the timer after them fired")
+    assert fired == ["kept"]
+
+
+def test_a_sleep_takes_its_time() -> None:
+    with running_network() as network:
+        clock = RealClock(network)
+        began_ms = clock.now_ms()
+        ended_ms: list[float] = []
+        clock.sleep(50.0).on_done(lambda: ended_ms.append(clock.now_ms()))
+        eventually(lambda: bool(ended_ms), "the sleep ended")
+        assert ended_ms[0] - began_ms >= 49.0

@@ -1,0 +1,197 @@
+"""The socket server: each connection's answers in the order of its requests, and trouble that stays its own."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from controller.broker.setting_types import Listener
+from controller.hosts.server import UNANSWERED_MAX, CannotListen, Server
+from controller.protocol.framing import framed
+from tests.hosts.harness import KeptTrace, running_network
+from tests.processes import eventually
+
+REQUEST_BYTES_MAX = 1_000
+DEADLINE_S = 30.0
+
+
+class Echo:
+    """Answers a frame with itself: at once, or when told to (`held`), or by closing ("close")."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self.received: list[bytes] = []
+        self.held: list[Callable[[], None]] = []
+        self.listeners: set[str] = set()
+
+    def receive(self, frame: bytes, respond: Callable[[bytes | None], None], listener: str) -> None:
+        self.received.append(frame)
+        self.listeners.add(listener)
+        if self.hold:
+            self.held.append(lambda: respond(frame))
+        else:
+            respond(None if frame == b"close" else frame)
+
+
+class Serving:
+    def __init__(self, server: Server, port: int, echo: Echo, trace: KeptTrace) -> None:
+        self.server, self.port, self.echo, self.trace = server, port, echo, trace
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    echo, trace = Echo(), KeptTrace()
+    with running_network() as network:
+        server = Server(network, REQUEST_BYTES_MAX, trace)
+        ports = server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])
+        server.serve(echo.receive)
+        yield Serving(server, ports["PLAINTEXT"], echo, trace)
+        server.close()
+
+
+def read(connection: socket.socket) -> bytes | None:
+    """The next frame; None if the connection was closed instead."""
+    (size,) = struct.unpack(">i", received) if (received := _read(connection, 4)) else (None,)
+    return None if size is None else _read(connection, size)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            return b""
+        parts += part
+    return parts
+
+
+def test_requests_sent_ahead_are_answered_in_order(serving: Serving) -> None:
+    with closing(serving.connect()) as connection:
+        frames = [b"%d" % number for number in range(500)]
+        connection.sendall(b"".join(framed(frame) for frame in frames))
+        assert [read(connection) for _ in frames] == frames
+    assert serving.echo.listeners == {"PLAINTEXT"}
+
+
+def test_answers_that_were_ready_in_another_order_wait_for_their_turn(serving: Serving) -> None:
+    serving.echo.hold = True
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"1") + framed(b"2") + framed(b"3"))
+        eventually(lambda: len(serving.echo.held) == 3, "all three are being handled")
+        workers = [threading.Thread(target=answer) for answer in reversed(serving.echo.held)]
+        for worker in workers:
+            worker.start()
+            worker.join()
+        assert [read(connection) for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+def test_one_byte_at_a_time_is_a_frame_too(serving: Serving) -> None:
+    with closing(serving.connect()) as connection:
+        for byte in framed(b"slow"):
+            connection.sendall(bytes([byte]))
+        assert read(connection) == b"slow"
+
+
+@pytest.mark.parametrize("announced", [REQUEST_BYTES_MAX + 1, 2**31 - 1, -1])
+def test_an_impossible_size_closes_its_connection_alone(serving: Serving, announced: int) -> None:
+    with closing(serving.connect()) as bad, closing(serving.connect()) as good:
+        good.sendall(framed(b"before"))
+        assert read(good) == b"before"
+        bad.sendall(struct.pack(">i", announced) + b"x" * 100)
+        assert read(bad) is None
+        good.sendall(framed(b"after"))
+        assert read(good) == b"after"
+    assert len(serving.trace.notes("warning")) == 1
+
+
+def test_a_frame_of_the_largest_size_is_taken(serving: Serving) -> None:
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"x" * REQUEST_BYTES_MAX))
+        assert read(connection) == b"x" * REQUEST_BYTES_MAX
+
+
+def test_no_answer_closes_the_connection_after_the_answers_before_it(serving: Serving) -> None:
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"1") + framed(b"close") + framed(b"3"))
+        assert [read(connection), read(connection)] == [b"1", None]
+
+
+def test_a_connection_that_ends_within_a_frame_is_forgotten(serving: Serving) -> None:
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"whole") + framed(b"cut off")[:-3])
+        assert read(connection) == b"whole"
+        eventually(lambda: len(serving.server.connections) == 1, "it is there")
+    eventually(lambda: not serving.server.connections, "it is gone")
+    assert serving.echo.received == [b"whole"]
+
+
+def test_an_answer_to_a_connection_that_is_gone_goes_nowhere(serving: Serving) -> None:
+    serving.echo.hold = True
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"1"))
+        eventually(lambda: bool(serving.echo.held), "it is being handled")
+    eventually(lambda: not serving.server.connections, "it is gone")
+    serving.echo.held[0]()
+    serving.echo.hold = False
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"2"))
+        assert read(connection) == b"2"
+
+
+def test_too_much_unanswered_is_not_read_on(serving: Serving) -> None:
+    serving.echo.hold = True
+    frames = [b"%d" % number for number in range(UNANSWERED_MAX + 50)]
+    with closing(serving.connect()) as connection:
+        connection.sendall(b"".join(framed(frame) for frame in frames))
+        eventually(lambda: len(serving.echo.held) >= UNANSWERED_MAX, "as many as may be are being handled")
+        with closing(serving.connect()) as other:  # the loop has been round since
+            serving.echo.hold = False
+            other.sendall(framed(b"other"))
+            assert read(other) == b"other"
+        assert len(serving.echo.held) == UNANSWERED_MAX
+        for answer in list(serving.echo.held):
+            answer()
+        assert [read(connection) for _ in frames] == frames
+
+
+def test_a_client_that_does_not_read_is_not_answered_into_memory(serving: Serving) -> None:
+    """It is not read from either, once what its answers may take is taken, and has everything when it reads."""
+    frame = b"x" * REQUEST_BYTES_MAX
+    count = 20_000
+    with closing(serving.connect()) as connection:
+        sender = threading.Thread(target=lambda: connection.sendall(framed(frame) * count))
+        sender.start()
+        eventually(lambda: len(serving.echo.received) > 10, "some are answered")
+        with closing(serving.connect()) as other:
+            other.sendall(framed(b"other"))
+            assert read(other) == b"other"
+        assert len(serving.echo.received) < count
+        assert all(read(connection) == frame for _ in range(count))
+        sender.join(DEADLINE_S)
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with running_network() as network, closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        server = Server(network, REQUEST_BYTES_MAX, KeptTrace())
+        with pytest.raises(CannotListen, match=f"PLAINTEXT://127.0.0.1:{port}: Address already in use"):
+            server.bind([Listener("OTHER", "127.0.0.1", 0), Listener("PLAINTEXT", "127.0.0.1", port)])
+
+
+def test_every_interface_is_listened_on_where_no_host_is_named() -> None:
+    with running_network() as network:
+        server = Server(network, REQUEST_BYTES_MAX, KeptTrace())
+        ports = server.bind([Listener("PLAINTEXT", "", 0)])
+        server.serve(Echo().receive)
+        with closing(socket.create_connection(("127.0.0.1", ports["PLAINTEXT"]), DEADLINE_S)) as connection:
+            connection.sendall(framed(b"1"))
+            assert read(connection) == b"1"
+        server.close()
