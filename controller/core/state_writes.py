@@ -168,6 +168,8 @@ def take_in(term: Term, row: int, found: Znode | None) -> None:
 
 def state_paths(term: Term, rows: Rows) -> list[str]:
     """The state znodes' paths. Fastest for rows that are grouped by topic."""
+    if not len(rows):
+        return []
     table = term.context.partitions
     topics, partitions = table.topic[rows], table.partition[rows].tolist()
     firsts = np.flatnonzero(np.diff(topics, prepend=-1)).tolist()

@@ -25,7 +25,7 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, encode_response, request_head, response_body
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
-from controller.trace import PartitionStateWritten, TraceEvent
+from controller.trace import Noted, PartitionStateWritten, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
@@ -167,6 +167,13 @@ class Host:
     @property
     def idle(self) -> bool:
         return self.dead or (self._task is None and len(self.events) == 0)
+
+    def failures(self) -> list[str]:
+        """What no handler expected."""
+        return [note.message for note in self.trace.of(Noted) if note.level == "error" and " failed: " in note.message]
+
+    def notes(self, level: str) -> list[str]:
+        return [note.message for note in self.trace.of(Noted) if note.level == level]
 
     def sent_after(self, mark: int, api: ApiKey | None = None) -> list[Sent]:
         return [sent for sent in self.sent[mark:] if api is None or sent.api is api]
@@ -382,6 +389,8 @@ class Cluster:
     def check(self) -> None:
         """What holds whenever a cluster is quiet: context and ZooKeeper agree (invariant 7), and so do the watches
         that are armed with those that the role needs (invariant 6)."""
+        for host in self.hosts:
+            assert not host.failures()
         leader = self.leader()
         assert leader.context_states() == self.states()
         for host in self.hosts:

@@ -7,6 +7,7 @@ alive or to lead. Hosts, ports and broker epochs are this cluster's own.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ WIRE = Path(__file__).parent.parent / "data" / "kafka-2.8.2" / "wire.jsonl"
 CONTROL = (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA)
 
 # Lines of the recording, by number from 0.
-FIRST_BROKERS = ((1, (0,)), (3, (1, 2)), (2, (3, 4, 5)))
-NEW_TOPICS = (
+Lines = Sequence[int]
+FIRST_BROKERS: tuple[tuple[int, Lines], ...] = ((1, (0,)), (3, (1, 2)), (2, (3, 4, 5)))
+NEW_TOPICS: tuple[tuple[str, Lines], ...] = (
     ("pay", (11, 12, 13, 14, 18, 25)),
     ("orders", (16, 19, 21, 26, 29, 31)),
     ("__consumer_offsets", range(74, 80)),
