@@ -1,0 +1,142 @@
+"""Settings under Kafka's names: defaults, what follows from what, and everything wrong told by its name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from controller.broker.setting_types import Listener
+from controller.broker.settings import _SETTINGS, BadSettings, BrokerSettings, parse_properties, parse_settings
+
+LEAST = {"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"}
+
+
+def parsed(**given: str) -> BrokerSettings:
+    return parse_settings(LEAST | {name.replace("_", "."): value for name, value in given.items()})
+
+
+def problems(given: dict[str, str]) -> tuple[str, ...]:
+    with pytest.raises(BadSettings) as caught:
+        parse_settings(LEAST | given)
+    return caught.value.problems
+
+
+def test_kafkas_defaults_hold() -> None:
+    settings = parsed()
+    assert settings.listeners == settings.advertised == (Listener("PLAINTEXT", "", 9092),)
+    assert settings.zookeeper_session_timeout_ms == settings.zookeeper_connection_timeout_ms == 18_000
+    assert settings.inter_broker_listener == "PLAINTEXT"
+    assert settings.inter_broker_protocol == "2.8"
+    assert (settings.controlled_shutdown_attempts, settings.controlled_shutdown_backoff_ms) == (3, 5_000)
+    assert settings.controller_socket_timeout_ms == 30_000
+    assert settings.socket_request_max_bytes == 104_857_600
+    assert not settings.unclean_leader_election
+
+
+def test_every_setting_has_its_field() -> None:
+    names = {field for field, _, _ in _SETTINGS.values()} | {"without_effect"}
+    assert names == {field.name for field in fields(BrokerSettings)}
+
+
+def test_a_connection_has_its_own_timeout() -> None:
+    assert parsed(zookeeper_connection_timeout_ms="6000").zookeeper_connection_timeout_ms == 6_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("broker.id", "x", "a whole number, -1 or more"),
+        ("broker.id", "1001", "at most reserved.broker.max.id=1000"),
+        ("broker.rack", "", "something"),
+        ("listeners", "PLAINTEXT://:70000", "port up to 65535"),
+        ("listeners", "PLAINTEXT", "NAME://HOST:PORT"),
+        ("listeners", "", "at least one"),
+        ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "each listener's name once"),
+        ("listeners", "PLAINTEXT://:1,SSL://:1", "each port once"),
+        ("listeners", "SSL://:1", "SSL, which is not supported yet"),
+        ("listeners", "MINE://:1", "MINE is not in listener.security.protocol.map"),
+        ("listener.security.protocol.map", "PLAINTEXT:NONE", "NONE, which is unknown"),
+        ("listener.security.protocol.map", "PLAINTEXT", "NAME:PROTOCOL"),
+        ("advertised.listeners", "OTHER://h:1", "OTHER is not in listeners"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:1", "can't be reached"),
+        ("inter.broker.listener.name", "OTHER", "an advertised listener"),
+        ("zookeeper.connect", "", "HOST:PORT"),
+        ("zookeeper.connect", "/chroot", "HOST:PORT"),
+        ("zookeeper.connect", "h:1/", "perhaps a /chroot"),
+        ("zookeeper.connect", "h:port", "HOST:PORT"),
+        ("zookeeper.session.timeout.ms", "0", "1 or more"),
+        ("zookeeper.set.acl", "true", "camerlengo.zookeeper.digest"),
+        ("camerlengo.zookeeper.digest", "user", "USER:PASSWORD"),
+        ("inter.broker.protocol.version", "9.9", "2.8"),
+        ("default.replication.factor", "40000", "from 1 to 32767"),
+        ("unclean.leader.election.enable", "yes", "true or false"),
+        ("auto.create.topics.enable", "true", "false"),
+        ("camerlengo.address.map", "h:1", "HOST:PORT=HOST:PORT"),
+        ("camerlengo.address.map", "h:1=h:2,h:1=h:3", "once"),
+        ("brokr.rack", "r", "did you mean broker.rack?"),
+        ("what.is.this", "1", "no setting"),
+    ],
+)
+def test_a_bad_setting_is_named_with_what_was_expected(name: str, value: str, expected: str) -> None:
+    told = problems({name: value})
+    assert any(problem.startswith((name, "listeners")) and expected in problem for problem in told), told
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    with pytest.raises(BadSettings) as caught:
+        parse_settings({"broker.id": "x", "num.partitions": "0", "unknown": "1"})
+    told = "\n".join(caught.value.problems)
+    for name in ("broker.id", "num.partitions", "unknown", "zookeeper.connect is required"):
+        assert name in told
+
+
+def test_an_id_is_needed_where_none_is_generated() -> None:
+    given = {"broker.id.generation.enable": "false", "broker.id": "-1"}
+    assert problems(given) == ("broker.id=-1: expected 0 or more, as none is generated",)
+    assert parse_settings(LEAST | given | {"broker.id": "5000"}).broker_id == 5_000
+
+
+def test_listeners_with_names_of_their_own() -> None:
+    settings = parsed(
+        listeners="IN://127.0.0.1:0,OUT://[::1]:9093",
+        listener_security_protocol_map="IN:PLAINTEXT, OUT:PLAINTEXT",
+        inter_broker_listener_name="in",
+        advertised_listeners="IN://:0,OUT://example.org:19093",
+    )
+    assert settings.listeners == (Listener("IN", "127.0.0.1", 0), Listener("OUT", "::1", 9093))
+    assert settings.protocol("OUT") == "PLAINTEXT"
+    assert settings.inter_broker_listener == "IN"
+    bound = settings.with_bound_ports({"IN": 40_001, "OUT": 9093}, "me")
+    assert [str(listener) for listener in bound.advertised] == ["IN://me:40001", "OUT://example.org:19093"]
+
+
+def test_an_address_is_dialled_as_the_map_says() -> None:
+    settings = parsed(camerlengo_address_map="127.0.0.1:1=127.0.0.1:11, [::1]:2=h:12")
+    assert settings.dial("127.0.0.1", 1) == ("127.0.0.1", 11)
+    assert settings.dial("::1", 2) == ("h", 12)
+    assert settings.dial("127.0.0.1", 3) == ("127.0.0.1", 3)
+
+
+def test_kafkas_own_file_is_accepted_and_what_has_no_effect_is_told() -> None:
+    given = parse_properties(
+        """
+        # a broker of a running cluster
+        broker.id=1
+        listeners = PLAINTEXT://127.0.0.1:9092
+        num.network.threads:3
+        log.retention.hours=168
+        log.dirs=/var/kafka, \\
+                 /var/kafka2
+        zookeeper.connect=z1:2181,z2:2181/kafka\\u002d1
+        """
+    )
+    settings = parse_settings(given)
+    assert settings.without_effect == ("log.retention.hours", "num.network.threads")
+    assert settings.log_dirs == ("/var/kafka", "/var/kafka2")
+    assert settings.zookeeper_connect == "z1:2181,z2:2181/kafka-1"
+
+
+def test_a_file_that_can_not_be_read_is_told() -> None:
+    with pytest.raises(BadSettings, match="properties file"):
+        parse_properties("a=\\uXYZ")
