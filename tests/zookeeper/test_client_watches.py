@@ -50,9 +50,9 @@ class NotSetAgain(StandingWatches):
     """Planted fault: a watch that has fired is not set again."""
 
     def fired(self, event: WatchEvent) -> None:
-        arm, self.arm = self.arm, lambda nodes, children: None  # type: ignore
-        super().fired(event)
-        self.arm = arm  # type: ignore
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self, "arm", lambda nodes, children: None)
+            super().fired(event)
 
 
 class NotSetAgainOnReconnect(StandingWatches):
