@@ -68,6 +68,18 @@ def test_a_silent_session_ends_at_the_tick_after_its_timeout(world: World) -> No
     assert world.server.sessions() == ()
 
 
+def test_what_is_acknowledged_counts_from_when_it_was_sent(world: World) -> None:
+    connection, _ = world.client(lambda: 20.0)
+    assert (world.clock.now_ms(), connection.acknowledged_sent_ms()) == (40.0, 0.0)
+    read = connection.read(["/"])
+    world.passes(39)
+    assert connection.acknowledged_sent_ms() == 0.0
+    world.done(read)
+    assert (world.clock.now_ms(), connection.acknowledged_sent_ms()) == (80.0, 40.0)
+    world.passes(TIMEOUT_MS / 3 + 40.0)
+    assert connection.acknowledged_sent_ms() == 40.0 + TIMEOUT_MS / 3
+
+
 def test_a_session_is_kept_by_its_pings_for_as_long_as_they_get_through(world: World) -> None:
     connection, listener = world.client(lambda: 3.0)
     session = connection.session()
@@ -115,23 +127,31 @@ def test_a_request_may_be_applied_after_its_client_gave_it_up(world: World) -> N
     assert listener.told() == [CONNECTED, SUSPENDED]
 
 
-def test_a_request_given_up_is_not_applied_once_its_session_has_come_back_elsewhere(world: World) -> None:
-    connection, listener = world.client()
-    world.done(connection.multi([Create("/epoch", b"")]))
-    slow = {"ms": 0.0}
-    late, _ = world.client(lambda: slow["ms"])
-    slow["ms"] = 1_000.0
-    write = late.multi([SetData("/epoch", b"late", 0)])
-    slow["ms"] = 0.0
-    late.reset()
+@pytest.mark.parametrize("how", ["reset", "cut"])
+def test_a_request_given_up_is_not_applied_once_its_session_has_come_back_elsewhere(world: World, how: str) -> None:
+    latency_ms = [0.0]
+    client, listener = world.client(lambda: latency_ms[0])
+    world.done(client.multi([Create("/epoch", b"")]))
+    if how == "reset":
+        latency_ms[0] = 1_000.0
+        write = client.multi([SetData("/epoch", b"late", 0)])
+        client.reset()
+    else:
+        client.cut()
+        write = client.multi([SetData("/epoch", b"late", 0)])
+        world.passes(TIMEOUT_MS * 2 / 3)
+        latency_ms[0] = 1_000.0
+        client.heal()
+    latency_ms[0] = 0.0
     with pytest.raises(UnknownOutcome):
-        world.done(write)
-    world.passes(2_000)
-    assert late.session() in world.server.sessions()
+        write.result()
+    world.passes(900)
+    assert listener.told() == [CONNECTED, SUSPENDED, CONNECTED]
+    world.passes(1_100)
     row = world.server.row("/epoch")
     assert row is not None
     assert row.data == b""
-    assert listener.told() == [CONNECTED]
+    assert listener.told() == [CONNECTED, SUSPENDED, CONNECTED]
 
 
 def test_a_server_that_was_down_has_its_data_and_its_sessions(world: World) -> None:

@@ -6,8 +6,11 @@ import random
 
 import pytest
 
+from controller.clock import VirtualClock
 from controller.zookeeper.errors import MultiFailed
 from controller.zookeeper.memory_acl import Identity
+from controller.zookeeper.memory_database import Database
+from controller.zookeeper.memory_link import Link
 from controller.zookeeper.memory_tree import DataTree, java_hash_order
 from controller.zookeeper.memory_watches import WatchTable
 from controller.zookeeper.operations import Check, Create, Delete, Row, SetData, Write
@@ -61,6 +64,17 @@ def test_a_sessions_end_takes_its_ephemerals_and_nobody_elses() -> None:
     assert (tree.ephemerals(1), tree.ephemerals(2)) == ((), ("/two",))
     assert tree.nodes["/"].read_row().stat.pzxid == 3
     assert tree.end_session(1, 4) == []
+
+
+def test_a_link_that_has_ended_leaves_no_watch_behind() -> None:
+    database = Database(VirtualClock())
+    link = Link(VirtualClock(), None, lambda _link, _message: None, lambda _message: None, ANYONE)
+    database.watch(link, (["/", "/missing"], ["/", "/missing"]))
+    database.set_watches(link, (0, ["/zookeeper"], ["/absent"], ["/zookeeper"]))
+    nodes, children = ("/", "/missing", "/zookeeper", "/absent"), ("/", "/zookeeper")
+    assert database.watched(link) == {*(("node", path) for path in nodes), *(("children", path) for path in children)}
+    database.forget_watches(link)
+    assert database.watched(link) == frozenset()
 
 
 @pytest.mark.parametrize(
