@@ -186,7 +186,7 @@ def test_a_client_that_is_cut_off_stays_suspended_while_its_session_ends(backend
 @pytest.mark.parametrize("way", ["to_server", "to_client"])
 def test_a_link_cut_one_way_is_noticed_and_healed(backend: Backend, client: Client, way: str) -> None:
     path = backend.path("one way")
-    half = backend.client(2 * SHORT_SESSION_MS)
+    half = backend.client(3 * SHORT_SESSION_MS)
     session = half.connection.session()
     half.create(backend.path("mine"), ephemeral=True)
     half.cut(to_server=way == "to_server", to_client=way == "to_client")
