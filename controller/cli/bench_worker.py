@@ -79,14 +79,13 @@ class Stopwatch:
 async def _load(term: Term) -> dict[str, float]:
     """`loading.load`, with a lap after each step."""
     watch = Stopwatch()
-    since_zxid = term.zookeeper.connection.last_zxid()
-    brokers = await read_brokers(term)
+    brokers, brokers_zxid = await read_brokers(term)
     term.context.put_brokers(brokers)
-    await watch_brokers(term, brokers, since_zxid)
+    await watch_brokers(term, brokers, brokers_zxid)
     watch.lap("brokers")
-    topics = await list_topics(term)
+    topics, topics_zxid = await list_topics(term)
     watch.lap("topic list")
-    rows = await load_topics(term, topics, since_zxid)
+    rows = await load_topics(term, topics, topics_zxid)
     watch.lap("assignments and watches")
     await load_states(term, rows)
     watch.lap("states")

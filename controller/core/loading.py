@@ -1,8 +1,8 @@
 """Reading a whole cluster into a term's context: brokers, topics with their assignments, partition states.
 
-Watches stand before what they watch is read, in bulk with the zxid from before the first read, so that what changes
-meanwhile fires at once. Several batches of reads are in flight while earlier ones are decoded. A znode that can't be
-read costs only itself: its broker, topic or partition is left out, named in the log.
+Watches are set in bulk with the zxid of the listing that came before what they watch was read, so that what changes
+meanwhile fires at once, and what was there already does not. Several batches of reads are in flight while earlier ones
+are decoded. A znode that can't be read costs only itself: its broker, topic or partition is left out, named in the log.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ class Loaded:
 # -- brokers
 
 
-async def read_brokers(term: Term) -> list[LiveBroker]:
-    """All registrations that can be read, by id."""
+async def read_brokers(term: Term) -> tuple[list[LiveBroker], int]:
+    """All registrations that can be read, by id, and a zxid from before they were read."""
     listing = await term.zookeeper.children([paths.BROKER_IDS])
     names = [name for name in listing.children[0] or () if name.isascii() and name.isdigit()]
     reading = await term.zookeeper.read([paths.broker(int(name)) for name in names])
     found = (live_broker(term, row) for row in reading.rows)
-    return sorted((broker for broker in found if broker is not None), key=lambda broker: broker.id)
+    brokers = sorted((broker for broker in found if broker is not None), key=lambda broker: broker.id)
+    return brokers, listing.zxid
 
 
 def live_broker(term: Term, row: Znode | None) -> LiveBroker | None:
@@ -125,9 +126,10 @@ def _topic_modified(path: str) -> PartitionModifications:
 # -- topics
 
 
-async def list_topics(term: Term) -> tuple[str, ...]:
+async def list_topics(term: Term) -> tuple[tuple[str, ...], int]:
+    """Their names, and the zxid as of which these are all."""
     listing = await term.zookeeper.children([paths.BROKER_TOPICS])
-    return listing.children[0] or ()
+    return listing.children[0] or (), listing.zxid
 
 
 async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows:
@@ -141,9 +143,15 @@ async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows
     rows = _take_topics(term, columns)
     if watched is not None:
         await watched
+    term.zookeeper.unwatch([paths.topic(name) for name in names if not _is_watched(term, name)])
     if term.settings.versions.topic_ids:
         await _give_topic_ids(term, columns)
     return rows
+
+
+def _is_watched(term: Term, name: str) -> bool:
+    """A topic that went before it was read is nobody's: if it comes back it is a new child."""
+    return name in term.context.partitions or name in term.context.left_out
 
 
 def _take_topics(term: Term, columns: TopicAssignmentColumns) -> Rows:
@@ -270,11 +278,10 @@ async def _in_flight(
 
 async def load(term: Term) -> Loaded:
     """The whole cluster into an empty context. The watches on the parents stand already."""
-    since_zxid = term.zookeeper.connection.last_zxid()
-    brokers = await read_brokers(term)
+    brokers, brokers_zxid = await read_brokers(term)
     term.context.put_brokers(brokers)
-    await watch_brokers(term, brokers, since_zxid)
-    topics = await list_topics(term)
-    rows = await load_topics(term, topics, since_zxid)
+    await watch_brokers(term, brokers, brokers_zxid)
+    topics, topics_zxid = await list_topics(term)
+    rows = await load_topics(term, topics, topics_zxid)
     await load_states(term, rows)
     return Loaded(len(brokers), len(topics), len(rows))

@@ -390,7 +390,7 @@ class Cluster:
         """What holds whenever a cluster is quiet: context and ZooKeeper agree (invariant 7), and so do the watches
         that are armed with those that the role needs (invariant 6)."""
         for host in self.hosts:
-            assert not host.failures()
+            assert host.failures() == []
         leader = self.leader()
         assert leader.context_states() == self.states()
         for host in self.hosts:

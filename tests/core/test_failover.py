@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from tests.core.driving import Cluster
+import pytest
+
+from controller.core.settings import ControllerSettings
+from controller.protocol.api_keys import ApiKey
+from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten
+from controller.zookeeper import paths
+from controller.zookeeper.operations import Create
+from tests.core.driving import Cluster, Host
+
+PHASES = [
+    "feature znode",
+    "watches",
+    "old notifications",
+    "load context",
+    "pending deletions",
+    "update metadata",
+    "replica machine",
+    "partition machine",
+    "pending elections and reassignments",
+]
 
 
 def test_a_topic_is_created_and_survives_a_broker() -> None:
@@ -16,4 +35,201 @@ def test_a_topic_is_created_and_survives_a_broker() -> None:
     cluster.unregister(2)
     cluster.settle()
     assert cluster.states() == {"t-0": (1, 1, (1, 3), 1), "t-1": (3, 1, (3, 1), 1)}
+    cluster.check()
+
+
+def test_the_phases_run_in_kafkas_order_and_are_told_with_a_table() -> None:
+    cluster = Cluster()
+    cluster.topic("t", {0: (1,), 1: (1,)})
+    host = cluster.host(1)
+    phases = host.trace.of(FailoverPhase)
+    assert [phase.phase for phase in phases] == PHASES
+    assert {phase.phase: phase.items for phase in phases} == {
+        **dict.fromkeys(PHASES, 0),
+        "watches": 4,
+        "load context": 2,
+        "update metadata": 1,
+        "replica machine": 2,
+        "partition machine": 2,
+    }
+    (completed,) = host.trace.of(FailoverCompleted)
+    assert completed.partitions == 2
+    assert completed.duration_ms == pytest.approx(sum(phase.duration_ms for phase in phases))
+    (table,) = [note for note in host.notes("info") if "failover took" in note]
+    assert [line.rsplit(maxsplit=3)[0].strip() for line in table.splitlines()[1:]] == PHASES
+
+
+def test_s32_update_metadata_precedes_leader_and_isr() -> None:
+    """KAFKA-4443: a broker must know the endpoints before it hears of a leader."""
+    cluster = Cluster()
+    cluster.register(2)
+    cluster.topic("t", {0: (1, 2)})
+    cluster.state("t", 0, 2, (2, 1))
+    host = cluster.host(1)
+    for broker in (1, 2):
+        first = next(sent for sent in host.sent if sent.broker == broker)
+        assert first.api is ApiKey.UPDATE_METADATA
+        assert [live.id for live in first.value.live_brokers] == [1, 2]
+
+
+def test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bumped_twice() -> None:
+    """KAFKA-3096, KAFKA-3143: the dead controller's broker was a follower, too."""
+    cluster = Cluster()
+    cluster.register(3)
+    cluster.topic("t", {0: (2, 1, 3), 1: (1, 3, 2)})
+    cluster.state("t", 0, 2, (2, 1, 3), 4)
+    cluster.state("t", 1, 1, (1, 3, 2), 4)
+    host = cluster.host(2)
+    assert cluster.states() == {"t-0": (2, 5, (2, 3), 1), "t-1": (3, 6, (3, 2), 2)}
+    written = [(event.partition, event.why, event.leader) for event in host.trace.of(PartitionStateWritten)]
+    assert written == [(0, "replica offline", 2), (1, "replica offline", -1), (1, "offline", 3)]
+    cluster.check()
+
+
+def test_s37_the_last_of_an_isr_stays_in_it() -> None:
+    """KAFKA-708."""
+    cluster = Cluster()
+    cluster.topic("t", {0: (1, 2)})
+    cluster.state("t", 0, 1, (1,), 3)
+    host = cluster.host(2)
+    assert cluster.states() == {"t-0": (-1, 4, (1,), 1)}
+    term = host.controller.term
+    assert term is not None
+    assert term.context.offline_partitions == 1
+    cluster.check()
+    cluster.register(1)
+    cluster.settle()
+    assert cluster.states() == {"t-0": (1, 5, (1,), 2)}
+    assert term.context.offline_partitions == 0
+    cluster.check()
+
+
+def test_an_isr_that_is_gone_as_a_whole_stays_as_it_was() -> None:
+    cluster = Cluster()
+    cluster.register(4)
+    cluster.topic("t", {0: (1, 2, 3, 4)})
+    cluster.state("t", 0, 2, (3, 2, 1))
+    cluster.host(5)
+    assert cluster.states() == {"t-0": (-1, 1, (3, 2, 1), 1)}
+    cluster.register(2)
+    cluster.settle()
+    assert cluster.states() == {"t-0": (2, 2, (2,), 2)}
+    cluster.check()
+
+
+def test_old_notifications_are_deleted_before_anything_is_read() -> None:
+    cluster = Cluster()
+    for parent in (paths.ISR_CHANGE_NOTIFICATION, paths.LOG_DIR_EVENT_NOTIFICATION):
+        for number in range(3):
+            cluster.write(Create(f"{parent}/old_{number}", b"{}"))
+    host = cluster.host(1)
+    assert cluster.server.children(paths.ISR_CHANGE_NOTIFICATION) == ()
+    assert cluster.server.children(paths.LOG_DIR_EVENT_NOTIFICATION) == ()
+    phase = next(phase for phase in host.trace.of(FailoverPhase) if phase.phase == "old notifications")
+    assert phase.items == 6
+    cluster.check()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "before", "after"),
+    [
+        ("2.8", None, b'{"features":{},"version":1,"status":1}'),
+        ("2.6", None, b'{"features":{},"version":1,"status":0}'),
+        (
+            "2.8",
+            b'{"features":{"f":{"max_version_level":2,"min_version_level":1}},"version":1,"status":1,"new":7}',
+            None,
+        ),
+        (
+            "2.6",
+            b'{"features":{"f":{}},"version":1,"status":1,"new":7}',
+            b'{"features":{},"version":1,"status":0,"new":7}',
+        ),
+        ("2.8", b"damaged", None),
+    ],
+)
+def test_the_feature_znode_is_as_kafka_leaves_it(protocol: str, before: bytes | None, after: bytes | None) -> None:
+    cluster = Cluster()
+    if before is not None:
+        cluster.write(Create(paths.FEATURE, before))
+    cluster.host(1, ControllerSettings(inter_broker_protocol=protocol))
+    row = cluster.server.row(paths.FEATURE)
+    assert row is not None
+    assert row.data == (before if after is None else after)
+    cluster.check()
+
+
+def test_what_is_asked_for_and_not_carried_out_is_said() -> None:
+    cluster = Cluster()
+    cluster.write(Create(paths.delete_topic("t"), None))
+    cluster.write(Create(paths.REASSIGN_PARTITIONS, b'{"version":1,"partitions":[]}'))
+    host = cluster.host(1)
+    said = " ".join(host.notes("warning"))
+    assert "queued for deletion" in said
+    assert paths.REASSIGN_PARTITIONS in said
+
+
+def failover_scene() -> Cluster:
+    """What a failover finds: a dead leader, a dead follower, an ISR of one, a new topic, and one half created."""
+    cluster = Cluster()
+    cluster.register(3, 4)
+    cluster.topic("led", {0: (2, 3, 4), 1: (3, 2, 4), 2: (2,)})
+    cluster.state("led", 0, 2, (2, 3, 4), 1)
+    cluster.state("led", 1, 3, (3, 2), 1)
+    cluster.state("led", 2, 2, (2,), 1)
+    cluster.topic("new", {0: (3, 2), 1: (4, 3)})
+    cluster.topic("half", {0: (4, 3), 1: (3, 4)})
+    cluster.state("half", 0, 4, (4, 3), 0)
+    return cluster
+
+
+def assert_failed_over(cluster: Cluster) -> None:
+    """However often it was begun: what leads, and who is in sync. Epochs may be higher than after one failover."""
+    states = {name: (state[0], state[2]) for name, state in cluster.states().items()}
+    assert states == {
+        "led-0": (3, (3, 4)),
+        "led-1": (3, (3,)),
+        "led-2": (-1, (2,)),
+        "new-0": (3, (3,)),
+        "new-1": (4, (4, 3)),
+        "half-0": (4, (4, 3)),
+        "half-1": (3, (3, 4)),
+    }
+    cluster.check()
+
+
+def test_a_failover_that_dies_at_any_await_is_completed_by_the_next_controller() -> None:
+    for at in range(1, 100):
+        cluster = failover_scene()
+        first = cluster.new_host(1)
+        first.die_at_await = at
+        first.start()
+        cluster.settle()
+        if not first.dead:
+            assert_failed_over(cluster)
+            assert at > 20
+            return
+        second: Host = cluster.host(5)
+        cluster.pass_ms(8_000)
+        assert_failed_over(cluster)
+        epochs = [event.controller_epoch for event in second.trace.of(ControllerElected)]
+        assert epochs in ([1], [2]), (at, epochs)
+    raise AssertionError("it never came to its end")
+
+
+def test_every_live_broker_ends_up_knowing_what_zookeeper_holds() -> None:
+    """Invariant 7 from the brokers' side: what they were told last, put together."""
+    cluster = failover_scene()
+    host = cluster.host(1)
+    cluster.topic("later", {0: (4, 3, 1)})
+    cluster.settle()
+    cluster.unregister(4)
+    cluster.settle()
+    for broker in (1, 3):
+        told: dict[str, tuple[int, int, tuple[int, ...], int]] = {}
+        for sent in host.sent:
+            if sent.broker == broker and sent.api is ApiKey.UPDATE_METADATA:
+                states = sent.states().items()
+                told.update({name: (s.leader, s.leader_epoch, s.isr, s.zk_version) for name, s in states})
+        assert told == cluster.states()
     cluster.check()

@@ -20,8 +20,8 @@ async def broker_change(term: Term, event: BrokerChange) -> None:
     """Compares the registrations with the context. Another czxid is another life: a failure, then a start-up
     (KAFKA-7235). Failures first, so that nothing is elected on a broker that is gone."""
     context = term.context
-    since_zxid = term.zookeeper.connection.last_zxid()
-    found = {broker.id: broker for broker in await read_brokers(term)}
+    brokers, since_zxid = await read_brokers(term)
+    found = {broker.id: broker for broker in brokers}
     known = {broker.id: broker for broker in context.brokers}
     added = tuple(broker for broker in found if broker not in known)
     dead = tuple(broker for broker in known if broker not in found)

@@ -26,7 +26,7 @@ from controller.core.term import Term
 from controller.trace import FailoverCompleted, FailoverPhase
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
-from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists
+from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists, NoNode, UnknownOutcome
 from controller.zookeeper.operations import Create, SetData
 from statemachines.replica import ReplicaState
 
@@ -47,6 +47,8 @@ def is_watched_in_term(path: str) -> bool:
 
 
 FEATURES_DISABLED, FEATURES_ENABLED = 0, 1
+LOOKS = 10
+"""How often /feature is looked at again after a write whose outcome is unknown, or that came second."""
 
 
 @dataclass(slots=True)
@@ -142,29 +144,30 @@ async def _set_up_features(term: Term) -> int:
     """/feature as a 2.8 controller leaves it: made if it is missing, disabled below inter-broker protocol 2.7. Gives
     how many features are finalized."""
     wanted = FEATURES_ENABLED if term.settings.versions.feature_znode else FEATURES_DISABLED
-    row = (await term.zookeeper.read([paths.FEATURE])).rows[0]
-    if row is None:
-        created = FeatureZnode(status=wanted)
-        try:
-            await term.zookeeper.commit(term.leadership, [Create(paths.FEATURE, encode_feature(created))])
-        except MultiFailed as failed:
-            if not isinstance(failed.error, NodeExists):
-                raise
-        return 0
-    try:
-        feature = decode_feature(row.path, row.data)
-    except DamagedZnode as damaged:
-        term.note("error", str(damaged))
-        return 0
-    if wanted == FEATURES_DISABLED and feature.status != FEATURES_DISABLED:
-        disabled = replace(feature, status=FEATURES_DISABLED, features={})
-        try:
+    for _ in range(LOOKS):
+        row = (await term.zookeeper.read([paths.FEATURE])).rows[0]
+        write: Create | SetData
+        if row is None:
+            write = Create(paths.FEATURE, encode_feature(FeatureZnode(status=wanted)))
+        else:
+            try:
+                feature = decode_feature(row.path, row.data)
+            except DamagedZnode as damaged:
+                term.note("error", str(damaged))
+                return 0
+            if wanted == FEATURES_ENABLED or feature.status == FEATURES_DISABLED:
+                return len(feature.features)
+            disabled = replace(feature, status=FEATURES_DISABLED, features={})
             write = SetData(row.path, encode_feature(disabled), row.stat.version)
+        try:
             await term.zookeeper.commit(term.leadership, [write])
+        except UnknownOutcome:
+            continue
         except MultiFailed as failed:
-            if not isinstance(failed.error, BadVersion):
+            if not isinstance(failed.error, NodeExists | BadVersion | NoNode):
                 raise
-    return len(feature.features)
+    term.note("error", f"{paths.FEATURE} changed under {LOOKS} looks and is left as it is")
+    return 0
 
 
 async def _look_at_deletions(term: Term) -> int:

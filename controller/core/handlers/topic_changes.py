@@ -25,8 +25,8 @@ from statemachines.partition import PartitionState
 async def topic_change(term: Term, event: TopicChange) -> None:
     """Compares the children of /brokers/topics with the context."""
     context = term.context
-    since_zxid = term.zookeeper.connection.last_zxid()
-    there = frozenset(await list_topics(term))
+    names, since_zxid = await list_topics(term)
+    there = frozenset(names)
     known = {topic.name for topic in context.partitions.topics} | context.left_out
     gone, new = sorted(known - there), sorted(there - known)
     if gone:
@@ -64,8 +64,8 @@ async def partition_modifications(term: Term, event: PartitionModifications) -> 
     context, name = term.context, event.topic
     if name not in context.partitions and name not in context.left_out:
         return
-    since_zxid = term.zookeeper.connection.last_zxid()
-    row = (await term.zookeeper.read([paths.topic(name)])).rows[0]
+    reading = await term.zookeeper.read([paths.topic(name)])
+    row = reading.rows[0]
     if row is None:
         return
     try:
@@ -76,7 +76,7 @@ async def partition_modifications(term: Term, event: PartitionModifications) -> 
     if _is_another_topic(term, name, assignment):
         _forget(term, [name])
     if name not in context.partitions:
-        await create_partitions(term, await load_topics(term, [name], since_zxid))
+        await create_partitions(term, await load_topics(term, [name], reading.zxid))
         return
     await create_partitions(term, _add(term, name, assignment))
 
