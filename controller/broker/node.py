@@ -29,7 +29,7 @@ from controller.zookeeper.operations import SessionState
 
 EVENTS_MAX = 10_000
 """How many events may wait before requests are refused."""
-RESIGN_LIMIT_MS = 5_000.0
+RESIGN_LIMIT_MS = 3_000.0
 """How long a shutdown waits for the event that is being handled, and those before its own."""
 CLOSE_LIMIT_MS = 2_000.0
 """How long it waits for ZooKeeper to hear that the session ends; it would expire by itself."""
@@ -115,6 +115,7 @@ class Node:
         """A controlled shutdown, then the controller's last event, then the session's end. Bounded in time, whatever
         ZooKeeper and the controller do (S18, S20)."""
         self.lifecycle.stop()
+        self._trace.emit(Noted("info", f"broker {self.settings.broker_id} is shutting down"))
         if self.settings.controlled_shutdown and self.registered.done:
             moved = await controlled_shutdown(
                 self.settings, self.identity, self.broker.metadata, self._peers, self._clock, self._trace

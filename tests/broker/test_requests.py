@@ -85,7 +85,7 @@ BAD_FRAMES = {
     "version above": b"\0\x03\0\x63\0\0\0\1\xff\xff",
     "version below": b"\0\x03\xff\xff\0\0\0\1\xff\xff",
     "truncated": encode_request(header(ApiKey.UPDATE_METADATA, 7), EXAMPLES[ApiKey.UPDATE_METADATA])[:-3],
-    "trailing": encode_request(header(ApiKey.METADATA, 1), EXAMPLES[ApiKey.METADATA]) + b"\0",
+    "trailing": encode_request(header(ApiKey.STOP_REPLICA, 1), EXAMPLES[ApiKey.STOP_REPLICA]) + b"\0",
     "impossible count": encode_request(header(ApiKey.METADATA, 1), MetadataRequest(()))[:-4] + b"\x7f\xff\xff\xff",
 }
 

@@ -1,0 +1,110 @@
+"""`camerlengo cluster` as a process: its one line, and that it leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from controller.broker.setting_types import address
+from controller.hosts.ask import ask_metadata
+from tests.processes import eventually, running_with
+
+DEADLINE_S = 60.0
+
+
+class Command:
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.errors: IO[bytes] = (folder.parent / "errors").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "controller.cli", "cluster", "--data", str(folder), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def children(self) -> list[str]:
+        """ZooKeeper's and the brokers' processes: each has the folder in its command line."""
+        return [line for line in running_with(str(self.folder)) if " cluster --data" not in line]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.errors.close()
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    begun = Command(tmp_path / "data", "--brokers", "2", "--session-timeout-ms", "1500")
+    yield begun
+    begun.close()
+
+
+def test_it_says_where_and_is_complete_by_then(command: Command) -> None:
+    line = command.line()
+    assert re.fullmatch(r"bootstrap\.servers=127\.0\.0\.1:\d+,127\.0\.0\.1:\d+", line)
+    for text in line.removeprefix("bootstrap.servers=").split(","):
+        seen = ask_metadata(address(text), DEADLINE_S)
+        assert sorted(broker.node_id for broker in seen.brokers) == [1, 2]
+        assert seen.controller_id in (1, 2)
+    assert len(command.children()) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_nothing_is_left_behind(command: Command, number: int, status: int) -> None:
+    assert command.line()
+    assert command.children()
+    command.process.send_signal(number)
+    assert command.process.wait(DEADLINE_S) == status
+    eventually(lambda: command.children() == [], "everything it started is gone")
+
+
+def test_nothing_is_left_of_one_that_was_killed_while_it_started(command: Command) -> None:
+    eventually(lambda: bool(command.children()), "ZooKeeper starts")
+    command.process.kill()
+    eventually(lambda: command.children() == [], "everything it started is gone")
+
+
+def test_a_broker_that_ends_by_itself_ends_it_all(command: Command) -> None:
+    assert command.line()
+    broker = next(line for line in command.children() if "broker-1.properties" in line)
+    victim = int(broker.partition(":")[0])
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    assert command.process.wait(DEADLINE_S) == 3
+    assert "broker 1 ended by itself, status -9" in (command.folder.parent / "errors").read_text()
+    eventually(lambda: command.children() == [], "everything it started is gone")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--brokers", "0"], "brokers is 0: expected 1 or more"),
+        (["--override", "broker.rac=x"], "broker.rac is no setting"),
+        (["--override", "num.partitions"], "expected NAME=VALUE"),
+        (["--session-timeout-ms", "0"], "--session-timeout-ms 0: expected 1 or more"),
+    ],
+)
+def test_bad_usage_is_named(arguments: list[str], told: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "controller.cli", "cluster", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert told in ended.stderr
