@@ -101,7 +101,8 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
 
 def _summary(seed: int, result: SimulationResult) -> _Summary:
     judgement = result.report.judgement
-    trouble = next((f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True), "")
+    troubles = [f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True]
+    trouble = troubles[0].splitlines()[0] if troubles else ""  # a traceback is for the run that replays it
     recoveries = tuple(
         (failover.kind, failover.recovery_ms) for failover in judgement.failovers if failover.recovery_ms is not None
     )
@@ -119,10 +120,9 @@ def summary_text(summaries: Sequence[_Summary], command: str) -> str:
     failing = [summary for summary in summaries if summary.status != HELD]
     parts = []
     for summary in failing[:SHOWN_FAILURES]:
-        parts += [f"{command} {summary.seed}", f"    {summary.verdict}: {summary.trouble.strip()}"]
+        parts += [f"{command} {summary.seed}", f"    {summary.verdict}: {summary.trouble}"]
     if len(failing) > SHOWN_FAILURES:
-        others = ", ".join(str(summary.seed) for summary in failing[SHOWN_FAILURES:])
-        parts.append(f"and seeds {others}")
+        parts.append(f"and seeds {ranges([summary.seed for summary in failing[SHOWN_FAILURES:]])}")
     if failing:
         parts.append("")
     rows: list[tuple[str, ...]] = [("failover", "count", "median", "99th of 100", "worst")]
@@ -137,6 +137,17 @@ def summary_text(summaries: Sequence[_Summary], command: str) -> str:
         parts += ["session end to client's complete metadata (virtual ms)", render_table(rows), ""]
     parts.append(f"{len(summaries) - len(failing)} of {len(summaries)} seeds passed")
     return "\n".join(parts)
+
+
+def ranges(seeds: Sequence[int]) -> str:
+    """Ascending seeds as text, three or more in a row as A..B."""
+    rows: list[list[int]] = []
+    for seed in seeds:
+        if rows and rows[-1][-1] == seed - 1:
+            rows[-1].append(seed)
+        else:
+            rows.append([seed])
+    return ", ".join(f"{row[0]}..{row[-1]}" if len(row) > 2 else ", ".join(str(seed) for seed in row) for row in rows)
 
 
 def _show(at_ms: float, line: str) -> None:

@@ -160,9 +160,11 @@ def test_at_no_moment_are_two_handlers_running(until_ms: float) -> None:
             await toy.clock.sleep(7)
             if event in (BrokerModifications(1), BrokerModifications(2)):
                 toy.put(3)
+            await toy.clock.sleep(1)
         except Resign:
             toy.resign("thrown in")
-        await toy.clock.sleep(1)
+        if not toy.active:
+            await toy.clock.sleep(1)
         running -= 1
 
     toy = Toy(counts, cost_ms=3)

@@ -1,0 +1,161 @@
+"""Whole runs in virtual time: the scenarios pass, a seed is a run, and faults planted in the code are found."""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import controller.simulator
+from controller.broker.broker import Broker
+from controller.core.controller import Controller
+from controller.scenarios.files import built_in, load_scenario
+from controller.scenarios.report import report_json
+from controller.simulator.run import SimulationResult, simulate
+from controller.trace import ControllerElected, ControllerResigned, Noted, RequestRefused
+from controller.trace_records import Recorder
+from controller.zookeeper.watches import StandingWatches
+from tests.simulator.scenarios import FAULTS, scenario
+
+
+def trouble(result: SimulationResult) -> str:
+    return "\n".join(f"{each.name}: {each.detail}" for each in result.report.judgement.invariants if not each.held)
+
+
+def assert_passes(result: SimulationResult) -> None:
+    assert result.report.verdict == "pass", f"seed {result.report.seed}: {trouble(result)}"
+    assert not result.could_not_run
+
+
+@pytest.mark.parametrize("name", sorted(built_in()))
+@pytest.mark.parametrize("seed", range(12))
+def test_built_in_scenarios_pass(name: str, seed: int) -> None:
+    assert_passes(simulate(load_scenario(name), seed))
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+@pytest.mark.parametrize("seed", range(8))
+def test_other_faults_are_survived(name: str, seed: int) -> None:
+    assert_passes(simulate(scenario(name), seed))
+
+
+def test_one_broker_on_its_own_is_a_cluster() -> None:
+    alone = load_scenario("broker-kill", {"brokers": "3", "topics": "1", "partitions": "1", "replication_factor": "2"})
+    assert_passes(simulate(alone, 3))
+
+
+def test_the_same_seed_is_the_same_run_and_another_is_not() -> None:
+    first, again, other = (simulate(load_scenario("controller-kill"), seed) for seed in (4, 4, 5))
+    assert first.trace_hash == again.trace_hash != other.trace_hash
+    assert report_json(first.report) == report_json(again.report)
+
+
+_HASH = """
+from controller.scenarios.files import load_scenario
+from controller.simulator.run import simulate
+from tests.simulator.scenarios import scenario
+for run in (simulate(load_scenario("broker-kill"), 7), simulate(scenario("cut-controller"), 7)):
+    print(run.report.verdict, len(run.report.records), run.trace_hash)
+"""
+
+
+def test_a_seed_means_the_same_run_whatever_python_hashes() -> None:
+    outputs = []
+    for hash_seed in ("0", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[2])}
+        finished = subprocess.run(
+            [sys.executable, "-c", _HASH], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert finished.returncode == 0, finished.stderr
+        outputs.append(finished.stdout)
+    assert outputs[0] == outputs[1]
+    assert outputs[0].count("pass ") == 2
+
+
+def test_the_paused_controller_is_a_zombie_that_is_told_so() -> None:
+    """S01: what makes the scenario worth running does happen in it."""
+    records = simulate(scenario("paused-controller"), 1).report.records
+    terms = [record.event.controller_epoch for record in records if isinstance(record.event, ControllerElected)]
+    resigned = [record.event.controller_epoch for record in records if isinstance(record.event, ControllerResigned)]
+    assert terms == sorted(set(terms))
+    assert len(terms) >= 2
+    assert terms[0] in resigned
+
+
+def a_session_wins_twice(seeds: int = 12) -> bool:
+    for seed in range(seeds):
+        records = simulate(scenario("cut-controller"), seed).report.records
+        won = [record.event.session for record in records if isinstance(record.event, ControllerElected)]
+        if len(set(won)) < len(won):
+            return True
+    return False
+
+
+def test_a_leader_cut_off_for_longer_than_its_lease_stands_again_in_the_same_session() -> None:
+    """S12, and what comes after it when the session lives on."""
+    assert a_session_wins_twice()
+
+
+# Planted faults: each must be found by some seed of the scenario that is about it.
+
+
+def found(name: str, seeds: int = 25) -> str:
+    """The first trouble that any seed finds; "" if none does."""
+    return next((text for seed in range(seeds) if (text := trouble(simulate(scenario(name), seed)))), "")
+
+
+def test_a_lease_that_nobody_watches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S12: cut off from ZooKeeper, it leads on for as long as nobody tells it otherwise."""
+    monkeypatch.setattr(Controller, "void_reason", lambda self: None)
+    monkeypatch.setattr(Controller, "lease_until_ms", lambda self: math.inf)
+    assert not a_session_wins_twice()
+
+
+def test_watches_that_are_not_set_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S27: after a reconnection nobody is told of anything."""
+    monkeypatch.setattr(StandingWatches, "connected", lambda self, same_session: None)
+    assert found("cut-controller")
+
+
+def test_a_request_that_fails_in_its_handler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Broker, exchange: Any, request: Any) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(Broker, "_update_metadata", broken)
+    result = simulate(load_scenario("broker-kill", {"recovery_ms": "100"}), 1)
+    assert "no-defects" in trouble(result)
+    assert "planted" in trouble(result)
+
+
+def test_a_run_without_errors_is_not_accused_of_any() -> None:
+    result = simulate(load_scenario("broker-kill"), 2)
+    events = [record.event for record in result.report.records]
+    assert not [event for event in events if isinstance(event, Noted) and event.level == "error"]
+    assert not [event for event in events if isinstance(event, RequestRefused)]
+
+
+# What the room may not use.
+
+
+def test_nothing_in_the_simulator_knows_the_time_or_draws_from_a_global_stream() -> None:
+    folder = Path(controller.simulator.__file__).parent
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names}
+                assert not names & {"time", "datetime", "os", "threading", "asyncio", "uuid", "secrets"}, path.name
+                assert "random" not in names or path.name == "randomness.py", path.name
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
+                assert node.attr == "Random", f"{path.name}:{node.lineno}"
+
+
+def test_the_recorder_is_in_order_of_time() -> None:
+    records = simulate(scenario("cut-channel"), 5).report.records
+    assert [record.at_ms for record in records] == sorted(record.at_ms for record in records)
+    assert isinstance(Recorder().records, list)
