@@ -179,7 +179,7 @@ class Host:
         return [sent for sent in self.sent[mark:] if api is None or sent.api is api]
 
     def context_states(self) -> dict[str, tuple[int, int, tuple[int, ...], int]]:
-        """Leader, leader epoch, ISR and version as the context has them."""
+        """Leader, leader epoch, ISR and version as the context has them, of the partitions that have a state."""
         term = self.controller.term
         assert term is not None
         table = term.context.partitions
@@ -190,7 +190,7 @@ class Host:
                 members(table.isr[row]),
                 int(table.zk_version[row]),
             )
-            for row in range(len(table))
+            for row in term.context.rows_with_state().tolist()
         }
 
     def _make_channels(self) -> RecordingChannels:

@@ -1,0 +1,198 @@
+"""ISR changes: by AlterIsr, refused for each reason that there is, and by the notifications of older leaders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.control_values import (
+    AlterIsrPartition,
+    AlterIsrPartitionResult,
+    AlterIsrRequest,
+    AlterIsrResponse,
+    AlterIsrTopic,
+)
+from controller.protocol.errors import ErrorCode
+from controller.trace import PartitionStateWritten
+from controller.zookeeper import paths
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete
+from tests.core.driving import Cluster, Host
+from tests.core.test_broker_changes import cluster_of, keep_busy
+
+
+def scene() -> tuple[Cluster, Host]:
+    """t-0 is led by 1 in epoch 3, in sync is 1 alone; t-1 by 2 with both. Brokers 1, 2, 3; 4 is dead."""
+    cluster = Cluster()
+    cluster.topic("t", {0: (1, 2, 3, 4), 1: (2, 1)})
+    cluster.state("t", 0, 1, (1,), 3)
+    cluster.state("t", 1, 2, (2, 1), 0)
+    cluster.register(2, 3)
+    return cluster, cluster.host(1)
+
+
+def broker_epoch(cluster: Cluster, broker: int) -> int:
+    row = cluster.server.row(paths.broker(broker))
+    assert row is not None
+    return row.stat.czxid
+
+
+def ask(
+    cluster: Cluster, host: Host, sender: int, topic: str, *partitions: AlterIsrPartition, stale_by: int = 0
+) -> AlterIsrResponse:
+    answers: list[AlterIsrResponse] = []
+    epoch = broker_epoch(cluster, sender) - stale_by
+    request = AlterIsrRequest(sender, (AlterIsrTopic(topic, partitions),), epoch)
+    host.events.put(AlterIsrRequested(request, answers.append))
+    cluster.settle()
+    (answer,) = answers
+    return answer
+
+
+def test_an_isr_grows_keeping_the_leader_epoch_and_all_hear_of_it() -> None:
+    cluster, host = scene()
+    mark = len(host.sent)
+    answer = ask(cluster, host, 1, "t", AlterIsrPartition(0, 3, (1, 3), 0))
+    assert answer.error_code == 0
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 3), 1),)
+    assert cluster.states()["t-0"] == (1, 3, (1, 3), 1)
+    assert [(sent.broker, sent.api, set(sent.states())) for sent in host.sent[mark:]] == [
+        (broker, ApiKey.UPDATE_METADATA, {"t-0"}) for broker in (1, 2, 3)
+    ]
+    assert host.sent[-1].states()["t-0"].isr == (1, 3)
+    assert host.trace.of(PartitionStateWritten)[-1].why == "alter isr"
+    cluster.check()
+
+
+GOOD = AlterIsrPartition(0, 3, (1, 2), 0)
+REFUSALS = [
+    ("an older leader epoch", replace(GOOD, leader_epoch=2), ErrorCode.FENCED_LEADER_EPOCH),
+    ("S42: a leader that knows a later controller", replace(GOOD, leader_epoch=4), ErrorCode.NOT_CONTROLLER),
+    ("a version of the past", replace(GOOD, current_isr_version=-1), ErrorCode.INVALID_UPDATE_VERSION),
+    ("S42: a version of the future", replace(GOOD, current_isr_version=1), ErrorCode.NOT_CONTROLLER),
+    ("no such partition", replace(GOOD, partition_index=9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ("a member that is dead", replace(GOOD, new_isr=(1, 4)), ErrorCode.OPERATION_NOT_ATTEMPTED),
+    ("a member outside the assignment", replace(GOOD, new_isr=(1, 7)), ErrorCode.INVALID_REQUEST),
+    ("nobody", replace(GOOD, new_isr=()), ErrorCode.INVALID_REQUEST),
+    ("without its leader", replace(GOOD, new_isr=(2, 3)), ErrorCode.INVALID_REQUEST),
+    ("one named twice", replace(GOOD, new_isr=(1, 2, 2)), ErrorCode.INVALID_REQUEST),
+    ("from one that does not lead it", AlterIsrPartition(1, 0, (2,), 0), ErrorCode.INVALID_REQUEST),
+]
+
+
+@pytest.mark.parametrize(("why", "asked", "error"), REFUSALS, ids=[why for why, _, _ in REFUSALS])
+def test_a_change_that_cant_be_is_refused_and_nothing_is_written(
+    why: str, asked: AlterIsrPartition, error: ErrorCode
+) -> None:
+    cluster, host = scene()
+    before, mark = cluster.states(), len(host.sent)
+    answer = ask(cluster, host, 1, "t", asked)
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(asked.partition_index, error),)
+    assert cluster.states() == before
+    assert host.sent[mark:] == []
+
+
+def test_an_older_life_of_a_broker_is_refused_as_a_whole() -> None:
+    cluster, host = scene()
+    assert ask(cluster, host, 1, "t", GOOD, stale_by=1) == AlterIsrResponse(ErrorCode.STALE_BROKER_EPOCH)
+    answers: list[AlterIsrResponse] = []
+    host.events.put(AlterIsrRequested(AlterIsrRequest(9, (), 5), answers.append))
+    cluster.settle()
+    assert answers == [AlterIsrResponse(ErrorCode.STALE_BROKER_EPOCH)]
+
+
+def test_some_of_a_request_may_be_refused_and_the_rest_done() -> None:
+    cluster, host = scene()
+    answer = ask(cluster, host, 1, "t", GOOD, AlterIsrPartition(5, 0, (1,), 0), AlterIsrPartition(1, 0, (1,), 0))
+    errors = [partition.error_code for partition in answer.topics[0].partitions]
+    assert errors == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST]
+    assert cluster.states()["t-0"] == (1, 3, (1, 2), 1)
+
+
+def test_what_is_so_already_is_granted_without_a_write() -> None:
+    cluster, host = scene()
+    zxid = cluster.server.zxid
+    answer = ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1,), current_isr_version=7))
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1,), 0),)
+    assert cluster.server.zxid == zxid
+
+
+def test_s39_a_follower_that_shuts_down_joins_no_isr() -> None:
+    """KAFKA-14140."""
+    cluster, host = scene()
+    host.events.put(ControlledShutdownRequested(3, broker_epoch(cluster, 3), lambda _: None))
+    cluster.settle()
+    answer = ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1, 3)))
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1, 2))).topics[0].partitions[0].error_code == 0
+
+
+def test_a_state_that_moved_under_the_write_is_an_invalid_version() -> None:
+    cluster, host = scene()
+    cluster.state("t", 0, 1, (1, 3), 3)
+    answer = ask(cluster, host, 1, "t", GOOD)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert host.context_states()["t-0"] == (1, 3, (1, 3), 1)
+    answer = ask(cluster, host, 1, "t", replace(GOOD, current_isr_version=1))
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 2), 2),)
+    cluster.check()
+
+
+# -- notifications
+
+
+def notify(cluster: Cluster, *partitions: tuple[str, int]) -> None:
+    named = [{"topic": topic, "partition": partition} for topic, partition in partitions]
+    data = json.dumps({"version": 1, "partitions": named}).encode()
+    cluster.write(Create(f"{paths.ISR_CHANGE_NOTIFICATION}/isr_change_", data, sequential=True))
+
+
+def left() -> Any:
+    return paths.ISR_CHANGE_NOTIFICATION
+
+
+def test_s28_a_notification_tells_of_the_partitions_that_it_names_and_no_others() -> None:
+    """KAFKA-2406, KAFKA-2722."""
+    cluster, host = scene()
+    mark = len(host.sent)
+    cluster.state("t", 1, 2, (2,), 0)
+    notify(cluster, ("t", 1), ("unknown", 0))
+    cluster.settle()
+    assert {(sent.api, tuple(sent.states())) for sent in host.sent[mark:]} == {(ApiKey.UPDATE_METADATA, ("t-1",))}
+    assert host.sent[-1].states()["t-1"].isr == (2,)
+    assert cluster.server.children(left()) == ()
+    cluster.check()
+
+
+def test_s23_notifications_are_listed_when_their_turn_comes_and_one_that_is_gone_is_fine() -> None:
+    """KAFKA-5879: several are queued; whatever handles the first takes them all."""
+    for at in range(1, 8):
+        cluster, host = cluster_of(1, 2)
+        cluster.topic("t", {0: (1, 2)})
+        cluster.settle()
+        busy = keep_busy(host)
+        for version in range(3):
+            cluster.state("t", 0, 1, ((1,), (1, 2))[version % 2], 0)
+            notify(cluster, ("t", 0))
+        busy()
+        stop = host.awaits + at
+        cluster.until(lambda host=host, stop=stop: host.awaits >= stop or host.idle)  # type: ignore[misc]
+        for name in (cluster.server.children(left()) or ())[:1]:
+            cluster.write(Delete(f"{left()}/{name}", ANY_VERSION))
+        notify(cluster, ("t", 0))
+        cluster.settle()
+        assert cluster.server.children(left()) == (), at
+        cluster.check()
+
+
+def test_a_damaged_notification_is_named_and_deleted() -> None:
+    cluster, host = scene()
+    cluster.write(Create(f"{left()}/isr_change_", b"?", sequential=True))
+    cluster.settle()
+    (said,) = host.notes("error")
+    assert left() in said
+    assert cluster.server.children(left()) == ()

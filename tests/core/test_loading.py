@@ -1,0 +1,88 @@
+"""Loading: everything that ZooKeeper holds, with no change lost between the reading and the watch."""
+
+from __future__ import annotations
+
+from controller.core.events import PartitionModifications, TopicChange
+from controller.zookeeper import paths
+from controller.zookeeper.operations import ANY_VERSION, Delete
+from statemachines.partition import PartitionState
+from tests.core.driving import Cluster
+
+
+def test_several_batches_are_taken_in_whole() -> None:
+    cluster = Cluster()
+    cluster.register(2, 3)
+    for topic in range(3):
+        cluster.topic(
+            f"t{topic}", {partition: (1 + partition % 3, 1 + (partition + 1) % 3) for partition in range(600)}
+        )
+    first = cluster.host(1)
+    assert len(cluster.states()) == 1_800
+    cluster.check()
+    first.kill()
+    cluster.host(4)
+    cluster.pass_ms(8_000)
+    cluster.check()
+    assert cluster.leader().broker_id == 4
+
+
+def test_a_change_at_any_moment_of_the_loading_is_not_lost() -> None:
+    """S25, S27: a topic made, expanded or deleted after whatever was read by then."""
+    for at in range(1, 60):
+        cluster = Cluster()
+        cluster.topic("grows", {0: (1,)})
+        cluster.topic("goes", {0: (1,)})
+        cluster.topic("stays", {0: (1,)})
+        host = cluster.new_host(1)
+        host.start()
+        cluster.until(lambda host=host, at=at: host.awaits >= at or host.idle)  # type: ignore[misc]
+        done = host.idle
+        cluster.topic("grows", {0: (1,), 1: (1,)})
+        cluster.topic("made", {0: (1,)})
+        for row in reversed([row for row in cluster.server.rows() if row.path.startswith(paths.topic("goes"))]):
+            cluster.write(Delete(row.path, ANY_VERSION))
+        cluster.settle()
+        leftovers = {name for name in cluster.states() if name.startswith("goes")}
+        assert set(cluster.states()) - leftovers == {"grows-0", "grows-1", "made-0", "stays-0"}, at
+        cluster.check()
+        if done:
+            return
+    raise AssertionError("it never came to its end")
+
+
+def test_what_was_there_before_puts_no_events() -> None:
+    cluster = Cluster()
+    for name in "abc":
+        cluster.topic(name, {0: (1,)})
+    host = cluster.host(1)
+    looks = [event for event in host.handled if isinstance(event, PartitionModifications | TopicChange)]
+    assert looks == []
+
+
+def test_partition_states_at_the_start_are_what_the_leaders_lives_say() -> None:
+    cluster = Cluster()
+    cluster.topic("t", {0: (1,), 1: (9,), 2: (9, 1), 3: (9,)})
+    cluster.state("t", 0, 1, (1,))
+    cluster.state("t", 1, 9, (9,))
+    cluster.put(paths.partition("t", 3), b"")
+    host = cluster.host(1)
+    term = host.controller.term
+    assert term is not None
+    states = [PartitionState(state).name for state in term.context.partitions.partition_state.tolist()]
+    assert states == ["Online", "Offline", "Online", "New"]
+    cluster.check()
+
+
+def test_s27_what_came_while_the_connection_was_broken_is_found_after_it() -> None:
+    """kazoo #151: the same session, another connection, a topic made in between."""
+    cluster = Cluster()
+    host = cluster.host(1)
+    cluster.topic("old", {0: (1,)})
+    cluster.settle()
+    host.connection.reset()
+    cluster.topic("made", {0: (1,)})
+    cluster.topic("old", {0: (1,), 1: (1,)})
+    cluster.pass_ms(1_000)
+    assert set(cluster.states()) == {"made-0", "old-0", "old-1"}
+    assert host.controller.controller_epoch == 1
+    cluster.check()
