@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from controller.broker.creation import Creation
+from controller.broker.isr_changes import IsrChanges
 from controller.broker.leader_wait import LeaderWait
 from controller.broker.metadata_answers import metadata_response
 from controller.broker.metadata_cache import MetadataCache
+from controller.broker.ports import Peers
 from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
@@ -72,6 +74,7 @@ class Broker:
         is_controller: Callable[[], bool],
         clock: Clock,
         trace: Trace,
+        peers: Peers,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -80,6 +83,7 @@ class Broker:
         self._trace = trace
         self.metadata = MetadataCache()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace)
+        self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
         self._waits = LeaderWait(self.metadata, clock)
         self._creation = Creation(events, self._waits, clock)
         self._handlers: Mapping[ApiKey, Callable[[_Exchange, Any], None]] = {
@@ -162,12 +166,14 @@ class Broker:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.become_leader_or_follower(request))
+        self.isr_changes.roles_changed(request)
 
     def _update_metadata(self, exchange: _Exchange, request: UpdateMetadataRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.update_metadata(request))
         self._waits.metadata_changed()
+        self.isr_changes.look()
 
     def _stop_replica(self, exchange: _Exchange, request: StopReplicaRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):

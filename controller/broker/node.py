@@ -86,7 +86,7 @@ class Node:
             events=self.events,
             rng=rng,
         )
-        self.broker = Broker(settings, self.identity, self.events, lambda: self.controller.active, clock, trace)
+        self.broker = Broker(settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers)
 
     @property
     def registered(self) -> Pending[int]:

@@ -51,6 +51,11 @@ class Partition:
         self._take(state)
         self.role, self.isr, self.fetching = Role.FOLLOWER, (), True
 
+    def change_isr(self, isr: tuple[int, ...], zk_version: int) -> None:
+        """The ISR as the controller has written it within this leader epoch. What is not newer is passed over."""
+        if zk_version > self.zk_version:
+            self.isr, self.zk_version = isr, zk_version
+
     def stop_fetching(self) -> None:
         """StopReplica without deletion: the replica stays, and follows nobody until it is told again."""
         self.fetching = False

@@ -7,6 +7,7 @@ from typing import Any
 from controller.broker.broker import Broker, Identity
 from controller.broker.settings import BrokerSettings, parse_settings
 from controller.clock import VirtualClock
+from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response, encode_request
 from controller.protocol.control_values import (
@@ -59,6 +60,20 @@ class Events:
         self.put_so_far.append(event)
 
 
+class AskedPeers:
+    """Keeps what was asked of other brokers, with the answer that it waits for: (port, API key, body, answer)."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, ApiKey, bytes, Pending[bytes]]] = []
+
+    def request(
+        self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
+    ) -> Pending[bytes]:
+        answer: Pending[bytes] = Pending()
+        self.asked.append((port, ApiKey(api_key), body, answer))
+        return answer
+
+
 class BrokerUnderTest:
     """`answers` holds what was responded: a frame, or None for "close the connection"."""
 
@@ -68,7 +83,10 @@ class BrokerUnderTest:
         self.trace = KeptTrace()
         self.identity = Identity(BROKER_EPOCH, "a-cluster")
         self.is_controller = controller
-        self.broker = Broker(settings(), self.identity, self.events, lambda: self.is_controller, self.clock, self.trace)
+        self.peers = AskedPeers()
+        self.broker = Broker(
+            settings(), self.identity, self.events, lambda: self.is_controller, self.clock, self.trace, self.peers
+        )
         self.answers: list[bytes | None] = []
 
     def send(self, frame: bytes) -> bytes | None:

@@ -1,0 +1,256 @@
+"""ISRs as their leaders change them: what a leader asks of the controller by AlterIsr (KIP-497).
+
+A partition has one slot: from the moment a change is proposed until it is answered, or until a newer leader epoch makes
+it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal whose answer is lost is sent again as it
+was, so that a change that was made after all is recognised by the controller. One request is under way at a time, with
+every proposal that waits in it. Runs on the broker's one thread, as its timers and its peers' answers do.
+
+Whether a replica is in sync is asked of `in_sync`. As long as a broker keeps no records, whoever follows has all that
+there is: `live_followers` says so of each replica that the metadata shows as live in the leader's own epoch.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from controller.broker.metadata_cache import MetadataCache
+from controller.broker.partition import Partition, Role
+from controller.broker.ports import PeerError, Peers
+from controller.broker.replica_manager import ReplicaManager
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock, Timer
+from controller.pending import Pending
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_response_body, encode_request_body
+from controller.protocol.control_values import (
+    AlterIsrPartition,
+    AlterIsrPartitionResult,
+    AlterIsrRequest,
+    AlterIsrResponse,
+    AlterIsrTopic,
+    LeaderAndIsrRequest,
+)
+from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.versions import control_versions
+from controller.trace import Noted, Trace
+from controller.zookeeper.drive import drive
+
+NOBODY = -1
+RETRY_FIRST_MS = 50.0
+RETRY_LAST_MS = 1_000.0
+
+Key: TypeAlias = tuple[str, int]
+InSync: TypeAlias = Callable[[Partition, int], bool]
+"""Whether a replica of a partition that this broker leads has all that the leader has."""
+
+_GIVEN_UP = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH)
+"""The controller knows better, and a LeaderAndIsr says what: until then the slot stays taken, as Kafka's does."""
+
+
+class Registered(Protocol):
+    """Who asks."""
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+
+class NotAnswered(Exception):
+    """The controller did not take the request as a whole; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The ISR that is asked for, by the state that it was decided on. `given_up`: refused for this leader epoch."""
+
+    leader_epoch: int
+    zk_version: int
+    isr: tuple[int, ...]
+    given_up: bool = False
+
+
+def live_followers(metadata: MetadataCache) -> InSync:
+    """In sync is whoever is live and not on its way out, as the metadata of the leader's own epoch shows it."""
+
+    def in_sync(partition: Partition, broker: int) -> bool:
+        snapshot = metadata.snapshot
+        state = snapshot.topics.get(partition.topic, {}).get(partition.index)
+        return (
+            state is not None
+            and state.leader_epoch == partition.leader_epoch
+            and broker in snapshot.brokers
+            and broker not in state.offline_replicas
+        )
+
+    return in_sync
+
+
+class IsrChanges:
+    """`look` after the metadata changed, `roles_changed` after a LeaderAndIsr was applied. Does nothing below
+    inter-broker protocol 2.7, where there is no AlterIsr."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        identity: Registered,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        peers: Peers,
+        clock: Clock,
+        trace: Trace,
+        in_sync: InSync | None = None,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._replicas = replicas
+        self._metadata = metadata
+        self._peers = peers
+        self._clock = clock
+        self._trace = trace
+        self._in_sync = live_followers(metadata) if in_sync is None else in_sync
+        self._version = control_versions(settings.inter_broker_protocol).alter_isr
+        self._short: dict[Key, Partition] = {}  # led here, with an ISR that lacks a replica
+        self._slots: dict[Key, Proposal] = {}
+        self._asking = False
+        self._failures = 0
+        self._again: Timer | None = None
+        self._asked = NOBODY
+
+    def proposal(self, topic: str, index: int) -> Proposal | None:
+        """What is asked for of a partition and not answered yet."""
+        return self._slots.get((topic, index))
+
+    def roles_changed(self, request: LeaderAndIsrRequest) -> None:
+        """The partitions that the request names are what they are now; a newer leader epoch empties their slots."""
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                self._watch((topic.topic_name, state.partition_index))
+
+    def _watch(self, key: Key) -> None:
+        partition, slot = self._replicas.partition(*key), self._slots.get(key)
+        leads = partition is not None and partition.role is Role.LEADER
+        if slot is not None and (partition is None or not leads or slot.leader_epoch != partition.leader_epoch):
+            del self._slots[key]
+        if partition is not None and leads and len(partition.isr) < len(partition.replicas):
+            self._short[key] = partition
+        else:
+            self._short.pop(key, None)
+
+    def look(self) -> None:
+        """Proposes every replica that is in sync and outside its ISR."""
+        if self._version is None:
+            return
+        for key, partition in list(self._short.items()):
+            if self._replicas.partition(*key) is not partition:
+                self._watch(key)
+            elif key not in self._slots:
+                self._propose(key, partition)
+        self._ask()
+
+    def _propose(self, key: Key, partition: Partition) -> None:
+        self._catch_up(partition)
+        joining = tuple(
+            replica
+            for replica in partition.replicas
+            if replica not in partition.isr and self._in_sync(partition, replica)
+        )
+        if joining:
+            self._slots[key] = Proposal(partition.leader_epoch, partition.zk_version, (*partition.isr, *joining))
+
+    def _catch_up(self, partition: Partition) -> None:
+        """A change whose answer never came, or that another made, is in the metadata of the same leader epoch."""
+        state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
+        if state is not None and state.leader_epoch == partition.leader_epoch:
+            partition.change_isr(state.isr, state.zk_version)
+
+    # -- asking
+
+    def _ask(self) -> None:
+        """Everything that waits for an answer, unless a request is under way, or the same controller was asked in vain
+        a moment ago."""
+        sent = {key: slot for key, slot in self._slots.items() if not slot.given_up}
+        controller = self._metadata.snapshot.controller_id
+        if self._asking or not sent or (self._again is not None and controller == self._asked):
+            return
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._asking, self._asked = True, controller
+        answer = drive(self._exchange(sent))
+        answer.on_done(lambda: self._answered(sent, answer))
+
+    async def _exchange(self, sent: Mapping[Key, Proposal]) -> dict[Key, AlterIsrPartitionResult]:
+        """The controller is the one that the metadata names. Raises NotAnswered, PeerError, ProtocolError."""
+        snapshot = self._metadata.snapshot
+        endpoint = snapshot.endpoint(snapshot.controller_id, self._settings.inter_broker_listener)
+        if endpoint is None or self._version is None:
+            raise NotAnswered(f"controller {snapshot.controller_id} has no address here")
+        body = encode_request_body(ApiKey.ALTER_ISR, self._version, self._request(sent))
+        timeout_ms = self._settings.controller_socket_timeout_ms
+        answer = await self._peers.request(
+            endpoint.host, endpoint.port, ApiKey.ALTER_ISR, self._version, body, timeout_ms
+        )
+        response = decode_response_body(ApiKey.ALTER_ISR, self._version, answer)
+        assert isinstance(response, AlterIsrResponse)
+        if response.error_code != ErrorCode.NONE:
+            raise NotAnswered(f"controller {snapshot.controller_id} answered with error {response.error_code}")
+        return {(topic.name, each.partition_index): each for topic in response.topics for each in topic.partitions}
+
+    def _request(self, sent: Mapping[Key, Proposal]) -> AlterIsrRequest:
+        topics: dict[str, list[AlterIsrPartition]] = {}
+        for (topic, index), slot in sent.items():
+            topics.setdefault(topic, []).append(AlterIsrPartition(index, slot.leader_epoch, slot.isr, slot.zk_version))
+        named = tuple(AlterIsrTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
+        return AlterIsrRequest(self._settings.broker_id, named, self._identity.broker_epoch)
+
+    def _answered(self, sent: Mapping[Key, Proposal], answer: Pending[dict[Key, AlterIsrPartitionResult]]) -> None:
+        self._asking = False
+        try:
+            results = answer.result()
+        except (NotAnswered, PeerError, ProtocolError) as error:
+            self._retry(f"ISR changes are not made yet: {error}")
+            return
+        except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the proposals wait for the next attempt
+            self._trace.emit(Noted("error", f"asking for ISR changes failed\n{traceback.format_exc()}"))
+            self._retry("ISR changes are not made yet")
+            return
+        refused = [key for key, slot in sent.items() if not self._settle(key, slot, results.get(key))]
+        if refused:
+            self._retry(f"ISR changes refused for now, {len(refused)} of {len(sent)}, the first of {refused[0]}")
+            return
+        self._failures = 0
+        self.look()
+
+    def _settle(self, key: Key, slot: Proposal, result: AlterIsrPartitionResult | None) -> bool:
+        """One answer. False: to be decided again in a while. An answer to what is void by now says nothing."""
+        if self._slots.get(key) is not slot:
+            return True
+        if result is None:
+            return False
+        error = ErrorCode(result.error_code) if result.error_code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
+        if error in _GIVEN_UP:
+            self._slots[key] = replace(slot, given_up=True)
+            return True
+        del self._slots[key]
+        partition = self._replicas.partition(*key)
+        if error is ErrorCode.NONE and partition is not None and result.leader_epoch == partition.leader_epoch:
+            partition.change_isr(result.isr, result.current_isr_version)
+        self._watch(key)
+        return error is ErrorCode.NONE
+
+    def _retry(self, why: str) -> None:
+        """Looks, and asks, again after a while, longer each time."""
+        self._trace.emit(Noted("debug", why))
+        delay_ms = min(RETRY_FIRST_MS * 2.0 ** min(self._failures, 16), RETRY_LAST_MS)
+        self._failures += 1
+        if self._again is None:
+            self._again = self._clock.call_later(delay_ms, self._look_again)
+
+    def _look_again(self) -> None:
+        self._again = None
+        self.look()
+
+
+_KNOWN = frozenset(int(code) for code in ErrorCode)
