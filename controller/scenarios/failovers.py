@@ -1,7 +1,8 @@
 """The failovers of a run, from its trace alone: when a fault struck, when it was noticed, when a client saw it over.
 
 Detected: the broker's ephemeral was seen gone. Recovered: the first answer to a client after that which shows every
-partition led that can be, the broker gone and, where the broker was the controller, another in its place.
+partition led that can be, the broker gone and, where the broker was the controller, another in its place. A broker that
+was seen to come back meanwhile need not be gone from the answer, nor one that was elected again.
 """
 
 from __future__ import annotations
@@ -102,12 +103,19 @@ def _recovered(
 ) -> float | None:
     if detected_at_ms is None:
         return None
+    back = leads_again = False
     for record in records:
         seen = record.event
-        if not isinstance(seen, MetadataSeen) or record.at_ms < detected_at_ms or seen.error:
+        if record.at_ms < detected_at_ms:
             continue
-        complete = 0 < seen.partitions_expected == seen.partitions_led and node not in seen.brokers
-        if complete and (not controller_too or (seen.controller != node and seen.controller in seen.brokers)):
+        if isinstance(seen, EphemeralSeen) and seen.present and seen.broker == node:
+            # A broker that came back at once may be in every answer: no client need ever see the cluster without it.
+            back, leads_again = back or seen.path != "/controller", leads_again or seen.path == "/controller"
+        if not isinstance(seen, MetadataSeen) or seen.error:
+            continue
+        complete = 0 < seen.partitions_expected == seen.partitions_led and (back or node not in seen.brokers)
+        moved = (leads_again or seen.controller != node) and seen.controller in seen.brokers
+        if complete and (moved or not controller_too):
             return record.at_ms
     return None
 
