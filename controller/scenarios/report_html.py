@@ -1,14 +1,19 @@
-"""A run as one self-contained HTML page: verdict, failovers as bars, what held, the steps.
+"""A run as one self-contained HTML page: verdict, timeline, failovers as bars, what held, the steps.
 
-Nothing is loaded from anywhere: styles are inline, the picture is SVG drawn here.
+Nothing is loaded from anywhere and no script runs: styles are inline, the pictures are SVG.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from controller.scenarios.failovers import Failover
 from controller.scenarios.report import Report, failover_rows, steps_of
+from controller.scenarios.timeline import timeline_of
+from controller.scenarios.timeline_model import Lane, Timeline
+from controller.scenarios.timeline_scale import close_up, whole_run
+from controller.scenarios.timeline_svg import PAGE_STYLE, draw, frame_html, legend_html
 
 _COLOURS = {"pass": "#1a7f37", "fail": "#c4281c", "unknown": "#9a6700"}
 _MARKS = {True: ("✓", "#1a7f37"), False: ("✗", "#c4281c"), None: ("?", "#9a6700")}
@@ -20,7 +25,7 @@ p.lead { color: #59636e; margin-top: 0; }
 .verdict { display: inline-block; color: #fff; border-radius: .4rem; padding: .1rem .8rem; font-weight: 600; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid #d1d9e0; vertical-align: top; }
-th { font-weight: 600; color: #59636e; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+th { font-weight: 600; color: #59636e; } td.n, th.n { text-align: right; } td.n { font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; } .mono { font-family: ui-monospace, monospace; font-size: .9em; }
 """
 
@@ -30,28 +35,77 @@ def report_html(report: Report) -> str:
     where = f"{report.host} host" + (f", seed {report.seed}" if report.seed is not None else "")
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{escape(scenario.name)}: {report.verdict}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{escape(scenario.name)}: {report.verdict}</title><style>{_STYLE}{PAGE_STYLE}</style></head><body>"
         f"<h1>{escape(scenario.name)} <span class='verdict' style='background:{_COLOURS[report.verdict]}'>"
         f"{report.verdict}</span></h1>"
         f"<p class='lead'>{escape(scenario.description)}<br>{escape(where)},"
         f" {report.duration_ms / 1000:.1f} s, {len(report.records)} events</p>"
-        f"{_failovers(report)}{_invariants(report)}{_steps(report)}{_parameters(report)}</body></html>\n"
+        f"{_timeline(report)}{_failovers(report)}{_invariants(report)}{_steps(report)}{_parameters(report)}</body></html>\n"
     )
+
+
+MOST_CLOSE_UPS = 12
+_LANES_IN_A_CLOSE_UP = 6
+
+
+def _timeline(report: Report) -> str:
+    timeline = timeline_of(report.records)
+    if not timeline.lanes:
+        return "<h2>Timeline</h2><p>No broker left a trace.</p>"
+    whole = frame_html(timeline, draw(timeline, whole_run(timeline)), defs=True)
+    closer = [*_close_ups(timeline, report.judgement.failovers)]
+    more = f"<p>The first {MOST_CLOSE_UPS} failovers only.</p>" if len(closer) > MOST_CLOSE_UPS else ""
+    return (
+        f"<section class='timeline'><h2>Timeline</h2>{legend_html()}{whole}"
+        f"{''.join(closer[:MOST_CLOSE_UPS])}{more}</section>"
+    )
+
+
+def _close_ups(timeline: Timeline, failovers: Sequence[Failover]) -> Iterator[str]:
+    """Each failover from the session's end until the client was served, enlarged; those that overlap together."""
+    windows: list[tuple[float, float, list[Failover]]] = []
+    for failover in sorted(failovers, key=lambda one: one.fault_at_ms):
+        if failover.detected_at_ms is None or failover.recovered_at_ms is None:
+            continue
+        from_ms, to_ms = failover.detected_at_ms, failover.recovered_at_ms
+        if windows and from_ms <= windows[-1][1]:
+            before_ms, until_ms, together = windows.pop()
+            from_ms, to_ms = min(before_ms, from_ms), max(until_ms, to_ms)
+            windows.append((from_ms, to_ms, [*together, failover]))
+        else:
+            windows.append((from_ms, to_ms, [failover]))
+    for number, (from_ms, to_ms, together) in enumerate(windows):
+        margin_ms = max((to_ms - from_ms) * 0.1, 5.0)
+        scale = close_up(max(from_ms - margin_ms, 0.0), to_ms + margin_ms)
+        names = ", ".join(f"{failover.kind} {failover.node}" for failover in together)
+        lanes = _lanes_of(timeline, together, scale.from_ms, scale.to_ms)
+        picture = frame_html(timeline, draw(timeline, scale, lanes), defs=False)
+        heading = f"Close-up: failover of {names}, {from_ms / 1000:.2f} to {to_ms / 1000:.2f} s"
+        yield f"<details{' open' if number == 0 else ''}><summary>{escape(heading)}</summary>{picture}</details>"
+
+
+def _lanes_of(timeline: Timeline, failovers: Sequence[Failover], from_ms: float, to_ms: float) -> list[Lane]:
+    """All lanes of a small cluster; of a large one those that failed and those that were controller meanwhile."""
+    if len(timeline.lanes) <= _LANES_IN_A_CLOSE_UP:
+        return [*timeline.lanes]
+    struck = {failover.node for failover in failovers}
+    ruled = {term.broker for term in timeline.terms if term.from_ms <= to_ms and term.to_ms >= from_ms}
+    return [lane for lane in timeline.lanes if lane.broker in struck | ruled]
 
 
 def _failovers(report: Report) -> str:
     if not report.judgement.failovers:
         return "<h2>Failovers</h2><p>None.</p>"
     header, *rows = failover_rows(report)
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{'' if index == 0 else ' class=n'}>{escape(cell)}</td>" for index, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
+    head = _cells("th", header)
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
     bars = _bars(report.judgement.failovers, report.duration_ms)
     return f"<h2>Failovers (ms)</h2>{bars}<table><tr>{head}</tr>{body}</table>"
+
+
+def _cells(tag: str, row: Sequence[str]) -> str:
+    """A row's cells: a word first, figures after it."""
+    return "".join(f"<{tag}{'' if index == 0 else ' class=n'}>{escape(cell)}</{tag}>" for index, cell in enumerate(row))
 
 
 _LEFT, _WIDTH, _ROW = 150, 850, 34

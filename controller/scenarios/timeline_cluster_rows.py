@@ -1,0 +1,321 @@
+"""The rows of a timeline that show the cluster as a whole: controller, elections, offline partitions, client."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from controller.scenarios.timeline_lane_rows import LABELS_WIDTH
+from controller.scenarios.timeline_model import ClientSpan, ClientView, Election, OfflinePoint, Phase, Term, Timeline
+from controller.scenarios.timeline_scale import TimeScale
+from controller.scenarios.timeline_shapes import (
+    FILLS,
+    Row,
+    box,
+    duration,
+    labelled_box,
+    lasting,
+    seconds,
+    title,
+    words,
+    words_width,
+)
+
+_BESIDE = LABELS_WIDTH - 12
+
+
+def controller_row(timeline: Timeline, scale: TimeScale) -> Row:
+    """Whom /controller named, above the terms as their holders had them; below these their failovers' phases."""
+    parts = [*_holders(timeline, scale)]
+    beside = words("controller", 0, 14, "b") + words("znode", _BESIDE, 14, "sfe")
+    top = 24.0
+    for line in _apart([term for term in timeline.terms if scale.holds(term.from_ms, term.to_ms)]):
+        for term in line:
+            parts += _term(term, scale, top, disputed=term.controller_epoch in timeline.disputed_epochs)
+        beside += words("term", _BESIDE, top + 13, "sfe") + words("failover", _BESIDE, top + 30, "sfe")
+        top += 38
+    return Row(top + 2, beside, "".join(parts))
+
+
+def _holders(timeline: Timeline, scale: TimeScale) -> Iterator[str]:
+    vacant_ms: float | None = None
+    for holder in timeline.holders:
+        if vacant_ms is not None and holder.from_ms > vacant_ms:
+            yield from _vacant(vacant_ms, holder.from_ms, scale)
+        vacant_ms = holder.to_ms
+        if scale.holds(holder.from_ms, holder.to_ms):
+            x0, x1 = scale.x(holder.from_ms), scale.x(holder.to_ms)
+            detail = f"/controller named broker {holder.broker}, {lasting(holder.from_ms, holder.to_ms)}"
+            name = f"broker {holder.broker}"
+            yield labelled_box("registered", x0, 3, x1 - x0, 15, [name, str(holder.broker)], detail)
+    if vacant_ms is not None and vacant_ms < timeline.duration_ms:
+        yield from _vacant(vacant_ms, timeline.duration_ms, scale)
+
+
+def _vacant(from_ms: float, to_ms: float, scale: TimeScale) -> Iterator[str]:
+    if scale.holds(from_ms, to_ms):
+        x0, x1 = scale.x(from_ms), scale.x(to_ms)
+        detail = f"/controller named nobody, {lasting(from_ms, to_ms)}"
+        yield labelled_box("vacant", x0, 3, x1 - x0, 15, ["nobody"], detail, dashed=True)
+
+
+def _apart(terms: Sequence[Term]) -> list[list[Term]]:
+    """Terms in as few lines as keep those apart that overlap: a zombie's runs on beside its successor's."""
+    lines: list[list[Term]] = []
+    for term in sorted(terms, key=lambda term: term.from_ms):
+        line = next((line for line in lines if line[-1].to_ms <= term.from_ms), None)
+        if line is None:
+            lines.append([term])
+        else:
+            line.append(term)
+    return lines
+
+
+def _term(term: Term, scale: TimeScale, y: float, *, disputed: bool) -> Iterator[str]:
+    name = f"broker {term.broker}, epoch {term.controller_epoch}"
+    x0, x1, x2 = scale.x(term.from_ms), scale.x(term.backed_until_ms), scale.x(term.to_ms)
+    detail = f"{name}: {lasting(term.from_ms, term.to_ms)}; {term.ending}"
+    labels = [name, f"epoch {term.controller_epoch}", str(term.controller_epoch)]
+    if disputed:
+        detail = f"this epoch was claimed by more than one term! {detail}"
+        labels = [f"DISPUTED: {name}", "DISPUTED", "!"]
+    yield labelled_box("disputed" if disputed else "term", x0, y, x1 - x0, 17, labels, detail)
+    if term.backed_until_ms < term.to_ms and scale.holds(term.backed_until_ms, term.to_ms):
+        late = duration(term.to_ms - term.backed_until_ms)
+        stale = f"{name}: /controller was gone and it did not know, for {late}, {detail}"
+        yield labelled_box("unbacked", x1, y, x2 - x1, 17, [f"stale: {name}", "stale"], stale, dashed=True)
+    phases = [phase for phase in term.phases if scale.holds(phase.from_ms, phase.to_ms)]
+    if phases:
+        yield from _phases(term, phases, scale, y + 20)
+
+
+def _phases(term: Term, phases: Sequence[Phase], scale: TimeScale, y: float) -> Iterator[str]:
+    from_ms, to_ms = min(phase.from_ms for phase in phases), max(phase.to_ms for phase in phases)
+    left, right = scale.x(from_ms), scale.x(to_ms)
+    whole = "\n".join(f"{phase.name}: {phase.to_ms - phase.from_ms:.1f} ms, {phase.items} items" for phase in phases)
+    if right - left < 60:
+        yield box("phase-odd", left, y, right - left, 14, f"failover of epoch {term.controller_epoch}\n{whole}")
+    else:
+        for number, phase in enumerate(phases):
+            x0, x1 = scale.x(phase.from_ms), scale.x(phase.to_ms)
+            took = duration(phase.to_ms - phase.from_ms)
+            detail = f"{phase.name}: {phase.to_ms - phase.from_ms:.1f} ms, {phase.items} items"
+            labels = [f"{phase.name}, {took}", phase.name]
+            yield labelled_box("phase-odd" if number % 2 == 0 else "phase-even", x0, y, x1 - x0, 14, labels, detail)
+    if term.completed_at_ms is not None and scale.holds(term.completed_at_ms, term.completed_at_ms):
+        label = duration(to_ms - from_ms)
+        room = scale.x(term.to_ms) - right
+        if room >= words_width(label) + 6:
+            yield words(label, right + 4, y + 11, "s")
+
+
+_WHAT = {
+    "initial": "created",
+    "offline": "elected",
+    "controlled shutdown": "moved",
+    "reassigned": "reassigned",
+    "preferred": "preferred",
+}
+
+
+@dataclass(slots=True)
+class _Pill:
+    middle: float
+    elections: list[Election]
+
+    @property
+    def label(self) -> str:
+        count = sum(election.count for election in self.elections)
+        kinds = sorted({_WHAT.get(election.why, election.why) for election in self.elections})
+        return f"{count} {kinds[0]}" if len(kinds) == 1 else f"{count} leaders"
+
+    @property
+    def width(self) -> float:
+        return words_width(self.label) + 10
+
+    def ends(self, limit: float) -> tuple[float, float]:
+        left = min(max(self.middle - self.width / 2, 0.0), max(limit - self.width, 0.0))
+        return left, left + self.width
+
+
+def elections_row(timeline: Timeline, scale: TimeScale) -> Row:
+    """Leaders elected, counted a moment; moments that would overlap are counted together. Unclean ones apart, below."""
+    beside = words("leaders elected", 0, 14, "b")
+    parts = [*_pills([one for one in timeline.elections if not one.unclean], scale, 2, "elected")]
+    unclean = [one for one in timeline.elections if one.unclean]
+    if not unclean:
+        return Row(28, beside, "".join(parts))
+    beside += words("unclean ones", 0, 36, "b", FILLS["unclean"][1])
+    return Row(50, beside, "".join([*parts, *_pills(unclean, scale, 24, "unclean")]))
+
+
+def _pills(elections: Sequence[Election], scale: TimeScale, y: float, kind: str) -> Iterator[str]:
+    pills: list[_Pill] = []
+    for election in elections:
+        if not scale.holds(election.from_ms, election.to_ms):
+            continue
+        pill = _Pill((scale.x(election.from_ms) + scale.x(election.to_ms)) / 2, [election])
+        while pills and pills[-1].ends(scale.width)[1] + 3 > pill.ends(scale.width)[0]:
+            before = pills.pop()
+            pill = _Pill(before.middle, before.elections + pill.elections)
+        pills.append(pill)
+    _, outline, ink = FILLS[kind]
+    for pill in pills:
+        left, right = pill.ends(scale.width)
+        label = f"! {pill.label}" if kind == "unclean" and pill.width + 10 < scale.width else pill.label
+        at = sorted({round(scale.x(one.from_ms)) for one in pill.elections})
+        yield "".join(f"<path d='M{x} {y}V{y + 3}' stroke='{outline}'/>" for x in at)
+        yield (
+            f"<g>{box(kind, left, y + 3, right - left, 16, _told(pill.elections))}<g pointer-events='none'>"
+            f"{words(label, (left + right) / 2, y + 15, 'sm', ink)}</g></g>"
+        )
+
+
+def _told(elections: Sequence[Election]) -> str:
+    lines = []
+    for one in elections[:8]:
+        shown = ", ".join(f"broker {broker}: {count}" for broker, count in one.leaders[:12])
+        more = ", ..." if len(one.leaders) > 12 else ""
+        clean = "UNCLEAN, " if one.unclean else ""
+        when = seconds(one.from_ms) if one.to_ms == one.from_ms else lasting(one.from_ms, one.to_ms)
+        lines.append(f"{clean}{one.why}, epoch {one.controller_epoch}, {when}: {one.count} leaders ({shown}{more})")
+    if len(elections) > 8:
+        total: Counter[str] = Counter()
+        for one in elections:
+            total[one.why] += one.count
+        lines.append(f"{len(elections)} moments in all: " + ", ".join(f"{why} {n}" for why, n in sorted(total.items())))
+    return "\n".join(lines)
+
+
+_OFFLINE_HEIGHT = 40.0
+
+
+def offline_row(timeline: Timeline, scale: TimeScale) -> Row:
+    """Offline partitions as an area over time, to the peak of what is shown."""
+    shown = [*_within(timeline.offline, scale)]
+    peak = max((point.offline for point in shown), default=0)
+    partitions = max((point.partitions for point in timeline.offline), default=0)
+    base = _OFFLINE_HEIGHT + 14
+    beside = words("offline partitions", 0, 28, "b") + words(
+        f"peak {peak} of {partitions}" if peak else f"none of {partitions}", 0, 44, "sf"
+    )
+    line = f"<path d='M0 {base}H{scale.width:.1f}' stroke='#59636e'/>"
+    if peak == 0:
+        return Row(base + 6, beside, line)
+    unit = _OFFLINE_HEIGHT / peak
+    path = [f"M0 {base}"]
+    for x, highest, last in _columns(shown, scale):
+        path.append(f"H{x:.1f}V{base - highest * unit:.1f}")
+        if last != highest:
+            path.append(f"H{x + 1:.1f}V{base - last * unit:.1f}")
+    fill, outline, _ = FILLS["offline"]
+    area = f"<path d='{''.join(path)}H{scale.width:.1f}V{base}Z' fill='{fill}' stroke='{outline}' stroke-width='1.2'/>"
+    return Row(base + 6, beside, "".join([area, line, *_humps(shown, scale, base, unit)]))
+
+
+def _within(points: Sequence[OfflinePoint], scale: TimeScale) -> Iterator[OfflinePoint]:
+    """The points that are shown, and the last one before them, which says where the line comes in."""
+    before = OfflinePoint(scale.from_ms, 0, 0)
+    started = False
+    for point in points:
+        if point.at_ms > scale.to_ms:
+            break
+        if point.at_ms < scale.from_ms:
+            before = OfflinePoint(scale.from_ms, point.offline, point.partitions)
+            continue
+        if not started:
+            yield before
+            started = True
+        yield point
+    if not started:
+        yield before
+
+
+def _columns(points: Sequence[OfflinePoint], scale: TimeScale) -> Iterator[tuple[float, int, int]]:
+    """A pixel's highest and last values, so that a path is as long as the picture is wide at most."""
+    column: tuple[float, int, int] | None = None
+    for point in points:
+        x = scale.x(point.at_ms)
+        if column is not None and x - column[0] < 1.0:
+            column = (column[0], max(column[1], point.offline), point.offline)
+            continue
+        if column is not None:
+            yield column
+        column = (x, point.offline, point.offline)
+    if column is not None:
+        yield column
+
+
+def _humps(points: Sequence[OfflinePoint], scale: TimeScale, base: float, unit: float) -> Iterator[str]:
+    """Over each time of offline partitions something to hover, and its peak in figures where there is room."""
+    humps: list[tuple[float, float, OfflinePoint]] = []
+    since_ms: float | None = None
+    worst = OfflinePoint(0.0, 0, 0)
+    for point in [*points, OfflinePoint(scale.to_ms, 0, 0)]:
+        if point.offline > 0:
+            if since_ms is None:
+                since_ms, worst = point.at_ms, point
+            worst = max(worst, point, key=lambda one: one.offline)
+        elif since_ms is not None:
+            if humps and scale.x(since_ms) - scale.x(humps[-1][1]) < 3:
+                before_ms, _, before = humps.pop()
+                since_ms, worst = before_ms, max(before, worst, key=lambda one: one.offline)
+            humps.append((since_ms, point.at_ms, worst))
+            since_ms = None
+    written = -100.0
+    for from_ms, to_ms, worst in humps:
+        x0, x1 = scale.x(from_ms), scale.x(to_ms)
+        detail = f"up to {worst.offline} of {worst.partitions} partitions offline, {lasting(from_ms, to_ms)}"
+        yield (
+            f"<rect data-kind='offline' x='{x0:.1f}' y='{base - _OFFLINE_HEIGHT}' width='{max(x1 - x0, 3):.1f}'"
+            f" height='{_OFFLINE_HEIGHT}' fill='transparent'>{title(detail)}</rect>"
+        )
+        label = str(worst.offline)
+        half = words_width(label) / 2
+        middle = min(max((x0 + x1) / 2, half), scale.width - half)
+        if middle - half >= written + 4:
+            yield words(label, middle, base - worst.offline * unit - 3, "sm", FILLS["offline"][1])
+            written = middle + half
+
+
+_BADNESS = {ClientView.COMPLETE: 0, ClientView.INCOMPLETE: 1, ClientView.FAILING: 2}
+
+
+def client_row(timeline: Timeline, scale: TimeScale) -> Row:
+    """What a client's metadata requests were answered; of what is narrower than a pixel the worst is shown."""
+    parts = [f"<g>{_client(span, scale)}</g>" for span in _drawable(timeline.client, scale)]
+    return Row(24, words("client's metadata", 0, 15, "b"), "".join(parts))
+
+
+def _drawable(spans: Sequence[ClientSpan], scale: TimeScale) -> Iterator[ClientSpan]:
+    held: ClientSpan | None = None
+    for span in spans:
+        if not scale.holds(span.from_ms, span.to_ms):
+            continue
+        if held is not None:
+            if scale.x(span.to_ms) - scale.x(held.from_ms) < 1.5:
+                worse = max(held, span, key=lambda one: _BADNESS[one.view])
+                answers = held.answers + span.answers
+                held = ClientSpan(
+                    held.from_ms, span.to_ms, worse.view, answers, worse.least_led, worse.expected, worse.error
+                )
+                continue
+            yield held
+        held = span
+    if held is not None:
+        yield held
+
+
+def _client(span: ClientSpan, scale: TimeScale) -> str:
+    x0, x1 = scale.x(span.from_ms), scale.x(span.to_ms)
+    led = f"{span.least_led} of {span.expected} led"
+    told = {
+        ClientView.COMPLETE: f"complete, {led}",
+        ClientView.INCOMPLETE: f"incomplete, at worst {led}",
+        ClientView.FAILING: f"no answer: {span.error}",
+    }[span.view]
+    detail = f"{told}; {lasting(span.from_ms, span.to_ms)}, answers: {span.answers}"
+    labels = [f"incomplete: {led}"] if span.view is ClientView.INCOMPLETE else []
+    sign = {ClientView.COMPLETE: "✓", ClientView.INCOMPLETE: "…", ClientView.FAILING: "✗"}[span.view]
+    return labelled_box(span.view.value, x0, 3, x1 - x0, 16, [*labels, span.view.value, sign], detail[:600])

@@ -1,0 +1,184 @@
+"""The rows of a timeline that show what was done and to whom: faults with their words, and each broker's lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from controller.scenarios.timeline_model import (
+    FaultMark,
+    Lane,
+    Life,
+    LifeSpan,
+    SessionSpan,
+    Term,
+    Timeline,
+    TroubleMark,
+)
+from controller.scenarios.timeline_scale import TimeScale
+from controller.scenarios.timeline_shapes import (
+    FILLS,
+    Row,
+    box,
+    duration,
+    labelled_box,
+    lasting,
+    seconds,
+    sign,
+    title,
+    words,
+    words_width,
+)
+
+LABELS_WIDTH = 150.0
+"""Of the column of names at the left."""
+
+MOST_TALL_LANES = 12
+"""With more brokers than this, lanes are drawn lower."""
+
+_LABEL_ROWS = 4
+
+
+def fault_words(fault: FaultMark) -> str:
+    return f"{fault.fault} {fault.target.replace('->', ' → ')}"
+
+
+def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
+    """Each fault's sign with its words, in as many lines as keep them apart, four at most: where more come together
+    the sign stands alone."""
+    marks: list[tuple[float, str, str, str]] = [
+        (fault.at_ms, fault.fault, fault_words(fault), f"{fault_words(fault)} at {seconds(fault.at_ms)}")
+        for fault in timeline.faults
+    ]
+    marks += [
+        (trouble.at_ms, "trouble", "failed", f"{trouble.text}, at {seconds(trouble.at_ms)}")
+        for trouble in timeline.troubles
+        if trouble.lane is None
+    ]
+    ends = [-100.0]
+    drawn: list[str] = []
+    for at_ms, fault, label, detail in sorted(mark for mark in marks if scale.holds(mark[0], mark[0])):
+        x, width = scale.x(at_ms), words_width(label) + 12
+        to_left = x + width > scale.width
+        left, right = (x - width, x + 8) if to_left else (x - 8, x + width)
+        line = next((line for line, end in enumerate(ends) if left >= end + 4), None)
+        if line is None and len(ends) < _LABEL_ROWS:
+            ends.append(-100.0)
+            line = len(ends) - 1
+        y = 10.0 + 17 * (line if line is not None else _LABEL_ROWS - 1)
+        drawn.append(_trouble(x, y, detail) if fault == "trouble" else _label_sign(fault, x, y, detail))
+        if line is not None:
+            ends[line] = right
+            drawn.append(words(label, x + (-11 if to_left else 11), y + 4, "se" if to_left else "s", FILLS["fault"][2]))
+    return Row(17.0 * len(ends) + 6, words("faults", 0, 14, "b"), "".join(drawn))
+
+
+def _label_sign(fault: str, x: float, y: float, detail: str) -> str:
+    return sign(fault, x, y, detail, 6.5).replace("data-kind='fault'", "data-kind='fault-label'")
+
+
+def _trouble(x: float, y: float, detail: str) -> str:
+    fill, outline, ink = FILLS["trouble"]
+    return (
+        f"<g data-kind='trouble'><path d='M{x:.1f} {y - 7:.1f}L{x + 7:.1f} {y + 5:.1f}H{x - 7:.1f}Z' fill='{fill}'"
+        f" stroke='{outline}'/><path d='M{x:.1f} {y - 3:.1f}V{y + 1:.1f}M{x:.1f} {y + 2:.1f}V{y + 3.6:.1f}'"
+        f" stroke='{ink}' stroke-width='1.4'/>{title(detail)}</g>"
+    )
+
+
+def lane_row(timeline: Timeline, lane: Lane, scale: TimeScale, *, tall: bool) -> Row:
+    """A process above, its session below, cut links under both, signs on top."""
+    height, bar, session_y, session_height = (44.0, 17.0, 24.0, 10.0) if tall else (25.0, 11.0, 14.5, 5.0)
+    parts = [
+        *_absences(lane, scale, bar / 2 + 3),
+        *(_life(lane, span, scale, 3.0, bar) for span in lane.life if scale.holds(span.from_ms, span.to_ms)),
+        *(_rule(lane, term, scale, 3.0, bar) for term in timeline.terms if term.broker == lane.broker),
+    ]
+    for session in lane.sessions:
+        if scale.holds(session.from_ms, session.believed_until_ms):
+            parts += _session(session, scale, session_y, session_height)
+    for cut in lane.cuts:
+        if scale.holds(cut.from_ms, cut.to_ms):
+            x0, x1 = scale.x(cut.from_ms), scale.x(cut.to_ms)
+            detail = f"link {cut.link} cut, {lasting(cut.from_ms, cut.to_ms, open_end=not cut.healed)}"
+            parts.append(box("cut", x0, height - 6, x1 - x0, 3, detail, dashed=True))
+    parts += _troubles([trouble for trouble in timeline.troubles if trouble.lane == lane.name], scale, bar / 2 + 3)
+    parts += [
+        sign(fault.fault, scale.x(fault.at_ms), bar / 2 + 3, f"{fault_words(fault)} at {seconds(fault.at_ms)}", 7.0)
+        for fault in timeline.faults
+        if fault.lane == lane.name and scale.holds(fault.at_ms, fault.at_ms)
+    ]
+    beside = words(lane.name, 0, bar / 2 + 7, "b" if tall else "sb")
+    if tall:
+        beside += words("process", LABELS_WIDTH - 12, bar / 2 + 7, "sfe") + words(
+            "session", LABELS_WIDTH - 12, session_y + 9, "sfe"
+        )
+    return Row(height, beside, "".join(parts))
+
+
+def _absences(lane: Lane, scale: TimeScale, y: float) -> Iterator[str]:
+    """A dotted line where the process was dead, between lives and after the last."""
+    ends = [(span.to_ms, following.from_ms) for span, following in zip(lane.life, lane.life[1:], strict=False)]
+    if lane.life:
+        ends.append((lane.life[-1].to_ms, scale.to_ms))
+    for from_ms, to_ms in ends:
+        if to_ms <= from_ms or not scale.holds(from_ms, to_ms):
+            continue
+        x0, x1 = scale.x(from_ms), scale.x(to_ms)
+        yield f"<path d='M{x0:.1f} {y:.1f}H{x1:.1f}' stroke='{FILLS['fault'][1]}' stroke-dasharray='1 4'/>"
+        if x1 - x0 >= 70:
+            width = words_width("dead") + 8
+            yield f"<rect x='{(x0 + x1 - width) / 2:.1f}' y='{y - 6:.1f}' width='{width:.1f}' height='12' fill='#fff'/>"
+            yield words("dead", (x0 + x1) / 2, y + 4, "sm", FILLS["fault"][2])
+
+
+def _life(lane: Lane, span: LifeSpan, scale: TimeScale, y: float, height: float) -> str:
+    x0, x1 = scale.x(span.from_ms), scale.x(span.to_ms)
+    detail = f"{lane.name}: process {span.state.value}, {lasting(span.from_ms, span.to_ms)}"
+    labels = [] if span.state is Life.RUNNING else [span.state.value]
+    dashed = span.state is Life.STARTING
+    return labelled_box(span.state.value, x0, y, x1 - x0, height, labels, detail, dashed=dashed)
+
+
+def _rule(lane: Lane, term: Term, scale: TimeScale, y: float, height: float) -> str:
+    """A term, on the lane of the broker that has it: below the process's outline, so that a pause is seen."""
+    if not scale.holds(term.from_ms, term.to_ms):
+        return ""
+    x0, x1 = scale.x(term.from_ms), scale.x(term.to_ms)
+    paused = any(
+        span.state is Life.PAUSED and span.from_ms < term.to_ms and span.to_ms > term.from_ms for span in lane.life
+    )
+    labels = [] if paused else ["controller", "ctrl"]
+    top, low = (y + height - 4, 4.0) if paused else (y + 1.5, height - 3)
+    detail = f"{lane.name}: controller of epoch {term.controller_epoch}, {lasting(term.from_ms, term.to_ms)}"
+    return labelled_box("term", x0, top, x1 - x0, low, labels, detail)
+
+
+def _session(session: SessionSpan, scale: TimeScale, y: float, height: float) -> Iterator[str]:
+    name = f"session {session.session:#x}"
+    x0, x1 = scale.x(session.from_ms), scale.x(session.to_ms)
+    when = lasting(session.from_ms, session.to_ms, open_end=not session.ended)
+    yield box("session", x0, y, x1 - x0, height, f"{name}, {when}")
+    for registration in session.registrations:
+        if scale.holds(registration.from_ms, registration.to_ms):
+            left, right = scale.x(registration.from_ms), scale.x(registration.to_ms)
+            when = lasting(registration.from_ms, registration.to_ms, open_end=not registration.ended)
+            epoch = "" if registration.broker_epoch is None else f" with broker epoch {registration.broker_epoch}"
+            yield box("registered", left, y, right - left, height, f"registered{epoch} in {name}, {when}")
+    if session.believed_until_ms > session.to_ms:
+        right = scale.x(session.believed_until_ms)
+        late = duration(session.believed_until_ms - session.to_ms)
+        detail = f"{name} was over and the broker did not know, for {late}, until {seconds(session.believed_until_ms)}"
+        yield labelled_box("believed", x1, y, right - x1, height, ["over, unknown to it"], detail, dashed=True)
+
+
+def _troubles(troubles: Sequence[TroubleMark], scale: TimeScale, y: float) -> Iterator[str]:
+    """Errors closer than a sign's width are one sign that tells of the first few."""
+    together: list[TroubleMark] = []
+    for trouble in [*(trouble for trouble in troubles if scale.holds(trouble.at_ms, trouble.at_ms)), None]:
+        if together and (trouble is None or scale.x(trouble.at_ms) - scale.x(together[0].at_ms) >= 14):
+            lines = [f"{seconds(one.at_ms)}: {one.text[:300]}" for one in together[:3]]
+            more = [f"and {len(together) - 3} more"] if len(together) > 3 else []
+            yield _trouble(scale.x(together[0].at_ms), y, "\n".join([*lines, *more]))
+            together = []
+        if trouble is not None:
+            together.append(trouble)

@@ -1,0 +1,146 @@
+"""Where a moment lies on a timeline's axis: linear, but for quiet stretches of long runs, which are cut short.
+
+A stretch is quiet when nothing on the timeline changes in it. Each one that is cut keeps a margin at both ends and is
+drawn as a gap of fixed width with its length beside it, so that nobody takes it for time to scale.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.scenarios.timeline_model import Timeline
+
+LONG_RUN_MS = 30_000.0
+"""Shorter runs are drawn to scale throughout."""
+
+QUIET_MS = 5_000.0
+QUIET_MARGIN_MS = 500.0
+QUIET_WIDTH = 30.0
+
+NARROWEST, WIDEST = 960.0, 2_880.0
+"""Of the part drawn, in pixels: one screen, or three to scroll through."""
+
+PIXELS_A_SECOND = 12.0
+"""What a second of a long run gets at least, until WIDEST is reached."""
+
+_STEPS_MS = tuple(base * 10**power for power in range(7) for base in (1, 2, 5)) + (60_000, 300_000, 600_000, 3_600_000)
+_TICK_WIDTH = 70.0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of time and where it is drawn; within it, x grows evenly."""
+
+    from_ms: float
+    to_ms: float
+    x: float
+    width: float
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScale:
+    pieces: tuple[Piece, ...]
+
+    @property
+    def from_ms(self) -> float:
+        return self.pieces[0].from_ms
+
+    @property
+    def to_ms(self) -> float:
+        return self.pieces[-1].to_ms
+
+    @property
+    def width(self) -> float:
+        return self.pieces[-1].x + self.pieces[-1].width
+
+    def x(self, at_ms: float) -> float:
+        """Pixels from the left; a moment outside is drawn at the end that it is beyond."""
+        at_ms = min(max(at_ms, self.from_ms), self.to_ms)
+        piece = self.pieces[bisect_right(self.pieces, at_ms, key=lambda piece: piece.from_ms) - 1]
+        return piece.x + (at_ms - piece.from_ms) / (piece.to_ms - piece.from_ms) * piece.width
+
+    def holds(self, from_ms: float, to_ms: float) -> bool:
+        """Whether any of that time is drawn."""
+        return from_ms <= self.to_ms and to_ms >= self.from_ms
+
+    def ticks(self) -> Iterator[tuple[float, float, str]]:
+        """Moment, place and label, at round times that are drawn to scale and keep apart from each other."""
+        drawn = [piece for piece in self.pieces if not piece.quiet]
+        pixels_a_ms = sum(piece.width for piece in drawn) / sum(piece.to_ms - piece.from_ms for piece in drawn)
+        step_ms = next((step for step in sorted(_STEPS_MS) if step * pixels_a_ms >= _TICK_WIDTH), 3_600_000)
+        digits = 0 if step_ms % 1000 == 0 else 1 if step_ms % 100 == 0 else 2 if step_ms % 10 == 0 else 3
+        last_x = -_TICK_WIDTH
+        for piece in drawn:
+            number = -int(-piece.from_ms // step_ms)
+            while (at_ms := float(number * step_ms)) <= piece.to_ms:
+                x = self.x(at_ms)
+                if x - last_x >= _TICK_WIDTH * 0.8:
+                    yield at_ms, x, f"{at_ms / 1000:.{digits}f} s"
+                    last_x = x
+                number += 1
+
+
+def whole_run(timeline: Timeline) -> TimeScale:
+    """All of a run, its quiet stretches cut short if it was long."""
+    end_ms = max(timeline.duration_ms, 1.0)
+    quiet = [*_quiet(timeline)] if end_ms >= LONG_RUN_MS else []
+    busy_ms = end_ms - sum(to_ms - from_ms for from_ms, to_ms in quiet)
+    needed = busy_ms / 1000 * PIXELS_A_SECOND + QUIET_WIDTH * len(quiet)
+    width = min(max(needed, NARROWEST), WIDEST)
+    # So many gaps that little were left for what happened: the picture grows, however wide.
+    pixels_a_ms = max(width - QUIET_WIDTH * len(quiet), width / 2) / busy_ms
+    return TimeScale(tuple(_pieces(end_ms, quiet, pixels_a_ms)))
+
+
+def close_up(from_ms: float, to_ms: float) -> TimeScale:
+    """A part of a run, to scale."""
+    return TimeScale((Piece(from_ms, max(to_ms, from_ms + 1.0), 0.0, NARROWEST, False),))
+
+
+def _pieces(end_ms: float, quiet: list[tuple[float, float]], pixels_a_ms: float) -> Iterator[Piece]:
+    at_ms, x = 0.0, 0.0
+    for from_ms, to_ms in quiet:
+        if from_ms > at_ms:
+            yield Piece(at_ms, from_ms, x, (from_ms - at_ms) * pixels_a_ms, False)
+            x += (from_ms - at_ms) * pixels_a_ms
+        yield Piece(from_ms, to_ms, x, QUIET_WIDTH, True)
+        at_ms, x = to_ms, x + QUIET_WIDTH
+    if end_ms > at_ms:
+        yield Piece(at_ms, end_ms, x, (end_ms - at_ms) * pixels_a_ms, False)
+
+
+def _quiet(timeline: Timeline) -> Iterator[tuple[float, float]]:
+    last_ms = 0.0
+    for at_ms in [*sorted(_moments(timeline)), timeline.duration_ms]:
+        if at_ms - last_ms >= QUIET_MS:
+            yield last_ms + QUIET_MARGIN_MS, at_ms - QUIET_MARGIN_MS
+        last_ms = max(last_ms, at_ms)
+
+
+def _moments(timeline: Timeline) -> Iterator[float]:
+    """Every moment at which something on the timeline changes."""
+    for lane in timeline.lanes:
+        for life in lane.life:
+            yield from (life.from_ms, life.to_ms)
+        for session in lane.sessions:
+            yield from (session.from_ms, session.to_ms, session.believed_until_ms)
+            for registration in session.registrations:
+                yield from (registration.from_ms, registration.to_ms)
+        for cut in lane.cuts:
+            yield from (cut.from_ms, cut.to_ms)
+    for term in timeline.terms:
+        yield from (term.from_ms, term.to_ms, term.backed_until_ms)
+        for phase in term.phases:
+            yield from (phase.from_ms, phase.to_ms)
+    for holder in timeline.holders:
+        yield from (holder.from_ms, holder.to_ms)
+    for span in timeline.client:
+        yield from (span.from_ms, span.to_ms)
+    for election in timeline.elections:
+        yield from (election.from_ms, election.to_ms)
+    yield from (fault.at_ms for fault in timeline.faults)
+    yield from (trouble.at_ms for trouble in timeline.troubles)
+    yield from (point.at_ms for point in timeline.offline)
