@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from controller.core.events import PartitionModifications, TopicChange
 from controller.zookeeper import paths
-from controller.zookeeper.operations import ANY_VERSION, Delete
+from controller.zookeeper.operations import ANY_VERSION, Delete, SetData
 from statemachines.partition import PartitionState
-from tests.core.driving import Cluster
+from tests.core.driving import Cluster, registration
 
 
 def test_several_batches_are_taken_in_whole() -> None:
@@ -45,6 +45,27 @@ def test_a_change_at_any_moment_of_the_loading_is_not_lost() -> None:
         leftovers = {name for name in cluster.states() if name.startswith("goes")}
         assert set(cluster.states()) - leftovers == {"grows-0", "grows-1", "made-0", "stays-0"}, at
         cluster.check()
+        if done:
+            return
+    raise AssertionError("it never came to its end")
+
+
+def test_an_endpoint_that_changes_at_any_moment_of_the_loading_is_not_lost() -> None:
+    """Registrations are read first and watched then, with the zxid from before the reading."""
+    for at in range(1, 60):
+        for lag_ms in (0.0, 0.8, 1.6):
+            cluster = Cluster()
+            cluster.register(2)
+            host = cluster.new_host(1)
+            host.start()
+            cluster.until(lambda host=host, at=at: host.awaits >= at or host.idle)  # type: ignore[misc]
+            done = host.idle
+            cluster.pass_ms(lag_ms)
+            cluster.write(SetData(paths.broker(2), registration(2, port=7777), ANY_VERSION))
+            cluster.settle()
+            live = {broker.id: broker.endpoints[0].port for broker in host.sent[-1].value.live_brokers}
+            assert live == {1: 9001, 2: 7777}, (at, lag_ms)
+            cluster.check()
         if done:
             return
     raise AssertionError("it never came to its end")

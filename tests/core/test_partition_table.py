@@ -36,7 +36,7 @@ def add(table: PartitionTable, topics: list[tuple[str, dict[int, tuple[int, ...]
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_the_table_is_what_a_dictionary_would_be(steps: list[tuple[str, list[Any]]]) -> None:
     table = PartitionTable()
@@ -102,6 +102,7 @@ MOVES = st.lists(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(MOVES)
 def test_the_offline_count_is_kept_as_states_change(moves: list[tuple[list[int], PartitionState]]) -> None:
     context = ControllerContext()
