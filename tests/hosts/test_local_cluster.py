@@ -91,6 +91,8 @@ def test_confluent_kafka_creates_expands_and_lists_topics(cluster: LocalCluster)
     client = admin(cluster)
     client.create_topics([ConfluentTopic("orders", 6, 3)])["orders"].result(DEADLINE_S)
     client.create_partitions([NewPartitions("orders", 8)])["orders"].result(DEADLINE_S)
+    for broker in cluster.brokers:
+        eventually(lambda broker=broker: len(leaders(seen_by(cluster, broker), "orders")) == 8, "each broker knows it")  # type: ignore[misc]
     listed: ClusterMetadata = client.list_topics(timeout=DEADLINE_S)
     assert sorted(listed.brokers) == [1, 2, 3]
     assert listed.controller_id in (1, 2, 3)
@@ -120,10 +122,18 @@ def test_kafka_python_creates_and_lists_topics(cluster: LocalCluster) -> None:
     client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
     try:
         client.create_topics([NewTopic("payments", 3, 2)])
-        assert "payments" in client.list_topics()
-        (topic,) = client.describe_topics(["payments"])
-        assert all(partition["leader_id"] in (1, 2, 3) for partition in topic["partitions"])
-        assert [len(partition["isr_nodes"]) for partition in topic["partitions"]] == [2, 2, 2]
+        # The answer came when the controller's own metadata had it; the broker that is asked next may be a moment later.
+        eventually(lambda: "payments" in client.list_topics(), "the topic is listed")
+        eventually(
+            lambda: (
+                [
+                    (partition["leader_id"] in (1, 2, 3), len(partition["isr_nodes"]))
+                    for partition in client.describe_topics(["payments"])[0]["partitions"]
+                ]
+                == [(True, 2)] * 3
+            ),
+            "the topic is described with its leaders",
+        )
         with pytest.raises(TopicAlreadyExistsError):
             client.create_topics([NewTopic("payments", 3, 2)])
         described = client.describe_cluster()
@@ -136,6 +146,8 @@ def test_kcat_lists_brokers_topics_and_leaders(cluster: LocalCluster) -> None:
     program = shutil.which("kcat") or shutil.which("kafkacat")
     assert program, "kcat is needed (Debian's package kcat)"
     create(cluster, ConfluentTopic("listed", 2, 3))
+    for broker in cluster.brokers:
+        eventually(lambda broker=broker: len(leaders(seen_by(cluster, broker), "listed")) == 2, "each broker knows it")  # type: ignore[misc]
     shown = subprocess.run(
         [program, "-L", "-b", cluster.bootstrap_servers], capture_output=True, text=True, timeout=DEADLINE_S, check=True
     ).stdout
