@@ -122,7 +122,7 @@ def test_kafka_python_creates_and_lists_topics(cluster: LocalCluster) -> None:
     client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
     try:
         client.create_topics([NewTopic("payments", 3, 2)])
-        # The answer came when the controller's own metadata had it; the broker that is asked next may be a moment later.
+        # The answer came when the controller's own metadata had it; whoever is asked next may be a moment later.
         eventually(lambda: "payments" in client.list_topics(), "the topic is listed")
         eventually(
             lambda: (
