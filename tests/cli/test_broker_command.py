@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_process import BrokerProcess
@@ -72,6 +74,27 @@ def test_a_lone_broker_serves_under_a_chroot_and_goes_when_asked(broker: BrokerP
     events = [decode_record(line).event for line in (tmp_path / "trace.jsonl").read_bytes().splitlines()]
     assert sum(isinstance(event, BrokerRegistered) for event in events) == 1
     assert isinstance(events[-1], SessionEnded), "it ended its session itself: its ephemerals are gone at once"
+
+
+def test_what_it_makes_is_its_own_where_acls_are_set(
+    broker: BrokerProcess, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    """zookeeper.set.acl: the world reads, and whoever has the digest writes."""
+    broker.settings |= {"zookeeper.set.acl": "true", "camerlengo.zookeeper.digest": "kafka:secret"}
+    start(broker)
+    hosts = f"{zookeeper.connect_string}/{tmp_path.name}"
+    stranger, friend = KazooClient(hosts), KazooClient(hosts, auth_data=[("digest", "kafka:secret")])
+    try:
+        for client in (stranger, friend):
+            client.start(DEADLINE_S)
+        assert stranger.get("/brokers/ids/1")[0]
+        with pytest.raises(NoAuthError):
+            stranger.set("/brokers/ids/1", b"{}")
+        friend.set("/brokers/seqid", b"")
+    finally:
+        for client in (stranger, friend):
+            client.stop()
+            client.close()
 
 
 def test_a_broker_that_was_killed_comes_back_in_a_new_life(broker: BrokerProcess, tmp_path: Path) -> None:
