@@ -46,6 +46,7 @@ def report_html(report: Report) -> str:
 
 MOST_CLOSE_UPS = 12
 _LANES_IN_A_CLOSE_UP = 6
+_UNRECOVERED_MS = 2_000.0
 
 
 def _timeline(report: Report) -> str:
@@ -62,12 +63,15 @@ def _timeline(report: Report) -> str:
 
 
 def _close_ups(timeline: Timeline, failovers: Sequence[Failover]) -> Iterator[str]:
-    """Each failover from the session's end until the client was served, enlarged; those that overlap together."""
+    """Each failover from the session's end until the client was served, enlarged; those that overlap together. Where
+    the client never was, the time in which a successor should have taken over."""
     windows: list[tuple[float, float, list[Failover]]] = []
     for failover in sorted(failovers, key=lambda one: one.fault_at_ms):
-        if failover.detected_at_ms is None or failover.recovered_at_ms is None:
+        if failover.detected_at_ms is None:
             continue
         from_ms, to_ms = failover.detected_at_ms, failover.recovered_at_ms
+        if to_ms is None:
+            to_ms = min(from_ms + _UNRECOVERED_MS, timeline.duration_ms)
         if windows and from_ms <= windows[-1][1]:
             before_ms, until_ms, together = windows.pop()
             from_ms, to_ms = min(before_ms, from_ms), max(until_ms, to_ms)

@@ -45,19 +45,19 @@ def _holders(timeline: Timeline, scale: TimeScale) -> Iterator[str]:
             yield from _vacant(vacant_ms, holder.from_ms, scale)
         vacant_ms = holder.to_ms
         if scale.holds(holder.from_ms, holder.to_ms):
-            x0, x1 = scale.x(holder.from_ms), scale.x(holder.to_ms)
             detail = f"/controller named broker {holder.broker}, {lasting(holder.from_ms, holder.to_ms)}"
             name = f"broker {holder.broker}"
-            yield labelled_box("registered", x0, 3, x1 - x0, 15, [name, str(holder.broker)], detail)
+            yield labelled_box(
+                "registered", scale, holder.from_ms, holder.to_ms, 3, 15, [name, str(holder.broker)], detail
+            )
     if vacant_ms is not None and vacant_ms < timeline.duration_ms:
         yield from _vacant(vacant_ms, timeline.duration_ms, scale)
 
 
 def _vacant(from_ms: float, to_ms: float, scale: TimeScale) -> Iterator[str]:
     if scale.holds(from_ms, to_ms):
-        x0, x1 = scale.x(from_ms), scale.x(to_ms)
         detail = f"/controller named nobody, {lasting(from_ms, to_ms)}"
-        yield labelled_box("vacant", x0, 3, x1 - x0, 15, ["nobody"], detail, dashed=True)
+        yield labelled_box("vacant", scale, from_ms, to_ms, 3, 15, ["nobody"], detail, dashed=True)
 
 
 def _apart(terms: Sequence[Term]) -> list[list[Term]]:
@@ -74,17 +74,19 @@ def _apart(terms: Sequence[Term]) -> list[list[Term]]:
 
 def _term(term: Term, scale: TimeScale, y: float, *, disputed: bool) -> Iterator[str]:
     name = f"broker {term.broker}, epoch {term.controller_epoch}"
-    x0, x1, x2 = scale.x(term.from_ms), scale.x(term.backed_until_ms), scale.x(term.to_ms)
     detail = f"{name}: {lasting(term.from_ms, term.to_ms)}; {term.ending}"
     labels = [name, f"epoch {term.controller_epoch}", str(term.controller_epoch)]
     if disputed:
         detail = f"this epoch was claimed by more than one term! {detail}"
         labels = [f"DISPUTED: {name}", "DISPUTED", "!"]
-    yield labelled_box("disputed" if disputed else "term", x0, y, x1 - x0, 17, labels, detail)
+    kind = "disputed" if disputed else "term"
+    if scale.holds(term.from_ms, term.backed_until_ms):
+        yield labelled_box(kind, scale, term.from_ms, term.backed_until_ms, y, 17, labels, detail)
     if term.backed_until_ms < term.to_ms and scale.holds(term.backed_until_ms, term.to_ms):
         late = duration(term.to_ms - term.backed_until_ms)
         stale = f"{name}: /controller was gone and it did not know, for {late}, {detail}"
-        yield labelled_box("unbacked", x1, y, x2 - x1, 17, [f"stale: {name}", "stale"], stale, dashed=True)
+        labels = [f"stale: {name}", "stale"]
+        yield labelled_box("unbacked", scale, term.backed_until_ms, term.to_ms, y, 17, labels, stale, dashed=True)
     phases = [phase for phase in term.phases if scale.holds(phase.from_ms, phase.to_ms)]
     if phases:
         yield from _phases(term, phases, scale, y + 20)
@@ -98,15 +100,15 @@ def _phases(term: Term, phases: Sequence[Phase], scale: TimeScale, y: float) -> 
         yield box("phase-odd", left, y, right - left, 14, f"failover of epoch {term.controller_epoch}\n{whole}")
     else:
         for number, phase in enumerate(phases):
-            x0, x1 = scale.x(phase.from_ms), scale.x(phase.to_ms)
             took = duration(phase.to_ms - phase.from_ms)
             detail = f"{phase.name}: {phase.to_ms - phase.from_ms:.1f} ms, {phase.items} items"
             labels = [f"{phase.name}, {took}", phase.name]
-            yield labelled_box("phase-odd" if number % 2 == 0 else "phase-even", x0, y, x1 - x0, 14, labels, detail)
+            kind = "phase-odd" if number % 2 == 0 else "phase-even"
+            yield labelled_box(kind, scale, phase.from_ms, phase.to_ms, y, 14, labels, detail)
     if term.completed_at_ms is not None and scale.holds(term.completed_at_ms, term.completed_at_ms):
         label = duration(to_ms - from_ms)
-        room = scale.x(term.to_ms) - right
-        if room >= words_width(label) + 6:
+        left, end = scale.clear(to_ms, term.to_ms)
+        if left - right < 1 and end - left >= words_width(label) + 6:
             yield words(label, right + 4, y + 11, "s")
 
 
@@ -121,12 +123,17 @@ _WHAT = {
 
 @dataclass(slots=True)
 class _Pill:
+    """Moments counted together; `brief`: by the figure alone."""
+
     middle: float
     elections: list[Election]
+    brief: bool
 
     @property
     def label(self) -> str:
         count = sum(election.count for election in self.elections)
+        if self.brief:
+            return str(count)
         kinds = sorted({_WHAT.get(election.why, election.why) for election in self.elections})
         return f"{count} {kinds[0]}" if len(kinds) == 1 else f"{count} leaders"
 
@@ -140,26 +147,22 @@ class _Pill:
 
 
 def elections_row(timeline: Timeline, scale: TimeScale) -> Row:
-    """Leaders elected, counted a moment; moments that would overlap are counted together. Unclean ones apart, below."""
+    """Leaders elected, counted a moment. Where words would overlap there are figures alone, and where these would,
+    moments are counted together. Unclean ones stand apart, below."""
     beside = words("leaders elected", 0, 14, "b")
     parts = [*_pills([one for one in timeline.elections if not one.unclean], scale, 2, "elected")]
-    unclean = [one for one in timeline.elections if one.unclean]
+    unclean = [one for one in timeline.elections if one.unclean and scale.holds(one.from_ms, one.to_ms)]
     if not unclean:
-        return Row(28, beside, "".join(parts))
+        return Row(28, beside, "".join(parts), above=True)
     beside += words("unclean ones", 0, 36, "b", FILLS["unclean"][1])
-    return Row(50, beside, "".join([*parts, *_pills(unclean, scale, 24, "unclean")]))
+    return Row(50, beside, "".join([*parts, *_pills(unclean, scale, 24, "unclean")]), above=True)
 
 
 def _pills(elections: Sequence[Election], scale: TimeScale, y: float, kind: str) -> Iterator[str]:
-    pills: list[_Pill] = []
-    for election in elections:
-        if not scale.holds(election.from_ms, election.to_ms):
-            continue
-        pill = _Pill((scale.x(election.from_ms) + scale.x(election.to_ms)) / 2, [election])
-        while pills and pills[-1].ends(scale.width)[1] + 3 > pill.ends(scale.width)[0]:
-            before = pills.pop()
-            pill = _Pill(before.middle, before.elections + pill.elections)
-        pills.append(pill)
+    shown = [election for election in elections if scale.holds(election.from_ms, election.to_ms)]
+    pills = _merged(shown, scale, brief=False)
+    if len(pills) < len(shown):
+        pills = _merged(shown, scale, brief=True)
     _, outline, ink = FILLS[kind]
     for pill in pills:
         left, right = pill.ends(scale.width)
@@ -170,6 +173,17 @@ def _pills(elections: Sequence[Election], scale: TimeScale, y: float, kind: str)
             f"<g>{box(kind, left, y + 3, right - left, 16, _told(pill.elections))}<g pointer-events='none'>"
             f"{words(label, (left + right) / 2, y + 15, 'sm', ink)}</g></g>"
         )
+
+
+def _merged(elections: Sequence[Election], scale: TimeScale, *, brief: bool) -> list[_Pill]:
+    pills: list[_Pill] = []
+    for election in elections:
+        pill = _Pill((scale.x(election.from_ms) + scale.x(election.to_ms)) / 2, [election], brief)
+        while pills and pills[-1].ends(scale.width)[1] + 3 > pill.ends(scale.width)[0]:
+            before = pills.pop()
+            pill = _Pill(before.middle, before.elections + pill.elections, brief)
+        pills.append(pill)
+    return pills
 
 
 def _told(elections: Sequence[Election]) -> str:
@@ -198,7 +212,10 @@ def offline_row(timeline: Timeline, scale: TimeScale) -> Row:
     partitions = max((point.partitions for point in timeline.offline), default=0)
     base = _OFFLINE_HEIGHT + 14
     beside = words("offline partitions", 0, 28, "b") + words(
-        f"peak {peak} of {partitions}" if peak else f"none of {partitions}", 0, 44, "sf"
+        f"peak {peak} of {partitions}" if peak else f"none of {partitions}" if partitions else "no partitions yet",
+        0,
+        44,
+        "sf",
     )
     line = f"<path d='M0 {base}H{scale.width:.1f}' stroke='#59636e'/>"
     if peak == 0:
@@ -273,7 +290,7 @@ def _humps(points: Sequence[OfflinePoint], scale: TimeScale, base: float, unit: 
         )
         label = str(worst.offline)
         half = words_width(label) / 2
-        middle = min(max((x0 + x1) / 2, half), scale.width - half)
+        middle = min(max(scale.x(worst.at_ms), half), scale.width - half)
         if middle - half >= written + 4:
             yield words(label, middle, base - worst.offline * unit - 3, "sm", FILLS["offline"][1])
             written = middle + half
@@ -308,7 +325,6 @@ def _drawable(spans: Sequence[ClientSpan], scale: TimeScale) -> Iterator[ClientS
 
 
 def _client(span: ClientSpan, scale: TimeScale) -> str:
-    x0, x1 = scale.x(span.from_ms), scale.x(span.to_ms)
     led = f"{span.least_led} of {span.expected} led"
     told = {
         ClientView.COMPLETE: f"complete, {led}",
@@ -318,4 +334,6 @@ def _client(span: ClientSpan, scale: TimeScale) -> str:
     detail = f"{told}; {lasting(span.from_ms, span.to_ms)}, answers: {span.answers}"
     labels = [f"incomplete: {led}"] if span.view is ClientView.INCOMPLETE else []
     sign = {ClientView.COMPLETE: "✓", ClientView.INCOMPLETE: "…", ClientView.FAILING: "✗"}[span.view]
-    return labelled_box(span.view.value, x0, 3, x1 - x0, 16, [*labels, span.view.value, sign], detail[:600])
+    return labelled_box(
+        span.view.value, scale, span.from_ms, span.to_ms, 3, 16, [*labels, span.view.value, sign], detail[:600]
+    )

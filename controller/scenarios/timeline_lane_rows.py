@@ -17,6 +17,7 @@ from controller.scenarios.timeline_model import (
 from controller.scenarios.timeline_scale import TimeScale
 from controller.scenarios.timeline_shapes import (
     FILLS,
+    PAPER,
     Row,
     box,
     duration,
@@ -50,7 +51,7 @@ def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
         for fault in timeline.faults
     ]
     marks += [
-        (trouble.at_ms, "trouble", "failed", f"{trouble.text}, at {seconds(trouble.at_ms)}")
+        (trouble.at_ms, "trouble", "step failed", f"{trouble.text}, at {seconds(trouble.at_ms)}")
         for trouble in timeline.troubles
         if trouble.lane is None
     ]
@@ -69,7 +70,9 @@ def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
         if line is not None:
             ends[line] = right
             drawn.append(words(label, x + (-11 if to_left else 11), y + 4, "se" if to_left else "s", FILLS["fault"][2]))
-    return Row(17.0 * len(ends) + 6, words("faults", 0, 14, "b"), "".join(drawn))
+    return Row(
+        17.0 * len(ends) + 6 if drawn else 0.0, words("faults", 0, 14, "b") if drawn else "", "".join(drawn), True
+    )
 
 
 def _label_sign(fault: str, x: float, y: float, detail: str) -> str:
@@ -100,7 +103,7 @@ def lane_row(timeline: Timeline, lane: Lane, scale: TimeScale, *, tall: bool) ->
         if scale.holds(cut.from_ms, cut.to_ms):
             x0, x1 = scale.x(cut.from_ms), scale.x(cut.to_ms)
             detail = f"link {cut.link} cut, {lasting(cut.from_ms, cut.to_ms, open_end=not cut.healed)}"
-            parts.append(box("cut", x0, height - 6, x1 - x0, 3, detail, dashed=True))
+            parts.append(box("cut", x0, height - 7 if tall else height - 4.5, x1 - x0, 4, detail, dashed=True))
     parts += _troubles([trouble for trouble in timeline.troubles if trouble.lane == lane.name], scale, bar / 2 + 3)
     parts += [
         sign(fault.fault, scale.x(fault.at_ms), bar / 2 + 3, f"{fault_words(fault)} at {seconds(fault.at_ms)}", 7.0)
@@ -124,33 +127,33 @@ def _absences(lane: Lane, scale: TimeScale, y: float) -> Iterator[str]:
         if to_ms <= from_ms or not scale.holds(from_ms, to_ms):
             continue
         x0, x1 = scale.x(from_ms), scale.x(to_ms)
+        left, right = scale.clear(from_ms, to_ms)
         yield f"<path d='M{x0:.1f} {y:.1f}H{x1:.1f}' stroke='{FILLS['fault'][1]}' stroke-dasharray='1 4'/>"
-        if x1 - x0 >= 70:
+        if right - left >= 70:
             width = words_width("dead") + 8
-            yield f"<rect x='{(x0 + x1 - width) / 2:.1f}' y='{y - 6:.1f}' width='{width:.1f}' height='12' fill='#fff'/>"
-            yield words("dead", (x0 + x1) / 2, y + 4, "sm", FILLS["fault"][2])
+            x0 = (left + right - width) / 2
+            yield f"<rect x='{x0:.1f}' y='{y - 6:.1f}' width='{width:.1f}' height='12' fill='{PAPER}'/>"
+            yield words("dead", (left + right) / 2, y + 4, "sm", FILLS["fault"][2])
 
 
 def _life(lane: Lane, span: LifeSpan, scale: TimeScale, y: float, height: float) -> str:
-    x0, x1 = scale.x(span.from_ms), scale.x(span.to_ms)
     detail = f"{lane.name}: process {span.state.value}, {lasting(span.from_ms, span.to_ms)}"
     labels = [] if span.state is Life.RUNNING else [span.state.value]
     dashed = span.state is Life.STARTING
-    return labelled_box(span.state.value, x0, y, x1 - x0, height, labels, detail, dashed=dashed)
+    return labelled_box(span.state.value, scale, span.from_ms, span.to_ms, y, height, labels, detail, dashed=dashed)
 
 
 def _rule(lane: Lane, term: Term, scale: TimeScale, y: float, height: float) -> str:
     """A term, on the lane of the broker that has it: below the process's outline, so that a pause is seen."""
     if not scale.holds(term.from_ms, term.to_ms):
         return ""
-    x0, x1 = scale.x(term.from_ms), scale.x(term.to_ms)
     paused = any(
         span.state is Life.PAUSED and span.from_ms < term.to_ms and span.to_ms > term.from_ms for span in lane.life
     )
     labels = [] if paused else ["controller", "ctrl"]
-    top, low = (y + height - 4, 4.0) if paused else (y + 1.5, height - 3)
+    top, low = (y + height - 3, 3.0) if paused else (y + 1.5, height - 3)
     detail = f"{lane.name}: controller of epoch {term.controller_epoch}, {lasting(term.from_ms, term.to_ms)}"
-    return labelled_box("term", x0, top, x1 - x0, low, labels, detail)
+    return labelled_box("term", scale, term.from_ms, term.to_ms, top, low, labels, detail)
 
 
 def _session(session: SessionSpan, scale: TimeScale, y: float, height: float) -> Iterator[str]:
@@ -165,10 +168,9 @@ def _session(session: SessionSpan, scale: TimeScale, y: float, height: float) ->
             epoch = "" if registration.broker_epoch is None else f" with broker epoch {registration.broker_epoch}"
             yield box("registered", left, y, right - left, height, f"registered{epoch} in {name}, {when}")
     if session.believed_until_ms > session.to_ms:
-        right = scale.x(session.believed_until_ms)
         late = duration(session.believed_until_ms - session.to_ms)
         detail = f"{name} was over and the broker did not know, for {late}, until {seconds(session.believed_until_ms)}"
-        yield labelled_box("believed", x1, y, right - x1, height, ["over, unknown to it"], detail, dashed=True)
+        yield box("believed", x1, y, scale.x(session.believed_until_ms) - x1, height, detail, dashed=True)
 
 
 def _troubles(troubles: Sequence[TroubleMark], scale: TimeScale, y: float) -> Iterator[str]:

@@ -185,7 +185,7 @@ class Lanes:
                 lane.become(Life.RESTARTING, at_ms)
             case "pause":
                 lane.become(Life.PAUSED, at_ms)
-            case "resume":
+            case "resume" | "start":
                 lane.become(Life.RUNNING, at_ms)
             case "cut" if arrow:
                 lane.cut_ms.setdefault(event.target, at_ms)

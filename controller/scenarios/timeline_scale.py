@@ -17,7 +17,7 @@ LONG_RUN_MS = 30_000.0
 
 QUIET_MS = 5_000.0
 QUIET_MARGIN_MS = 500.0
-QUIET_WIDTH = 30.0
+QUIET_WIDTH = 20.0
 
 NARROWEST, WIDEST = 960.0, 2_880.0
 """Of the part drawn, in pixels: one screen, or three to scroll through."""
@@ -26,7 +26,7 @@ PIXELS_A_SECOND = 12.0
 """What a second of a long run gets at least, until WIDEST is reached."""
 
 _STEPS_MS = tuple(base * 10**power for power in range(7) for base in (1, 2, 5)) + (60_000, 300_000, 600_000, 3_600_000)
-_TICK_WIDTH = 70.0
+_TICK_WIDTH = 80.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,16 @@ class TimeScale:
         """Whether any of that time is drawn."""
         return from_ms <= self.to_ms and to_ms >= self.from_ms
 
+    def clear(self, from_ms: float, to_ms: float) -> tuple[float, float]:
+        """From where to where on the picture the longest part of that time is drawn to scale: the place for words.
+        No place at all, if all of it is cut short."""
+        best = (self.x(from_ms), self.x(from_ms))
+        for piece in self.pieces:
+            left, right = self.x(max(from_ms, piece.from_ms)), self.x(min(to_ms, piece.to_ms))
+            if not piece.quiet and right - left > best[1] - best[0]:
+                best = (left, right)
+        return best
+
     def ticks(self) -> Iterator[tuple[float, float, str]]:
         """Moment, place and label, at round times that are drawn to scale and keep apart from each other."""
         drawn = [piece for piece in self.pieces if not piece.quiet]
@@ -74,13 +84,21 @@ class TimeScale:
         digits = 0 if step_ms % 1000 == 0 else 1 if step_ms % 100 == 0 else 2 if step_ms % 10 == 0 else 3
         last_x = -_TICK_WIDTH
         for piece in drawn:
-            number = -int(-piece.from_ms // step_ms)
-            while (at_ms := float(number * step_ms)) <= piece.to_ms:
+            for at_ms in _round_times(piece, step_ms):
                 x = self.x(at_ms)
                 if x - last_x >= _TICK_WIDTH * 0.8:
                     yield at_ms, x, f"{at_ms / 1000:.{digits}f} s"
                     last_x = x
-                number += 1
+
+
+def _round_times(piece: Piece, step_ms: int) -> list[float]:
+    """The multiples of a step in a piece; if it has none, one of the longest step that has (of whole seconds)."""
+    for step in (step_ms, *sorted((step for step in _STEPS_MS if 1000 <= step < step_ms), reverse=True)):
+        first = -int(-piece.from_ms // step)
+        times = [float(number * step) for number in range(first, int(piece.to_ms // step) + 1)]
+        if times:
+            return times if step == step_ms else times[:1]
+    return []
 
 
 def whole_run(timeline: Timeline) -> TimeScale:

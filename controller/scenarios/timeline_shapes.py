@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from controller.scenarios.timeline_scale import TimeScale
+
 PAPER, INK, FAINT_INK, GRID = "#ffffff", "#1f2328", "#59636e", "#e4e8ec"
 
 FILLS: dict[str, tuple[str, str, str]] = {
@@ -62,11 +64,14 @@ STYLE = (
     ".tl .s{font-size:11px}.tl .f{fill:#59636e}.tl .b{font-weight:600}.tl .m{text-anchor:middle}.tl .e{text-anchor:end}"
 )
 
+_START = "M-2-3.4L3.4 0L-2 3.4Z"
+
 GLYPHS = {
     "kill": "M-3.2-3.2L3.2 3.2M3.2-3.2L-3.2 3.2",
     "stop": "M-2.8-2.8H2.8V2.8H-2.8Z",
     "pause": "M-1.8-3.4V3.4M1.8-3.4V3.4",
-    "resume": "M-2-3.4L3.4 0L-2 3.4Z",
+    "resume": _START,
+    "start": _START,
     "restart": "M3.2-1.4A3.5 3.5 0 1 0 3.4 1.2M3.4-4V-1.2H.6",
     "cut": "M-5 0H-1.6M1.6 0H5M-1.6-3.4V3.4M1.6-3.4V3.4",
     "heal": "M-5 0H5M-1.6-3.4V3.4M1.6-3.4V3.4",
@@ -109,21 +114,24 @@ def words(text: str, x: float, y: float, style: str = "s", colour: str | None = 
 
 def labelled_box(
     kind: str,
-    x: float,
+    scale: TimeScale,
+    from_ms: float,
+    to_ms: float,
     y: float,
-    width: float,
     height: float,
     labels: Sequence[str],
     detail: str,
     *,
     dashed: bool = False,
 ) -> str:
-    """A box with the first of `labels` that fits into it, if one does."""
-    shape = box(kind, x, y, width, height, detail, dashed=dashed)
-    label = next((label for label in labels if words_width(label) + 8 <= width), None)
-    if label is None or height < 12:
+    """A box over a time, with the first of `labels` that fits into what of it is drawn to scale, if one does."""
+    x = scale.x(from_ms)
+    shape = box(kind, x, y, scale.x(to_ms) - x, height, detail, dashed=dashed)
+    left, right = scale.clear(from_ms, to_ms)
+    label = next((label for label in labels if words_width(label) + 8 <= right - left), None)
+    if label is None or height < 11:
         return shape
-    middle = words(label, x + width / 2, y + height / 2 + 4, "sm", FILLS[kind][2])
+    middle = words(label, (left + right) / 2, y + height / 2 + 4, "sm", FILLS[kind][2])
     return f"<g>{shape}<g pointer-events='none'>{middle}</g></g>"
 
 
@@ -131,7 +139,7 @@ def sign(fault: str, x: float, y: float, detail: str, radius: float) -> str:
     """A fault's sign in a circle."""
     _, outline, _ = FILLS["fault"]
     path = GLYPHS.get(fault, "M-1-1H1V1H-1Z")
-    filled = outline if fault in ("stop", "resume", "expire") else "none"
+    filled = outline if fault in ("stop", "resume", "start", "expire") else "none"
     return (
         f"<g data-kind='fault' transform='translate({x:.1f} {y:.1f}) scale({radius / 7:.2f})'>"
         f"<circle r='7' fill='{PAPER}' stroke='{outline}' stroke-width='1.4'/>"
@@ -141,11 +149,13 @@ def sign(fault: str, x: float, y: float, detail: str, radius: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A band of the picture as drawn: what stands beside it and what is in it, both from its own top."""
+    """A band of the picture as drawn: what stands beside it and what is in it, both from its own top. `above`: over
+    the marks of stretches cut short, for what stands at a moment and is wider than it."""
 
     height: float
     beside: str
     drawn: str
+    above: bool = False
 
 
 def seconds(at_ms: float) -> str:

@@ -60,20 +60,25 @@ def draw(timeline: Timeline, scale: TimeScale, lanes: Sequence[Lane] | None = No
     ]
     height = sum(row.height for row in rows)
     beside: list[str] = []
+    above: list[str] = []
     drawn = [_backdrop(timeline, scale, height)]
     top = 0.0
     for number, row in enumerate(rows):
         if number > 0:
             drawn.append(f"<path d='M0 {top:.1f}H{scale.width:.1f}' stroke='{GRID}'/>")
         beside.append(f"<g transform='translate(0 {top:.1f})'>{row.beside}</g>")
-        drawn.append(f"<g transform='translate(0 {top:.1f})'>{row.drawn}</g>")
+        (above if row.above else drawn).append(f"<g transform='translate(0 {top:.1f})'>{row.drawn}</g>")
         top += row.height
-    drawn += _gaps(scale, height)
+    drawn += [*_gaps(scale, height), *above]
     return Drawing("".join(beside), "".join(drawn), scale.width + 2 * EDGE, height)
 
 
 def _tick_words(scale: TimeScale, y: float) -> str:
-    return "".join(words(label, min(max(x, 12), scale.width - 12), y, "sfm") for _, x, label in scale.ticks())
+    parts = []
+    for _, x, label in scale.ticks():
+        room = words_width(label) / 2 - EDGE
+        parts.append(words(label, min(max(x, room), scale.width - room), y, "sfm"))
+    return "".join(parts)
 
 
 def _backdrop(timeline: Timeline, scale: TimeScale, height: float) -> str:

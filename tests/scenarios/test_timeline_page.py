@@ -1,0 +1,258 @@
+"""The timeline as a page shows it: drawn in headless Chromium, measured there; and what the SVG says by itself.
+
+A copy of the page gets a script that measures where everything came to lie and writes that into the page, which
+Chromium then prints. The pages themselves have no script.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.scenarios.failovers import find_failovers
+from controller.scenarios.files import parse_scenario
+from controller.scenarios.judge import Judgement
+from controller.scenarios.report import Report
+from controller.scenarios.report_html import report_html
+from controller.scenarios.timeline import timeline_of
+from controller.scenarios.timeline_shapes import DEFS, FAINT_INK, FILLS, INK, PAPER, plain
+from controller.scenarios.timeline_svg import picture_svg
+from controller.trace import ControllerElected, FaultInjected, Noted
+from controller.trace_records import OBSERVER, TraceRecord
+from tests.scenarios.evidence import records
+from tests.scenarios.timeline_traces import large, zombie
+
+SVG = "{http://www.w3.org/2000/svg}"
+PICTURE = Path(__file__).parents[2] / "docs/images/timeline.svg"
+
+MEASURE = """
+<script>
+const all = [];
+document.querySelectorAll('details').forEach(one => { one.open = true; });
+document.querySelectorAll('svg.tl').forEach((svg, number) => {
+  const frame = svg.getBoundingClientRect();
+  svg.querySelectorAll('[data-kind], text').forEach(one => {
+    const box = one.getBoundingClientRect();
+    all.push([number, one.dataset.kind || 'words', one.tagName === 'text' ? one.textContent : '',
+      box.left - frame.left, box.top - frame.top, box.right - frame.left, box.bottom - frame.top,
+      frame.width, frame.height]);
+  });
+});
+const page = document.documentElement;
+const out = document.createElement('pre');
+out.id = 'measured';
+out.textContent = JSON.stringify({all, wide: page.scrollWidth, view: page.clientWidth});
+document.body.append(out);
+</script>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """Where something drawn came to lie in its picture, in pixels."""
+
+    picture: int
+    kind: str
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    width: float
+    height: float
+
+    def inside(self) -> bool:
+        return (
+            self.left >= -0.5
+            and self.top >= -0.5
+            and self.right <= self.width + 0.5
+            and self.bottom <= self.height + 0.5
+        )
+
+    def overlaps(self, other: Thing) -> bool:
+        across = min(self.right, other.right) - max(self.left, other.left)
+        down = min(self.bottom, other.bottom) - max(self.top, other.top)
+        # Lines of text have room above and below their letters.
+        return self.picture == other.picture and across > 1 and down > 5
+
+
+def page_of(trace: list[TraceRecord]) -> str:
+    scenario = parse_scenario('name = "s"\nsteps = []', "s")
+    return report_html(Report(scenario, "simulated", 1, Judgement("pass", (), find_failovers(trace)), trace))
+
+
+def chromium(folder: Path, *arguments: str) -> str:
+    command = shutil.which("chromium")
+    assert command is not None, "these tests need chromium (apt-get install chromium)"
+    switches = (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+        *("--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'profile'}"),
+        "--window-size=1200,1600",
+    )
+    done = subprocess.run([command, *switches, *arguments], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def measured(page: str, folder: Path) -> tuple[list[Thing], dict[str, Any]]:
+    path = folder / "page.html"
+    path.write_text(page.replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
+    shown = re.search(r'<pre id="measured">(.*?)</pre>', chromium(folder, "--dump-dom", path.as_uri()), re.DOTALL)
+    assert shown is not None
+    found = json.loads(unescape(shown[1]))
+    return [Thing(*one) for one in found["all"]], found
+
+
+def complaints(things: list[Thing]) -> list[str]:
+    """What lies outside its picture, and words that lie on other words."""
+    outside = [f"outside: {thing}" for thing in things if not thing.inside()]
+    texts = [thing for thing in things if thing.kind == "words" and thing.text]
+    return outside + [
+        f"overlap: {one.text!r} and {other.text!r}"
+        for index, one in enumerate(texts)
+        for other in texts[index + 1 :]
+        if one.overlaps(other)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("trace", "close_ups"),
+    [(zombie(), 2), (large(), 12), (records(), 1)],
+    ids=["zombie", "30 brokers, 10 minutes", "kill"],
+)
+def test_everything_lies_within_its_picture_and_no_words_on_others(
+    trace: list[TraceRecord], close_ups: int, tmp_path: Path
+) -> None:
+    things, found = measured(page_of(trace), tmp_path)
+    assert complaints(things) == []
+    # The legend, then names and drawing of the whole run and of each close-up.
+    assert {thing.picture for thing in things} == set(range(3 + 2 * close_ups))
+    assert found["wide"] <= found["view"], "the page itself scrolls sideways"
+    timeline = timeline_of(trace)
+    whole = [thing for thing in things if thing.picture == 2]
+    assert sum(thing.kind == "fault" for thing in whole) == len(timeline.faults)
+    assert sum(thing.kind == "running" for thing in whole) >= len(timeline.lanes)
+    assert sum(thing.kind == "term" for thing in whole) >= 2 * len(timeline.terms)
+    names = [thing.text for thing in things if thing.picture == 1]
+    assert [name for name in names if name.startswith("broker")] == [lane.name for lane in timeline.lanes]
+
+
+def test_the_measure_finds_what_is_out_of_place(tmp_path: Path) -> None:
+    page = page_of(zombie())
+    beyond = re.sub(r"(data-kind='fault' transform='translate\()[\d.]+", r"\g<1>99999", page, count=1)
+    assert beyond != page
+    assert any(one.startswith("outside") and "fault" in one for one in complaints(measured(beyond, tmp_path)[0]))
+    onto = page.replace(">resume 1</text>", ">resume 1, and much more than there is room for here</text>")
+    assert any(one.startswith("overlap") for one in complaints(measured(onto, tmp_path)[0]))
+
+
+def test_the_page_is_not_blank(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page_of(zombie()), encoding="utf-8")
+    chromium(tmp_path, f"--screenshot={tmp_path / 'page.png'}", (tmp_path / "page.html").as_uri())
+    # A blank page of this size compresses to less than 10 kB.
+    assert (tmp_path / "page.png").stat().st_size > 40_000
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    page = page_of(zombie())
+    assert not re.search(r"<script|<link|<img|<iframe|@import|\son\w+=|href=|src=", page)
+    assert all(target.startswith("#tl-") for target in re.findall(r"url\((.*?)\)", page))
+    assert set(re.findall(r"url\(#(.*?)\)", page)) <= set(re.findall(r"<pattern id='(.*?)'", page))
+
+
+def test_everything_drawn_says_more_when_pointed_at() -> None:
+    root = ElementTree.fromstring(picture_svg(timeline_of(zombie())))
+    marked = [one for one in root.iter() if "data-kind" in one.attrib]
+    assert len(marked) > 40
+    assert [one.attrib for one in marked if not (one.findtext(f"{SVG}title") or "").strip()] == []
+    told = "\n".join(one.text or "" for one in root.iter(f"{SVG}title"))
+    for sentence in (
+        "pause 1 at 3.000 s",
+        "broker 1, epoch 1: /controller was gone and it did not know, for 3.2 s",
+        "session 0xa1 was over and the broker did not know",
+        "UNCLEAN, offline, epoch 2, 9.500 s: 1 leaders (broker 1: 1)",
+        "up to 3 of 7 partitions offline, 9.301 s to 12.000 s",
+        "no answer: timed out",
+        "link 3->zookeeper cut, 6.000 s to 7.000 s (1.0 s)",
+        "not within 500 ms: 5 of 6 led",
+    ):
+        assert sentence in told
+
+
+def test_a_disputed_epoch_is_said_aloud() -> None:
+    picture = picture_svg(timeline_of(records((2120.0, 3, ControllerElected(2, 2, 0xC)))))
+    assert picture.count("data-kind='disputed'") == 2
+
+
+def test_a_large_run_makes_a_page_of_a_modest_size() -> None:
+    assert len(page_of(large())) < 1_000_000
+
+
+@pytest.mark.parametrize("text", ["<b>&\"'", "null \x00, escape \x1b[0m"])
+def test_any_text_can_stand_in_a_picture(text: str) -> None:
+    trace = records((50.0, 2, Noted("error", text)), (60.0, OBSERVER, FaultInjected("pause", "2")))
+    told = [one.text for one in ElementTree.fromstring(picture_svg(timeline_of(trace))).iter(f"{SVG}title")]
+    assert any(unescape(plain(text)) in (one or "") for one in told)
+
+
+def test_lines_and_words_stand_out() -> None:
+    """WCAG 2.1: 4.5 to 1 for words on what they stand on, 3 to 1 for outlines on the page."""
+    assert min(_contrast(INK, PAPER), _contrast(FAINT_INK, PAPER)) >= 4.5
+    for kind, (fill, outline, ink) in FILLS.items():
+        assert _contrast(outline, PAPER) >= 3, kind
+        for ground in _grounds(fill):
+            assert _contrast(ink, ground) >= 4.5, kind
+
+
+def test_what_looks_alike_in_grey_differs_in_more_than_colour() -> None:
+    """Bars that can stand in one row differ in pattern, in their words, or in how light they are."""
+    rows = (("running", "paused", "term"), ("session", "registered", "believed"), ("complete", "incomplete", "failing"))
+    for row in rows:
+        fills = [FILLS[kind][0] for kind in row]
+        plain_ones = [fill for fill in fills if not fill.startswith("url")]
+        assert len(set(fills)) == len(fills)
+        for index, one in enumerate(plain_ones):
+            assert all(_contrast(one, other) >= 3 for other in plain_ones[index + 1 :])
+
+
+def _grounds(fill: str) -> list[str]:
+    """The colours of a fill; for a pattern those that make up its area, not its thin lines."""
+    if fill == "none":
+        return [PAPER]
+    if not fill.startswith("url"):
+        return [fill]
+    pattern = re.search(rf"<pattern id='{fill[5:-1]}'.*?</pattern>", DEFS)
+    assert pattern is not None
+    return re.findall(r"fill='(#\w+)'", pattern[0])
+
+
+def _contrast(one: str, other: str) -> float:
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_numeric_columns_of_the_failovers_stand_right_with_their_headers() -> None:
+    page = page_of(records())
+    assert "<th>kind</th><th class=n>node</th><th class=n>fault at</th>" in page
+    assert re.search(r"th\.n \{ text-align: right", page)
+
+
+def test_the_documented_picture_is_one_of_these() -> None:
+    root = ElementTree.parse(PICTURE).getroot()
+    words = {one.text for one in root.iter(f"{SVG}text")}
+    assert {"controller", "broker 1", "broker 2", "broker 3", "leaders elected", "offline partitions"} <= words
+    assert "(images/timeline.svg)" in (PICTURE.parents[1] / "reports.md").read_text(encoding="utf-8")
