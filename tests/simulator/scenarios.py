@@ -190,9 +190,36 @@ do = "start"
 nodes = ["first"]
 """
 
+# Every broker loses its connection and comes back to the same session; then the controller dies. Who did not set its
+# watch on /controller again hears nothing of that (S27).
+KILLED_AFTER_RECONNECTION = (
+    CUT_CONTROLLER.rpartition('[[steps]]\ndo = "cut"')[0]
+    + """
+[[steps]]
+do = "kill"
+node = "controller"
+as = "victim"
+[[steps]]
+do = "wait"
+until = "gone"
+node = "victim"
+[[steps]]
+do = "wait"
+until = "controller"
+other_than = ["victim"]
+[[steps]]
+do = "wait"
+until = "metadata"
+[[steps]]
+do = "start"
+nodes = ["victim"]
+"""
+)
+
 FAULTS = {
     "paused-controller": PAUSED_CONTROLLER,
     "cut-controller": CUT_CONTROLLER,
+    "killed-after-reconnection": KILLED_AFTER_RECONNECTION,
     "expired-controller": EXPIRED_CONTROLLER,
     "cut-channel": CUT_CHANNEL,
     "stopped-controller": STOPPED_CONTROLLER,
