@@ -188,7 +188,8 @@ class StepEnded:
 
 @dataclass(frozen=True, slots=True)
 class FaultInjected:
-    """A nemesis acted. `fault`: kill, stop, pause, resume, restart, cut, heal, expire; `target` a node or link."""
+    """A nemesis acted. `fault`: kill, stop, pause, resume, restart, cut, heal, expire; `target` a node, a link, or
+    "zookeeper N" for one of ZooKeeper's servers (killed, or started again)."""
 
     fault: str
     target: str

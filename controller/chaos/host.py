@@ -36,6 +36,8 @@ from controller.zookeeper.launch import Process, kill, launch, pause, resume, st
 from controller.zookeeper.ports import LOOPBACK, HeldPorts
 
 STOP_GRACE_S = 30.0
+LEADER_LIMIT_MS = 15_000.0
+"""How long a busy ensemble may take to name its leader."""
 _LOG_LINES = 12
 
 
@@ -196,6 +198,31 @@ class RealHost:
                 raise HostFailure(f"the session of broker {node} did not end in ten times its timeout")
             await self.clock.sleep(10.0)
         await self.heal(link)
+
+    async def zookeeper_leader(self) -> int:
+        deadline_ms = self.clock.now_ms() + LEADER_LIMIT_MS
+        while (leader := self._ensemble().leader()) is None:
+            if self.clock.now_ms() > deadline_ms:
+                raise HostFailure("no ZooKeeper server leads")
+            await self.clock.sleep(50.0)
+        return leader + 1
+
+    def zookeepers_running(self) -> tuple[int, ...]:
+        return tuple(server.index + 1 for server in self._ensemble().servers if server.running)
+
+    async def kill_zookeeper(self, server: int) -> None:
+        if server not in self.zookeepers_running():
+            raise HostFailure(f"ZooKeeper server {server} is not running")
+        self._ensemble().servers[server - 1].kill()
+
+    async def start_zookeeper(self, server: int) -> None:
+        if server in self.zookeepers_running():
+            raise HostFailure(f"ZooKeeper server {server} is running already")
+        self._ensemble().restart(server - 1)
+
+    def _ensemble(self) -> EmbeddedZooKeeper:
+        assert self._zookeeper is not None
+        return self._zookeeper
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         assert self._client is not None

@@ -7,7 +7,7 @@ that a deadline that passes can tell what was missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.scenarios.host import Observation, PartitionView
 
@@ -15,7 +15,8 @@ from controller.scenarios.host import Observation, PartitionView
 @dataclass(frozen=True, slots=True)
 class View:
     """What a condition may look at. `since_ms`: when the wait began, or when the last fault struck if that was
-    later than the step before; an answer given before does not count. `node`: the step's own, or None."""
+    later than the step before; an answer given before does not count. `node`: the step's own, or None. `former`: the
+    session that a broker had when it was last killed, stopped, restarted or expired."""
 
     now: Observation
     since_ms: float
@@ -23,6 +24,7 @@ class View:
     node: int | None
     other_than: tuple[int, ...]
     partitions: Mapping[tuple[str, int], PartitionView] | None
+    former: Mapping[int, int] = field(default_factory=dict)
 
 
 Missing = str | None
@@ -37,10 +39,12 @@ class Condition:
 
 
 def _registered(view: View) -> Missing:
-    if view.node is not None:
-        return None if view.node in view.now.registered else f"broker {view.node} is not registered"
-    absent = [node for node in view.running if node not in view.now.registered]
-    return f"brokers {absent} are not registered" if absent else None
+    """In a session that it did not have before it was struck: an old one may linger, or its end not be seen yet."""
+    nodes = view.running if view.node is None else (view.node,)
+    absent = [node for node in nodes if view.now.registered.get(node, 0) in (0, view.former.get(node))]
+    if not absent:
+        return None
+    return f"broker {absent[0]} is not registered" if view.node is not None else f"brokers {absent} are not registered"
 
 
 def _gone(view: View) -> Missing:
@@ -80,10 +84,21 @@ def _leaders(view: View) -> Missing:
     return None
 
 
+def _full_isr(view: View) -> Missing:
+    """Every partition's ISR has every registered replica of its assignment."""
+    live = view.now.registered
+    for (topic, partition), state in sorted((view.partitions or {}).items()):
+        outside = [replica for replica in state.assignment if replica in live and replica not in state.isr]
+        if outside:
+            return f"{topic}-{partition} has ISR {list(state.isr)}, without {outside} of {list(state.assignment)}"
+    return None
+
+
 CONDITIONS: dict[str, Condition] = {
     "registered": Condition(_registered),
     "gone": Condition(_gone, needs_node=True),
     "controller": Condition(_controller),
     "metadata": Condition(_metadata),
     "leaders": Condition(_leaders, needs_partitions=True),
+    "full-isr": Condition(_full_isr, needs_partitions=True),
 }

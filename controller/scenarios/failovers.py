@@ -2,7 +2,7 @@
 
 Detected: the broker's ephemeral was seen gone. Recovered: the first answer to a client after that which shows every
 partition led that can be, the broker gone and, where the broker was the controller, another in its place. A broker that
-was seen to come back meanwhile need not be gone from the answer, nor one that was elected again.
+came back, and has metadata from the controller again, need not be gone from the answer, nor one that was elected again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from controller.trace import (
     EphemeralSeen,
     FailoverCompleted,
     FaultInjected,
+    MetadataApplied,
     MetadataSeen,
     PartitionStateWritten,
 )
@@ -57,10 +58,17 @@ def _faults(records: Sequence[TraceRecord]) -> Iterator[tuple[int, int]]:
                 yield index, node
 
 
+def first_fault(records: Sequence[TraceRecord]) -> int:
+    """The index of the first fault's record; their number if there was none."""
+    faults = (index for index, record in enumerate(records) if isinstance(record.event, FaultInjected))
+    return next(faults, len(records))
+
+
 def _struck(event: FaultInjected) -> int | None:
-    """The broker whose session a fault endangers: itself, or the near end of its link to ZooKeeper."""
+    """The broker whose session a fault endangers: itself, or the near end of its link to ZooKeeper. None for a server
+    of ZooKeeper's."""
     if event.fault != "cut":
-        return int(event.target)
+        return int(event.target) if event.target.isdigit() else None
     source, _, target = event.target.partition("->")
     return int(source) if target == "zookeeper" else None
 
@@ -108,9 +116,11 @@ def _recovered(
         seen = record.event
         if record.at_ms < detected_at_ms:
             continue
+        # A broker that came back at once may be in every answer: no client need ever see the cluster without it. What
+        # counts then is an answer given after the controller has dealt with its return.
+        back = back or (isinstance(seen, MetadataApplied) and record.node == node)
         if isinstance(seen, EphemeralSeen) and seen.present and seen.broker == node:
-            # A broker that came back at once may be in every answer: no client need ever see the cluster without it.
-            back, leads_again = back or seen.path != "/controller", leads_again or seen.path == "/controller"
+            leads_again = leads_again or seen.path == "/controller"
         if not isinstance(seen, MetadataSeen) or seen.error:
             continue
         complete = 0 < seen.partitions_expected == seen.partitions_led and (back or node not in seen.brokers)

@@ -14,6 +14,7 @@ import msgspec
 from controller.scenarios.conditions import CONDITIONS
 from controller.scenarios.invariants import INVARIANTS
 from controller.scenarios.language import Cluster, CreateTopics, Restart, Scenario, Wait
+from controller.scenarios.occurrences import OCCURRENCES
 
 Parameter = str | int | float | bool
 
@@ -118,6 +119,10 @@ def _check(scenario: Scenario, source: str) -> None:
     for kind in scenario.expect.failovers:
         if kind not in ("broker", "controller"):
             raise ScenarioError(f"{source}: expect.failovers: expected broker or controller, found {kind!r}")
+    for key, bounds in (("at_most", scenario.expect.at_most), ("at_least", scenario.expect.at_least)):
+        for name in bounds:
+            if name not in OCCURRENCES:
+                raise ScenarioError(f"{source}: expect.{key}: no {name!r}; there are {', '.join(OCCURRENCES)}")
     for name in scenario.expect.invariants or ():
         if name not in INVARIANTS:
             raise ScenarioError(f"{source}: expect.invariants: no {name!r}; there are {', '.join(INVARIANTS)}")

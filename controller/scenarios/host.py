@@ -146,6 +146,19 @@ class ScenarioHost(Protocol):
     def expire(self, node: int) -> Task[None]:
         """Ends the ZooKeeper session of a healthy broker, at the server."""
 
+    def zookeeper_leader(self) -> Task[int]:
+        """The number, from 1, of the server that leads the ensemble. HostFailure while there is none."""
+
+    def zookeepers_running(self) -> tuple[int, ...]:
+        """The servers that run, by number, in order."""
+
+    def kill_zookeeper(self, server: int) -> Task[None]:
+        """SIGKILL to one server of the ensemble. Its clients lose their connections and go to another; without a
+        quorum nobody is served and no session ends."""
+
+    def start_zookeeper(self, server: int) -> Task[None]:
+        """Starts a server that was killed. Returns when it serves, as part of the ensemble."""
+
     def create_topics(self, topics: Sequence[TopicSpec]) -> Task[None]:
         """Asks the cluster as a client would. HostFailure with the cluster's error if one was refused."""
 

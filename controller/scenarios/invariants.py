@@ -16,6 +16,7 @@ from controller.scenarios.host import PartitionView, Snapshot, TopicSpec
 from controller.trace import (
     ControllerElected,
     ControllerResigned,
+    FaultInjected,
     PartitionStateWritten,
     RequestAnswered,
     RequestSent,
@@ -113,6 +114,32 @@ def _after_resignation(evidence: Evidence) -> Iterator[str]:
                     f"{record.node}: {type(event).__name__} in epoch {event.controller_epoch} at"
                     f" {record.at_ms:.1f} ms, resigned at {at_ms:.1f} ms"
                 )
+
+
+def old_terms_resigned(evidence: Evidence) -> Finding:
+    """(1) A term that another followed was resigned, with a reason, unless its broker was killed in it or stands
+    still."""
+    return _finding(_unresigned(evidence), "every term that another followed was resigned, and said why")
+
+
+def _unresigned(evidence: Evidence) -> Iterator[str]:
+    terms: dict[tuple[int, int], float] = {}
+    excused: set[tuple[int, int]] = set()
+    paused: set[int] = set()
+    for record in evidence.records:
+        event = record.event
+        if isinstance(event, ControllerElected):
+            terms[record.node, event.controller_epoch] = record.at_ms
+        elif isinstance(event, ControllerResigned) and event.reason:
+            excused.add((record.node, event.controller_epoch))
+        elif isinstance(event, FaultInjected) and event.target.isdigit():
+            node = int(event.target)
+            if event.fault in ("kill", "restart"):
+                excused.update(term for term in terms if term[0] == node)
+            paused = paused | {node} if event.fault == "pause" else paused - {node}
+    for (node, epoch), at_ms in list(terms.items())[:-1]:
+        if (node, epoch) not in excused and node not in paused:
+            yield f"epoch {epoch}, won by {node} at {at_ms:.0f} ms, was never resigned"
 
 
 def partition_states_sound(evidence: Evidence) -> Finding:
@@ -278,6 +305,7 @@ def _unrecovered(evidence: Evidence) -> Iterator[str]:
 INVARIANTS: dict[str, Checker] = {
     "one-writer-an-epoch": one_writer_an_epoch,
     "no-write-after-resignation": no_write_after_resignation,
+    "old-terms-resigned": old_terms_resigned,
     "partition-states-sound": partition_states_sound,
     "leaders-in-assignment-order": leaders_in_assignment_order,
     "requests-in-order": requests_in_order,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from controller.scenarios.failovers import Failover, find_failovers
 from controller.scenarios.invariants import INVARIANTS, Evidence, Finding
 from controller.scenarios.language import Scenario
+from controller.scenarios.occurrences import bounded
 from controller.scenarios.runner import Outcome
 from controller.trace_records import TraceRecord
 
@@ -44,6 +45,10 @@ def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) 
     names = INVARIANTS if expect.invariants is None else expect.invariants
     results = [_steps(outcome), _evidence(records)]
     results += [_named(name, INVARIANTS[name](evidence)) for name in names]
+    for name, bound in sorted(expect.at_most.items()):
+        results.append(_named(f"at-most-{bound}-{name}", bounded(evidence, name, at_most=bound)))
+    for name, bound in sorted(expect.at_least.items()):
+        results.append(_named(f"at-least-{bound}-{name}", bounded(evidence, name, at_least=bound)))
     if expect.failovers:
         results.append(_named(EXPECTED, _expected_failovers(expect.failovers, failovers, outcome)))
     if expect.all_registered:

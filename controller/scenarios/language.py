@@ -17,7 +17,9 @@ NodeName = int | str
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
-    """What all steps share."""
+    """What all steps share. A step whose `when` is false is left out, so that a parameter can choose."""
+
+    when: bool = True
 
 
 class _OneNode(Step, frozen=True, kw_only=True):
@@ -59,15 +61,31 @@ class Expire(_OneNode, frozen=True, kw_only=True, tag="expire"):
 
 
 class Cut(Step, frozen=True, kw_only=True, tag="cut"):
-    """Cuts the link that `source` opens to `target` (a node, or "zookeeper"): nothing passes, nothing is refused."""
+    """Cuts the link that `source` opens to `target` (a node, or "zookeeper"): nothing passes, nothing is refused. `as`
+    names the source."""
 
     source: NodeName
     target: NodeName
+    name: str = msgspec.field(default="", name="as")
 
 
 class Heal(Step, frozen=True, kw_only=True, tag="heal"):
     source: NodeName
     target: NodeName
+
+
+class _OneServer(Step, frozen=True, kw_only=True):
+    server: NodeName
+    name: str = msgspec.field(default="", name="as")
+
+
+class KillZooKeeper(_OneServer, frozen=True, kw_only=True, tag="kill-zookeeper"):
+    """SIGKILL to one server of the ensemble: its number from 1, `"leader"`, `"follower"` (the lowest running one that
+    does not lead) or a name."""
+
+
+class StartZooKeeper(_OneServer, frozen=True, kw_only=True, tag="start-zookeeper"):
+    """Starts a server that was killed, on its own data, and waits until it serves."""
 
 
 class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
@@ -96,7 +114,10 @@ class Let(Step, frozen=True, kw_only=True, tag="let-run"):
     ms: float
 
 
-AnyStep = Start | Kill | Stop | Restart | Pause | Resume | Expire | Cut | Heal | CreateTopics | Wait | Let
+ZooKeeperStep = KillZooKeeper | StartZooKeeper
+AnyStep = (
+    Start | Kill | Stop | Restart | Pause | Resume | Expire | Cut | Heal | ZooKeeperStep | CreateTopics | Wait | Let
+)
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,12 +135,15 @@ class WorkloadSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What must hold. `failovers`: how many there must have been, by kind; `recovery_ms`: the bound on each, from
     the session's end to the client's complete metadata; `invariants`: the names checked (all of them if left out);
-    `all_registered`: at the end every broker of the cluster is registered."""
+    `all_registered`: at the end every broker of the cluster is registered; `at_most`, `at_least`: bounds on what is
+    counted from the first fault on (`occurrences.py` has the names), so that 0 says what must not happen at all."""
 
     failovers: dict[str, int] = {}
     recovery_ms: float = 10_000.0
     invariants: tuple[str, ...] | None = None
     all_registered: bool = False
+    at_most: dict[str, int] = {}
+    at_least: dict[str, int] = {}
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

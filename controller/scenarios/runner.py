@@ -29,6 +29,7 @@ from controller.scenarios.language import (
     Expire,
     Heal,
     Kill,
+    KillZooKeeper,
     Let,
     NodeName,
     Pause,
@@ -36,6 +37,7 @@ from controller.scenarios.language import (
     Resume,
     Scenario,
     Start,
+    StartZooKeeper,
     Stop,
     Wait,
 )
@@ -79,7 +81,7 @@ async def run_steps(scenario: Scenario, host: ScenarioHost, progress: Progress =
     try:
         await host.boot(cluster_spec(scenario), Workload(scenario.workload.metadata_interval_ms))
         for index, step in enumerate(scenario.steps):
-            if not await run.take(index, step):
+            if step.when and not await run.take(index, step):
                 break
         outcome.snapshot = await run.last_look()
     except HostFailure as error:
@@ -95,6 +97,9 @@ class _Run:
         self.progress = progress
         self.outcome = Outcome()
         self.names: dict[str, int] = {}
+        self.servers: dict[str, int] = {}
+        self.former: dict[int, int] = {}
+        """The session that a broker had before the last fault that ended it."""
         self.fault_at_ms = 0.0
         """Answers that a client had before the last fault say nothing about the recovery from it."""
 
@@ -136,6 +141,8 @@ class _Run:
                     await self.host.start(node)
             case Cut() | Heal():
                 await self._link(step, Link(nodes[0], nodes[1]))
+            case KillZooKeeper() | StartZooKeeper():
+                await self._server(step, nodes[0])
             case Kill() | Stop() | Restart() | Pause() | Resume() | Expire():
                 await self._strike(step, nodes[0])
         return None
@@ -144,6 +151,8 @@ class _Run:
         if step.name:
             self.names[step.name] = node
         kind = str(step.__struct_config__.tag)
+        if isinstance(step, Kill | Stop | Restart | Expire):
+            self.former[node] = self.host.observe().registered.get(node, 0)
         self._fault(kind, str(node))
         match step:
             case Kill():
@@ -162,11 +171,22 @@ class _Run:
 
     async def _link(self, step: Cut | Heal, link: Link) -> None:
         if isinstance(step, Cut):
+            if step.name:
+                self.names[step.name] = link.source
             self._fault("cut", str(link))
             await self.host.cut(link)
         else:
             self._fault("heal", str(link))
             await self.host.heal(link)
+
+    async def _server(self, step: KillZooKeeper | StartZooKeeper, server: int) -> None:
+        if step.name:
+            self.servers[step.name] = server
+        self._fault("kill" if isinstance(step, KillZooKeeper) else "start", f"zookeeper {server}")
+        if isinstance(step, KillZooKeeper):
+            await self.host.kill_zookeeper(server)
+        else:
+            await self.host.start_zookeeper(server)
 
     def _fault(self, fault: str, target: str) -> None:
         self.fault_at_ms = self.host.clock.now_ms()
@@ -191,7 +211,7 @@ class _Run:
                 partitions = await self.host.leaders()
             running = self.host.running()
             node = nodes[0] if nodes else None
-            view = View(self.host.observe(), self.fault_at_ms, running, node, others, partitions)
+            view = View(self.host.observe(), self.fault_at_ms, running, node, others, partitions, self.former)
             missing = condition.check(view)
             if missing is None:
                 return None
@@ -212,6 +232,8 @@ class _Run:
                 return [] if step.node is None else [await self._node(step.node, step.other_than)]
             case CreateTopics() | Let():
                 return []
+            case KillZooKeeper() | StartZooKeeper():
+                return [await self._zookeeper(step.server)]
             case _:
                 return [await self._node(step.node, step.other_than)]
 
@@ -228,6 +250,22 @@ class _Run:
         if name == "not-controller":
             return self._not_controller({self._known(other) for other in other_than})
         return self._known(name)
+
+    async def _zookeeper(self, name: NodeName) -> int:
+        """One server of the ensemble, by number."""
+        servers = range(1, self.scenario.cluster.zookeeper_servers + 1)
+        if name == "leader":
+            return await self.host.zookeeper_leader()
+        if name == "follower":
+            leader = await self.host.zookeeper_leader()
+            number = next((each for each in self.host.zookeepers_running() if each != leader), None)
+        else:
+            number = self.servers.get(name) if isinstance(name, str) else name
+        if number is None or number not in servers:
+            raise HostFailure(
+                f"ZooKeeper server {name!r}: expected leader, follower, 1 to {servers[-1]}, or a name given by `as`"
+            )
+        return number
 
     def _not_controller(self, excluded: set[int]) -> int:
         seen = self.host.observe()
@@ -270,5 +308,7 @@ def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
             return f"start {'brokers' if len(nodes) != 1 else 'broker'} {', '.join(map(str, nodes))}"
         case Restart():
             return f"restart broker {nodes[0]} ({step.how})"
+        case KillZooKeeper() | StartZooKeeper():
+            return f"{kind.partition('-')[0]} ZooKeeper server {nodes[0]}"
         case _:
             return f"{kind} broker {nodes[0]}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from controller.broker.ports import PeerError
+from controller.broker.ports import PeerError, PeerTimedOut
 from controller.clock import Clock
 from controller.protocol import (
     SUPPORTED,
@@ -66,6 +66,7 @@ class SimulatedClient:
         self._topics: tuple[TopicSpec, ...] = ()
         self._connections: dict[int, BrokerConnection] = {}
         self._latest: tuple[bytes, MetadataSeen] | None = None
+        self._shunned: int | None = None
         self._closed = False
 
     def expect(self, topics: Sequence[TopicSpec]) -> None:
@@ -102,10 +103,12 @@ class SimulatedClient:
         deadline_ms = self._clock.now_ms() + REQUEST_TIMEOUT_MS
         trouble = "no broker was asked"
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
-            node = self._rng.choice(list(self._brokers))
+            node = self._rng.choice([node for node in self._brokers if node != self._shunned] or list(self._brokers))
             try:
                 return await self._ask(node, ApiKey.METADATA, _METADATA_VERSION, _METADATA_BODY, left_ms), ""
             except PeerError as error:
+                if isinstance(error, PeerTimedOut):
+                    self._shunned = node  # until another keeps it waiting: real clients turn from a silent broker too
                 trouble = str(error)
             await self._clock.sleep(RECONNECT_BACKOFF_MS)
         return None, trouble

@@ -1,8 +1,8 @@
 """The simulated host of scenarios: brokers, their network, ZooKeeper and a client in one thread and virtual time.
 
 Everything that chance decides comes from the seed, by purpose: how fast each node, link and session is in this run
-and how long each single message and step takes. An ensemble of several ZooKeeper servers is simulated as one: what
-distinguishes them (a quorum, a server that lags) is not modelled here.
+and how long each single message and step takes. An ensemble of several ZooKeeper servers has one mind (`ensemble.py`):
+a server that lags behind the others is not modelled here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from controller.scenarios.host import (
 )
 from controller.simulator.broker_process import BrokerProcess, Paces, World
 from controller.simulator.client import SimulatedClient
+from controller.simulator.ensemble import Ensemble
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import Observer, controller_epoch, partitions
 from controller.simulator.process import Process, ProcessClock
@@ -75,6 +76,13 @@ class SimulatedHost:
         delays = self._delays("network", _NETWORK_MS)
         network = Network(self.clock, lambda source, target: delays(), lambda address: nodes.get(address, OBSERVER))
         self._cluster = cluster
+        self._ensemble = Ensemble(
+            zookeeper,
+            cluster.zookeeper_servers,
+            self.clock,
+            self._streams.stream("ensemble"),
+            lambda: [process.connection for _, process in sorted(self._processes.items()) if process.alive],
+        )
         self._world = World(self.clock, self._streams, network, zookeeper, self.recorder, addresses)
         self._paces = {
             node: Paces(
@@ -192,6 +200,23 @@ class SimulatedHost:
         if session not in self._world.zookeeper.sessions():
             raise HostFailure(f"broker {node} has no session to end")
         self._world.zookeeper.expire(session)
+
+    # -- ZooKeeper's servers
+
+    async def zookeeper_leader(self) -> int:
+        leader = self._ensemble.leader
+        if leader is None:
+            raise HostFailure("no ZooKeeper server leads at the moment")
+        return leader
+
+    def zookeepers_running(self) -> tuple[int, ...]:
+        return self._ensemble.running
+
+    async def kill_zookeeper(self, server: int) -> None:
+        self._ensemble.kill(server)
+
+    async def start_zookeeper(self, server: int) -> None:
+        await self._ensemble.start(server)
 
     # -- what is seen of it
 

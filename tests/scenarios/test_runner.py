@@ -72,6 +72,18 @@ class ScriptedHost:
     async def expire(self, node: int) -> None:
         self.calls.append(f"expire {node}")
 
+    async def zookeeper_leader(self) -> int:
+        return 2
+
+    def zookeepers_running(self) -> tuple[int, ...]:
+        return (1, 2, 3)
+
+    async def kill_zookeeper(self, server: int) -> None:
+        self.calls.append(f"kill zookeeper {server}")
+
+    async def start_zookeeper(self, server: int) -> None:
+        self.calls.append(f"start zookeeper {server}")
+
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         if self.refused:
             raise HostFailure(self.refused)
