@@ -111,10 +111,9 @@ def lane_row(timeline: Timeline, lane: Lane, scale: TimeScale, *, tall: bool) ->
         if fault.lane == lane.name and scale.holds(fault.at_ms, fault.at_ms)
     ]
     beside = words(lane.name, 0, bar / 2 + 7, "b" if tall else "sb")
-    if tall:
-        beside += words("process", LABELS_WIDTH - 12, bar / 2 + 7, "sfe") + words(
-            "session", LABELS_WIDTH - 12, session_y + 9, "sfe"
-        )
+    if tall and lane.broker is not None:
+        beside += words("process", LABELS_WIDTH - 12, bar / 2 + 7, "sfe")
+        beside += words("session", LABELS_WIDTH - 12, session_y + 9, "sfe")
     return Row(height, beside, "".join(parts))
 
 

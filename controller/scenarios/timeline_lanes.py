@@ -34,6 +34,9 @@ from controller.trace_records import TraceRecord
 
 _IDS = "/brokers/ids/"
 
+_CLOSING = (Life.STOPPING, Life.RESTARTING)
+"""A broker that ends its session itself knows of it, whoever tells of it first."""
+
 
 def lane_name(target: str) -> str:
     """Broker ids and what else a fault may name, as one kind of name."""
@@ -227,6 +230,8 @@ def _finished_session(
     session.unregister(to_ms, ended=bool(ends))
     believed_ms = session.told_ms if session.told_ms is not None else next_start_ms(session.from_ms)
     believed_ms = min(believed_ms, _process_end_ms(life, session.from_ms, end_ms))
+    if any(span.state in _CLOSING and span.from_ms <= to_ms <= span.to_ms for span in life):
+        believed_ms = to_ms
     return SessionSpan(
         number,
         session.from_ms,

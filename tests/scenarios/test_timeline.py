@@ -12,7 +12,7 @@ from controller.scenarios.timeline_file import main, read_parquet
 from controller.scenarios.timeline_model import ClientView, Life, Timeline
 from controller.scenarios.timeline_scale import NARROWEST, QUIET_WIDTH, close_up, whole_run
 from controller.scenarios.trace_table import write_parquet
-from controller.trace import ControllerElected, EphemeralSeen, FaultInjected, Noted, PartitionMoved
+from controller.trace import ControllerElected, EphemeralSeen, FaultInjected, Noted, PartitionMoved, SessionEnded
 from controller.trace_records import OBSERVER, TraceRecord
 from tests.scenarios.evidence import records, written
 from tests.scenarios.timeline_traces import Event, in_order, joins, large, leaves, zombie
@@ -69,6 +69,14 @@ def test_a_killed_broker_believes_nothing() -> None:
     kill = (500.0, OBSERVER, FaultInjected("kill", "1"))
     (session,) = timeline_of(in_order([*joins(10, 1, 1), kill, leaves(2000, 1, 1)])).lanes[0].sessions
     assert (session.to_ms, session.ended, session.believed_until_ms) == (2000, True, 2000)
+
+
+@pytest.mark.parametrize("fault", ["stop", "restart"])
+def test_a_broker_that_closes_its_session_knows_of_it(fault: str) -> None:
+    strike = (500.0, OBSERVER, FaultInjected(fault, "1"))
+    ended = (603.0, 1, SessionEnded(1))
+    (session,) = timeline_of(in_order([*joins(10, 1, 1), strike, leaves(600, 1, 1), ended])).lanes[0].sessions
+    assert (session.to_ms, session.believed_until_ms) == (600, 600)
 
 
 def test_every_fault_has_a_mark_on_a_lane_that_there_is() -> None:
