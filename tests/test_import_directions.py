@@ -34,7 +34,8 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 """A room may also import itself and, `statemachines` apart, the leaves."""
 
 LEAVES = frozenset(
-    {"controller", "controller.pending", "controller.clock", "controller.trace", "controller.trace_records"}
+    ["controller", "controller.pending", "controller.clock", "controller.points"]
+    + ["controller.trace", "controller.trace_records"]
 )
 
 # statemachines decides and does nothing else: of the standard library it may have what can't reach the world.

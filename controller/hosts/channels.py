@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from controller import points
 from controller.broker.setting_types import Address, address_text
 from controller.core.ports import ControlRequest, Endpoint, EventSink
 from controller.hosts.network import NetworkThread
@@ -88,6 +89,7 @@ class SocketChannels:
         return full_ms * self._rng.uniform(0.5, 1.0) / 1_000.0
 
     def answered(self, request: ControlRequest, body: bytes) -> None:
+        points.reach("channel: answered")
         if request.response_event is None:
             return
         event = request.response_event(body)
@@ -156,6 +158,7 @@ class _Channel:
                 wire = await self._channels.connect(self.endpoint)
             while True:
                 request = await self._first()
+                points.reach("channel: request taken")
                 async with asyncio.timeout(self._channels.request_timeout_s):
                     body = await wire.exchange(request.api_key, request.api_version, request.body)
                 self._channels.answered(request, body)

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from controller import points
 from controller.clock import Clock
 from controller.core.events import Event, Reelect
 from controller.core.ports import Resign
@@ -103,8 +104,10 @@ class ControllerEventThread:
         awaited: Pending[Any] | None = None
         try:
             while not self._stopping:
+                points.reach("event thread: before the check")
                 # A coroutine that has not begun has nobody inside to catch what is thrown.
                 void = lead.void_reason() if awaited is not None else None
+                points.reach("event thread: before resume")
                 awaited = task.send(None) if void is None else task.throw(Resign(void))
                 self._wait(lead, awaited)
         except StopIteration:
@@ -116,6 +119,7 @@ class ControllerEventThread:
         """Until the answer is there, the term is void, or the thread is to end."""
         awaited.on_done(self.wake)
         while not (awaited.done or self._stopping or lead.void_reason() is not None):
+            points.reach("event thread: waits")
             self._wait_for_bell(lead)
             self._bell.clear()
 

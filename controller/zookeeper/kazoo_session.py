@@ -22,6 +22,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from loguru import logger
 
+from controller import points
 from controller.clock import Clock
 
 FIRST_RECONNECT_S, LONGEST_RECONNECT_S = 0.05, 0.5
@@ -157,6 +158,7 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
         if self.client._stopped.is_set():
             # No session is made once the client is closing (KAFKA-8121).
             raise ConnectionDropped("closing")
+        points.reach("zookeeper: connecting")
         share_s = self.client._session_timeout / 1_000.0 * HANDSHAKE_FRACTION
         handshake_s = min(max(share_s, SHORTEST_HANDSHAKE_S), LONGEST_HANDSHAKE_S, timeout)
         self.handshake_sent_ms = self._clock.now_ms()

@@ -1,0 +1,183 @@
+"""Named points in the threads of the real host at which a test can hold whichever thread comes by.
+
+A race of two threads can't be tested by running it often: a test must be able to stop one of them between two steps,
+let the other go on, and then let it go. The code says `points.reach("...")` between those steps; with nothing
+installed that is a call and a look at one global. A test installs a `Script` and holds a point: the thread that comes
+there waits until it is released, or until a limit that makes the test fail and not hang.
+
+A leaf for the rooms that have threads. Decides nothing, and nothing outside tests installs anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+POINTS: Mapping[str, str] = {
+    # The event thread (hosts/event_thread.py).
+    "event thread: before the check": "an answer is there; whether the term still holds has not been looked at",
+    "event thread: before resume": "the term was looked at; the handler is about to go on with what was found",
+    "event thread: waits": "the handler awaits a request that is not answered; the thread is about to sleep",
+    # The channels (hosts/channels.py), on the network's loop: all of its connections stand still meanwhile.
+    "channel: request taken": "a request is first in its queue; whether the term still holds has not been looked at",
+    "channel: answered": "a broker has answered; the answer has not been made an event",
+    # ZooKeeper (zookeeper/kazoo_*.py), on the thread that asks.
+    "zookeeper: request made": "a request has been made; it belongs to no session yet",
+    # ZooKeeper, on the connection's thread.
+    "zookeeper: connecting": "a session is about to be asked for, or asked for again; close has been looked for",
+    "zookeeper: connected": "the server has granted the session; nobody has been told",
+    "zookeeper: before a request is sent": "a request is next; when it was sent has not been noted",
+    "zookeeper: answered": "a reply has been read; nobody has been told",
+    "zookeeper: state changes": "the connection broke or the session ended; nobody has been told",
+    "zookeeper: requests fail": "the new state was told; the requests that it ends have not been answered",
+    "zookeeper: watch fired": "a watch's event has been read; nobody has been told",
+}
+"""Every point there is: its name, and how things stand there."""
+
+HOLD_LIMIT_S = 30.0
+
+
+class UnknownPoint(Exception):
+    """A name that is not among `POINTS`."""
+
+
+class NotReached(AssertionError):
+    """No thread came to a point in time."""
+
+
+class HeldTooLong(AssertionError):
+    """A thread was not released in time, and went on by itself: what the test saw after that proves nothing."""
+
+
+@dataclass(eq=False)
+class Hold:
+    """One thread held once, at one point. As a context manager it waits for the thread, and releases it."""
+
+    point: str
+    nth: int
+    thread: str | None
+    limit_s: float
+    overdue: bool = False
+    _held: threading.Event = field(default_factory=threading.Event)
+    _released: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self) -> None:
+        """Until a thread is held here. NotReached."""
+        if not self._held.wait(self.limit_s):
+            raise NotReached(f"no thread came to {self.point!r} (time {self.nth}) in {self.limit_s:g} s")
+
+    @property
+    def held(self) -> bool:
+        return self._held.is_set() and not self._released.is_set()
+
+    def release(self) -> None:
+        """Lets the thread go on, or never holds it. Safe to call twice."""
+        self._released.set()
+
+    def __enter__(self) -> Hold:
+        self.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def stay(self) -> None:
+        """On the thread that came."""
+        self._held.set()
+        self.overdue = not self._released.wait(self.limit_s)
+
+
+class Script:
+    """What a test holds. `hold` may be called at any time; threads come from anywhere."""
+
+    def __init__(self, limit_s: float = HOLD_LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._lock = threading.Lock()
+        self._pending: list[tuple[Hold, int]] = []
+        self._holds: list[Hold] = []
+        self._reached: dict[str, int] = {}
+
+    def hold(self, point: str, *, nth: int = 1, thread: str | None = None) -> Hold:
+        """Holds the thread that comes to `point` the `nth` time from now; `thread` counts only those of that name."""
+        self._known(point)
+        if nth < 1:
+            raise ValueError(f"the {nth}th time that {point!r} is reached: expected 1 or more")
+        hold = Hold(point, nth, thread, self._limit_s)
+        with self._lock:
+            self._pending.append((hold, nth))
+            self._holds.append(hold)
+        return hold
+
+    def reached(self, point: str) -> int:
+        """How often the point was reached, held there or not."""
+        self._known(point)
+        with self._lock:
+            return self._reached.get(point, 0)
+
+    def await_reached(self, point: str, times: int) -> None:
+        """Until the point has been reached so often. NotReached."""
+        deadline = time.monotonic() + self._limit_s
+        while self.reached(point) < times:
+            if time.monotonic() > deadline:
+                raise NotReached(f"{point!r} reached {self.reached(point)} times in {self._limit_s:g} s, not {times}")
+            time.sleep(0.001)
+
+    def come(self, point: str) -> None:
+        """On the thread that reaches the point. The earliest hold that waits for it takes it."""
+        self._known(point)
+        name = threading.current_thread().name
+        taken: Hold | None = None
+        with self._lock:
+            self._reached[point] = self._reached.get(point, 0) + 1
+            still: list[tuple[Hold, int]] = []
+            for hold, left in self._pending:
+                here = hold.point == point and hold.thread in (None, name)
+                if here and left == 1 and taken is None:
+                    taken = hold
+                else:
+                    still.append((hold, max(left - here, 1)))
+            self._pending = still
+        if taken is not None:
+            taken.stay()
+
+    def end(self) -> None:
+        """Releases everybody. HeldTooLong."""
+        with self._lock:
+            self._pending.clear()
+        for hold in self._holds:
+            hold.release()
+        overdue = [hold.point for hold in self._holds if hold.overdue]
+        if overdue:
+            raise HeldTooLong(f"held for {self._limit_s:g} s, then let go: {', '.join(overdue)}")
+
+    @staticmethod
+    def _known(point: str) -> None:
+        if point not in POINTS:
+            raise UnknownPoint(f"{point!r} is no point; there are {', '.join(map(repr, POINTS))}")
+
+
+_script: Script | None = None
+
+
+def reach(point: str) -> None:
+    """A thread is here. Returns at once unless a script holds the point."""
+    script = _script
+    if script is not None:
+        script.come(point)
+
+
+@contextmanager
+def installed(script: Script) -> Iterator[Script]:
+    """For the whole process, one at a time; everybody is released at its end. HeldTooLong, RuntimeError."""
+    global _script
+    if _script is not None:
+        raise RuntimeError("a script is installed already")
+    _script = script
+    try:
+        yield script
+    finally:
+        _script = None
+        script.end()
