@@ -1,0 +1,318 @@
+"""A leader asks for replicas that are back in its ISR: one slot a partition, one request at a time, again in a while.
+
+KAFKA-12686 and KAFKA-12751: the slot is emptied by the answer or by a newer leader epoch, by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS
+from controller.broker.ports import PeerTimedOut
+from controller.pending import Pending
+from controller.protocol import request_head, response_body
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_request, encode_response
+from controller.protocol.control_values import (
+    AlterIsrPartitionResult,
+    AlterIsrRequest,
+    AlterIsrResponse,
+    AlterIsrTopicResult,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from controller.protocol.errors import ErrorCode
+from controller.protocol.headers import RequestHeader
+from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, live
+
+REPLICAS = (1, 2, 3)
+CONTROLLER = 2
+VERSION = 7
+
+
+class Leader(BrokerUnderTest):
+    """Broker 1, leader of partitions 0 to `partitions` - 1 of "t", of replicas 1, 2, 3."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        super().__init__()
+        self.partitions = partitions
+
+    def lead(self, isr: Sequence[int], *, leader: int = BROKER, leader_epoch: int = 4, version: int = VERSION) -> None:
+        """LeaderAndIsr for all of them."""
+        states = tuple(
+            LeaderAndIsrPartitionState(number, 1, leader, leader_epoch, tuple(isr), version, REPLICAS)
+            for number in range(self.partitions)
+        )
+        topic = LeaderAndIsrTopicState("t", states, TOPIC_ID)
+        self.ask(ApiKey.LEADER_AND_ISR, LeaderAndIsrRequest(CONTROLLER, 1, (topic,), (), BROKER_EPOCH))
+
+    def hear(
+        self,
+        isr: Sequence[int],
+        *,
+        alive: Sequence[int] = REPLICAS,
+        offline: Sequence[int] = (),
+        leader_epoch: int = 4,
+        version: int = VERSION,
+        controller: int = CONTROLLER,
+    ) -> None:
+        """UpdateMetadata for all of them."""
+        states = tuple(
+            UpdateMetadataPartitionState(number, 1, BROKER, leader_epoch, tuple(isr), version, REPLICAS, tuple(offline))
+            for number in range(self.partitions)
+        )
+        topic = UpdateMetadataTopicState("t", states, TOPIC_ID)
+        self.ask(ApiKey.UPDATE_METADATA, UpdateMetadataRequest(controller, 1, (topic,), live(*alive), BROKER_EPOCH))
+
+    def asked(self) -> list[tuple[int, AlterIsrRequest]]:
+        """Every AlterIsr so far: the port that was asked, the request."""
+        return [(port, _decoded(body)) for port, key, body, _ in self.peers.asked if key is ApiKey.ALTER_ISR]
+
+    def wanted(self) -> list[dict[int, tuple[int, ...]]]:
+        """Of every request: partition to ISR."""
+        return [
+            {each.partition_index: each.new_isr for topic in request.topics for each in topic.partitions}
+            for _, request in self.asked()
+        ]
+
+    def answer(self, *results: AlterIsrPartitionResult, error: ErrorCode = ErrorCode.NONE) -> None:
+        """To the last request."""
+        topics = (AlterIsrTopicResult("t", results),) if results else ()
+        frame = encode_response(RequestHeader(ApiKey.ALTER_ISR, 0, 1, "x"), AlterIsrResponse(int(error), topics))
+        self.last().resolve(response_body(ApiKey.ALTER_ISR, 0, frame)[1])
+
+    def last(self) -> Pending[bytes]:
+        return self.peers.asked[-1][3]
+
+    def isr(self, number: int = 0) -> tuple[int, ...]:
+        partition = self.broker.replicas.partition("t", number)
+        assert partition is not None
+        return partition.isr
+
+    def later(self, ms: float) -> None:
+        self.clock.advance_to(self.clock.now_ms() + ms)
+
+
+def _decoded(body: bytes) -> AlterIsrRequest:
+    value: Any = decode_request(request_head(RequestHeader(ApiKey.ALTER_ISR, 0, 1, "x")) + body).value
+    assert isinstance(value, AlterIsrRequest)
+    return value
+
+
+def done(isr: Sequence[int], *, number: int = 0, leader_epoch: int = 4, version: int = 8) -> AlterIsrPartitionResult:
+    return AlterIsrPartitionResult(number, 0, BROKER, leader_epoch, tuple(isr), version)
+
+
+def refused(error: ErrorCode, number: int = 0) -> AlterIsrPartitionResult:
+    return AlterIsrPartitionResult(number, int(error))
+
+
+def asking(isr: Sequence[int] = (1,)) -> Leader:
+    """One that has asked for all that live, and waits."""
+    leader = Leader()
+    leader.lead(isr)
+    leader.hear(isr)
+    assert len(leader.asked()) == 1
+    return leader
+
+
+def test_a_live_replica_outside_the_isr_is_asked_for_of_the_controller_that_the_metadata_names() -> None:
+    leader = asking((1, 3))
+    ((port, request),) = leader.asked()
+    assert port == 9090 + CONTROLLER
+    assert (request.broker_id, request.broker_epoch) == (BROKER, BROKER_EPOCH)
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    assert (topic.name, partition.partition_index, partition.leader_epoch) == ("t", 0, 4)
+    assert (partition.new_isr, partition.current_isr_version) == ((1, 3, 2), VERSION)
+    leader.answer(done((1, 3, 2)))
+    assert leader.isr() == (1, 3, 2)
+    leader.hear((1, 3, 2), version=8)
+    assert len(leader.asked()) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"alive": (1, 2)}, "replica 3 is dead"),
+        ({"offline": (3,)}, "replica 3 is on its way out"),
+        ({"leader_epoch": 3}, "the metadata is of an older leader epoch"),
+    ],
+)
+def test_who_is_not_known_to_follow_is_not_asked_for(told: dict[str, Any], why: str) -> None:
+    leader = Leader()
+    leader.lead((1, 2))
+    leader.hear((1, 2), **told)
+    assert not leader.asked(), why
+
+
+def test_a_follower_asks_for_nothing() -> None:
+    leader = Leader()
+    leader.lead((2,), leader=2)
+    leader.hear((2,))
+    assert not leader.asked()
+
+
+def test_many_partitions_go_in_one_request_and_one_request_at_a_time() -> None:
+    leader = Leader(partitions=3)
+    leader.lead((1,))
+    leader.hear((1,), alive=(1, 2))
+    leader.hear((1,))
+    leader.hear((1,))
+    assert leader.wanted() == [{0: (1, 2), 1: (1, 2), 2: (1, 2)}]
+    leader.answer(*(done((1, 2), number=number) for number in range(3)))
+    # What has come up meanwhile is asked for now, of the states that there are now.
+    assert leader.wanted()[1:] == [{0: (1, 2, 3), 1: (1, 2, 3), 2: (1, 2, 3)}]
+    assert leader.asked()[1][1].topics[0].partitions[0].current_isr_version == 8
+
+
+def test_a_newer_leader_epoch_empties_the_slot_and_a_late_answer_says_nothing() -> None:
+    leader = asking()
+    leader.lead((1,), leader_epoch=5, version=9)
+    assert leader.broker.isr_changes.proposal("t", 0) is None
+    leader.answer(done((1, 2, 3)))
+    assert leader.isr() == (1,)
+    leader.hear((1,), leader_epoch=5, version=9)
+    assert leader.asked()[-1][1].topics[0].partitions[0].leader_epoch == 5
+
+
+def test_a_leader_that_becomes_a_follower_drops_what_it_asked_for() -> None:
+    leader = asking()
+    leader.lead((1, 2), leader=2, leader_epoch=5)
+    leader.last().fail(PeerTimedOut("late"))
+    leader.later(10 * RETRY_LAST_MS)
+    assert len(leader.asked()) == 1
+
+
+def test_a_replica_that_was_stopped_and_deleted_is_not_asked_for() -> None:
+    leader = asking()
+    stop = StopReplicaTopicState("t", (StopReplicaPartitionState(0, 6, delete_partition=True),))
+    leader.ask(ApiKey.STOP_REPLICA, StopReplicaRequest(CONTROLLER, 1, (stop,), BROKER_EPOCH))
+    leader.last().fail(PeerTimedOut("late"))
+    leader.later(10 * RETRY_LAST_MS)
+    leader.hear((1,))
+    assert leader.broker.isr_changes.proposal("t", 0) is None
+    assert len(leader.asked()) == 1
+
+
+@pytest.mark.parametrize("how", ["no answer", "not the controller", "stale broker epoch"])
+def test_what_was_not_answered_is_sent_again_as_it_was_later_each_time(how: str) -> None:
+    leader = asking()
+    delay_ms = RETRY_FIRST_MS
+    for attempt in range(1, 4):
+        if how == "no answer":
+            leader.last().fail(PeerTimedOut("nothing came"))
+        else:
+            error = ErrorCode.NOT_CONTROLLER if how == "not the controller" else ErrorCode.STALE_BROKER_EPOCH
+            leader.answer(error=error)
+        leader.hear((1,), alive=(1, 2, 3))
+        leader.later(delay_ms - 1)
+        assert len(leader.asked()) == attempt
+        leader.later(1)
+        assert len(leader.asked()) == attempt + 1
+        delay_ms *= 2
+    assert leader.wanted() == [{0: (1, 2, 3)}] * 4
+
+
+def test_another_controller_is_asked_at_once() -> None:
+    leader = asking()
+    leader.last().fail(PeerTimedOut("dead"))
+    leader.hear((1,), controller=3)
+    assert [port for port, _ in leader.asked()] == [9090 + CONTROLLER, 9093]
+
+
+def test_with_no_controller_to_ask_it_waits_for_one() -> None:
+    leader = Leader()
+    leader.lead((1,))
+    leader.hear((1,), controller=9)
+    assert not leader.asked()
+    leader.hear((1,), controller=3)
+    assert len(leader.asked()) == 1
+
+
+@pytest.mark.parametrize("error", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+def test_a_controller_that_knows_better_is_not_asked_again_before_it_says_what(error: ErrorCode) -> None:
+    leader = asking()
+    leader.answer(refused(error))
+    leader.hear((1,))
+    leader.later(10 * RETRY_LAST_MS)
+    assert len(leader.asked()) == 1
+    leader.lead((1,), leader_epoch=5)
+    leader.hear((1,), leader_epoch=5)
+    assert len(leader.asked()) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST, ErrorCode.NOT_CONTROLLER]
+)
+def test_what_was_refused_is_decided_anew_in_a_while(error: ErrorCode) -> None:
+    leader = asking()
+    leader.answer(refused(error))
+    assert leader.broker.isr_changes.proposal("t", 0) is None
+    leader.hear((1,), alive=(1, 2))
+    leader.later(RETRY_LAST_MS)
+    assert leader.wanted()[1] == {0: (1, 2)}
+
+
+def test_a_version_that_is_behind_is_caught_up_with_from_the_metadata() -> None:
+    """KAFKA-2729's wheel: the same old version would be refused for ever."""
+    leader = asking()
+    leader.answer(refused(ErrorCode.INVALID_UPDATE_VERSION))
+    leader.hear((1, 2), version=11)
+    leader.later(RETRY_LAST_MS)
+    (partition,) = leader.asked()[-1][1].topics[0].partitions
+    assert (partition.new_isr, partition.current_isr_version) == ((1, 2, 3), 11)
+
+
+def test_a_partition_that_the_answer_passes_over_is_asked_for_again() -> None:
+    leader = asking()
+    leader.answer()
+    assert len(leader.asked()) == 1
+    leader.later(RETRY_FIRST_MS)
+    assert leader.wanted() == [{0: (1, 2, 3)}] * 2
+
+
+def test_an_answer_that_is_no_answer_is_told_and_asked_for_again() -> None:
+    leader = asking()
+    leader.last().resolve(b"\x00")
+    leader.later(RETRY_FIRST_MS)
+    assert len(leader.asked()) == 2
+
+
+def test_below_protocol_2_7_nobody_is_asked() -> None:
+    leader = Leader()
+    changes: Any = leader.broker.isr_changes
+    changes._version = None
+    leader.lead((1,))
+    leader.hear((1,))
+    assert not leader.asked()
+
+
+def test_who_is_in_sync_is_another_question_that_can_be_answered_otherwise() -> None:
+    leader = Leader()
+    changes: Any = leader.broker.isr_changes
+    changes._in_sync = lambda partition, broker: broker == 3
+    leader.lead((1,))
+    leader.hear((1,))
+    assert leader.wanted() == [{0: (1, 3)}]
+
+
+def test_an_isr_that_is_not_newer_changes_nothing() -> None:
+    leader = Leader()
+    leader.lead((1, 2))
+    partition = leader.broker.replicas.partition("t", 0)
+    assert partition is not None
+    before = replace(partition)
+    partition.change_isr((1,), VERSION)
+    assert partition == before
