@@ -31,6 +31,9 @@ EVENTS_MAX = 10_000
 """How many events may wait before requests are refused."""
 RESIGN_LIMIT_MS = 3_000.0
 """How long a shutdown waits for the event that is being handled, and those before its own."""
+HEARD_LIMIT_MS = 2_000.0
+"""How long a controller that goes waits for the brokers to hear what it told them last."""
+HEARD_LOOK_MS = 10.0
 CLOSE_LIMIT_MS = 2_000.0
 """How long it waits for ZooKeeper to hear that the session ends; it would expire by itself."""
 
@@ -122,12 +125,20 @@ class Node:
             )
             if not moved:
                 self._trace.emit(Noted("warning", "shutting down though not everything was moved"))
+            await self._until_heard()
         self.events.put(Shutdown())
         if not await within(self._stopped, self._clock, RESIGN_LIMIT_MS):
             self._trace.emit(Noted("warning", "shutting down while an event is still being handled"))
         self.events.close()
         if not await within(self.client.close(), self._clock, CLOSE_LIMIT_MS):
             self._trace.emit(Noted("warning", "ZooKeeper did not hear of the session's end; it will expire"))
+
+    async def _until_heard(self) -> None:
+        """A controller that moved its own leaders and closed its channels at once would leave it to its successor to
+        say so, and clients with leaders that are gone until then."""
+        until_ms = self._clock.now_ms() + HEARD_LIMIT_MS
+        while self.controller.unanswered and self._clock.now_ms() < until_ms:
+            await self._clock.sleep(HEARD_LOOK_MS)
 
     def _session_event(self, state: SessionState, session: int) -> Event | None:
         """On the connection's thread: what a change of the session's state makes an event of."""

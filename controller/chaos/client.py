@@ -4,6 +4,7 @@ metadata on a thread of its own, so that recovery is what a client sees."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from controller.trace import MetadataSeen
 
 REQUEST_TIMEOUT_S = 1.0
 CREATE_TIMEOUT_S = 30.0
+ATTEMPT_TIMEOUT_S = 5.0
+CREATE_AGAIN_S = 0.1
+LEFT_OUT_S = 5.0
+"""How long a client that had no answer is not asked for one."""
 
 _CONFIG = {
     "client.id": "camerlengo-chaos",
@@ -27,37 +32,69 @@ _CONFIG = {
 
 def make_admin(bootstrap: str) -> Any:
     """A confluent-kafka AdminClient. HostFailure, with the extra to install, where the package is missing."""
+    return _admin_class()(_CONFIG | {"bootstrap.servers": bootstrap})
+
+
+def _admin_class() -> Any:
     try:
         from confluent_kafka.admin import AdminClient
     except ImportError as error:
         raise HostFailure("the chaos client needs confluent-kafka: pip install 'camerlengo[chaos]'") from error
-    return AdminClient(_CONFIG | {"bootstrap.servers": bootstrap})
+    return AdminClient
 
 
-def create_topics(admin: Any, topics: Sequence[TopicSpec]) -> None:
-    """Creates the topics, and fails with the cluster's own error if it refuses one."""
-    from confluent_kafka import KafkaException
+def create_topics(bootstrap: str, topics: Sequence[TopicSpec]) -> None:
+    """Creates the topics, and fails with the cluster's own error if it refuses one. A client keeps to the controller
+    that it knows, though that one may be dead or stand still: each attempt is a new client's."""
+    deadline_s = time.monotonic() + CREATE_TIMEOUT_S
+    left = list(topics)
+    attempts = 0
+    while left:
+        failed = _attempt(make_admin(bootstrap), left, asked_before=attempts > 0)
+        attempts += 1
+        left = [topic for topic in left if topic.name in failed]
+        if left and time.monotonic() > deadline_s:
+            raise HostFailure(f"topic {left[0].name} was not created: {failed[left[0].name]}")
+
+
+def _attempt(admin: Any, topics: Sequence[TopicSpec], *, asked_before: bool) -> dict[str, str]:
+    """The topics that are not there yet, each with what kept it. HostFailure for what another attempt won't mend."""
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic
 
+    passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER)
     requests = [
         NewTopic(topic.name, topic.partitions, topic.replication_factor, config=dict(topic.config)) for topic in topics
     ]
-    futures = admin.create_topics(requests, operation_timeout=CREATE_TIMEOUT_S, request_timeout=CREATE_TIMEOUT_S)
+    futures = admin.create_topics(requests, operation_timeout=ATTEMPT_TIMEOUT_S, request_timeout=ATTEMPT_TIMEOUT_S)
+    failed = {}
     for name, future in futures.items():
         try:
-            future.result(timeout=CREATE_TIMEOUT_S + 5)
-        except (KafkaException, TimeoutError) as error:
-            raise HostFailure(f"topic {name} was not created: {error}") from error
+            future.result(timeout=ATTEMPT_TIMEOUT_S + 5)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_ALREADY_EXISTS and asked_before:
+                continue  # by the attempt whose answer did not come
+            if code not in passing:
+                raise HostFailure(f"topic {name} was not created: {error}") from error
+            failed[name] = str(error)
+        except TimeoutError as error:
+            failed[name] = str(error)
+    return failed
 
 
 class MetadataClient:
     """Asks, judges the answer, tells `seen`, waits `interval_ms`, and asks again, until closed.
 
-    The topics that it expects may be set at any time; with none it does not ask.
+    A real client stays with the broker that it has a connection to, and a broker cut off from ZooKeeper answers as
+    before. So there is one client for each broker of `bootstrap`, which begins with that one and goes to others as it
+    must; they ask in turn. One that had no answer is left out for a while, as a client turns from a silent broker.
+    The topics that are expected may be set at any time; with none nobody asks.
     """
 
     def __init__(self, bootstrap: str, interval_ms: float, seen: Callable[[MetadataSeen], None]) -> None:
-        self._admin = make_admin(bootstrap)
+        _admin_class()  # missing, it is missed before anything is waited for
+        self._bootstrap = bootstrap
         self._interval_s = interval_ms / 1000
         self._seen = seen
         self._topics: tuple[TopicSpec, ...] = ()
@@ -65,10 +102,6 @@ class MetadataClient:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metadata-client", daemon=True)
         self._thread.start()
-
-    @property
-    def admin(self) -> Any:
-        return self._admin
 
     def expect(self, topics: Sequence[TopicSpec]) -> None:
         self._topics = (*self._topics, *topics)
@@ -81,17 +114,34 @@ class MetadataClient:
 
     def _run(self) -> None:
         self._asked.wait()
+        if self._closed.is_set():
+            return
+        clients = [_Asking(make_admin(server)) for server in self._bootstrap.split(",")]
         while not self._closed.wait(self._interval_s):
-            self._seen(self._ask())
+            client = next((one for one in clients if one.left_out_until_s <= time.monotonic()), clients[0])
+            clients.remove(client)
+            clients.append(client)  # its next turn is after all others'
+            self._seen(self._ask(client))
 
-    def _ask(self) -> MetadataSeen:
+    def _ask(self, client: _Asking) -> MetadataSeen:
         from confluent_kafka import KafkaException
 
         try:
-            answer = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+            answer = client.admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
+            client.left_out_until_s = time.monotonic() + LEFT_OUT_S
             return failed_metadata(str(error.args[0]))
         return judge_metadata(self._topics, answer.brokers, answer.controller_id, _views(answer.topics))
+
+
+class _Asking:
+    """One of the clients. `left_out_until_s` on time.monotonic."""
+
+    __slots__ = ("admin", "left_out_until_s")
+
+    def __init__(self, admin: Any) -> None:
+        self.admin = admin
+        self.left_out_until_s = 0.0
 
 
 def _views(topics: Mapping[str, Any]) -> dict[tuple[str, int], PartitionView]:

@@ -90,8 +90,8 @@ class RealHost:
             self._proxies = ProxyNetwork()
         self._observer = Observer(self._zookeeper.connect_string, self.clock, self._see_ephemeral)
         self._observer.start()
-        bootstrap = ",".join(f"{LOOPBACK}:{port}" for port in self._ports.numbers)
-        self._client = MetadataClient(bootstrap, workload.metadata_interval_ms, self._see_metadata)
+        self._bootstrap = ",".join(f"{LOOPBACK}:{port}" for port in self._ports.numbers)
+        self._client = MetadataClient(self._bootstrap, workload.metadata_interval_ms, self._see_metadata)
 
     def _see_ephemeral(self, event: EphemeralSeen) -> None:
         self.take(event)
@@ -226,7 +226,7 @@ class RealHost:
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         assert self._client is not None
-        create_topics(self._client.admin, topics)
+        create_topics(self._bootstrap, topics)
         self._client.expect(topics)
 
     def running(self) -> tuple[int, ...]:

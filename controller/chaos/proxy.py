@@ -51,7 +51,11 @@ class LinkProxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await self._open.wait()
+        try:
+            await self._open.wait()
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            return  # the end of the run; asyncio's server takes a task that ends as cancelled for a fault
         try:
             far_reader, far_writer = await asyncio.open_connection(_HOST, self._target_port)
         except OSError:

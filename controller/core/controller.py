@@ -131,6 +131,12 @@ class Controller:
         """That of the present term; 0 with none (KAFKA-1096: never another's)."""
         return 0 if self._term is None else self._term.epoch
 
+    @property
+    def unanswered(self) -> int:
+        """How many of the present term's requests no broker has answered yet. May be asked on any thread."""
+        term = self._term
+        return 0 if term is None else term.requests.unanswered
+
     def void_reason(self) -> str | None:
         """Why the term must end now; None if it need not, or there is none."""
         return None if self._term is None else self._term.void_reason()

@@ -28,6 +28,10 @@ class RequestLog:
     sent: dict[int, int] = field(default_factory=dict)
     waiting: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
 
+    @property
+    def unanswered(self) -> int:
+        return sum(map(len, list(self.waiting.values())))
+
     def number(self, broker: int, broker_epoch: int) -> int:
         sequence = self.sent.get(broker, 0)
         self.sent[broker] = sequence + 1

@@ -22,7 +22,7 @@ from types import FrameType
 
 from loguru import logger
 
-from controller.broker.node import CLOSE_LIMIT_MS, RESIGN_LIMIT_MS, Node
+from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.setting_types import Address, address_text
 from controller.broker.settings import GENERATED, BrokerSettings
 from controller.hosts.broker_id import generate_broker_id, kept_broker_id
@@ -184,7 +184,8 @@ class BrokerProcess:
     def _shut_down(self, node: Node) -> None:
         settings = self.settings
         attempt_ms = settings.controller_socket_timeout_ms + settings.controlled_shutdown_backoff_ms
-        limits_ms = settings.controlled_shutdown_attempts * attempt_ms + RESIGN_LIMIT_MS + CLOSE_LIMIT_MS
+        limits_ms = HEARD_LIMIT_MS + RESIGN_LIMIT_MS + CLOSE_LIMIT_MS
+        limits_ms += settings.controlled_shutdown_attempts * attempt_ms
         run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
 
     def _release(self) -> None:
