@@ -107,12 +107,16 @@ class RequestBatch:
         slots = np.concatenate([replicas.slots for replicas, _ in self._leader_and_isr])
         is_new = np.concatenate([np.full(len(replicas), new) for replicas, new in self._leader_and_isr])
         brokers = table.assignment[rows, slots]
-        # A partition that was put in twice for one broker comes once, as new if it was new in either.
-        order = np.lexsort((~is_new, table.partition[rows], table.topic[rows], brokers))
-        rows, brokers, is_new = rows[order], brokers[order], is_new[order]
-        again = np.zeros(len(rows), dtype=np.bool_)
-        again[1:] = (rows[1:] == rows[:-1]) & (brokers[1:] == brokers[:-1])
-        rows, brokers, is_new = rows[~again], brokers[~again], is_new[~again]
+        if len(self._leader_and_isr) == 1 and _ascends(table.topic[rows]):
+            order = np.argsort(brokers, kind="stable")  # as nearly always: each partition once, grouped by topic
+            rows, brokers, is_new = rows[order], brokers[order], is_new[order]
+        else:
+            # A partition that was put in twice for one broker comes once, as new if it was new in either.
+            order = np.lexsort((~is_new, rows, table.topic[rows], brokers))
+            rows, brokers, is_new = rows[order], brokers[order], is_new[order]
+            once = np.ones(len(rows), dtype=np.bool_)
+            once[1:] = (rows[1:] != rows[:-1]) | (brokers[1:] != brokers[:-1])
+            rows, brokers, is_new = rows[once], brokers[once], is_new[once]
         firsts = np.flatnonzero(np.diff(brokers, prepend=NO_BROKER - 1))
         for first, end in zip(firsts.tolist(), np.append(firsts[1:], len(rows)).tolist(), strict=True):
             broker = self._term.context.broker(int(brokers[first]))
@@ -154,12 +158,13 @@ class RequestBatch:
             self._send(broker, ApiKey.UPDATE_METADATA, version, own, len(rows))
 
     def _sorted_once(self, parts: Sequence[Rows]) -> Rows:
-        """Each row once, grouped by topic, partitions ascending."""
+        """Each row once, grouped by topic."""
         table = self._term.context.partitions
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        order = np.lexsort((table.partition[rows], table.topic[rows]))
-        rows = rows[order]
-        return rows[np.flatnonzero(np.diff(rows, prepend=-1))] if len(rows) else rows
+        chosen = np.zeros(len(table), dtype=np.bool_)
+        for part in parts:
+            chosen[part] = True
+        rows = np.flatnonzero(chosen)
+        return rows if _ascends(table.topic[rows]) else rows[np.argsort(table.topic[rows], kind="stable")]
 
     # -- StopReplica
 
@@ -210,6 +215,10 @@ class RequestBatch:
 
         term.trace_sent(broker.id, broker.epoch, NAMES[api], partitions)
         term.channels.send(broker.id, ControlRequest(int(api), version, body, response_event))
+
+
+def _ascends(column: Int32s) -> bool:
+    return bool((column[1:] >= column[:-1]).all())
 
 
 def _sparse(values: dict[int, tuple[int, ...]], rows: Rows) -> dict[int, tuple[int, ...]]:

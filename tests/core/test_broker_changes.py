@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
+from controller.core import partition_moves, replica_moves
 from controller.core.events import BrokerChange
+from controller.core.partition_table import Rows
+from controller.core.state_writes import NewStates
+from controller.core.term import Term
 from controller.protocol.api_keys import ApiKey
 from controller.trace import BrokersChanged, PartitionStateWritten
 from controller.zookeeper import paths
@@ -205,4 +210,58 @@ def test_a_thousand_partitions_of_a_dead_broker_are_written_in_few_requests() ->
     cluster.settle()
     assert host.awaits - awaits < 20
     assert {state[0] for state in cluster.states().values()} == {3}
+    cluster.check()
+
+
+def test_states_that_had_moved_are_decided_anew_from_what_is_there() -> None:
+    """Leaders of an older protocol write ISRs past the controller: what it knows is old when it elects and shrinks."""
+    cluster, _host = cluster_of(1, 2, 3)
+    cluster.topic("t", {0: (2, 3, 1), 1: (1, 2, 3), 2: (2, 1), 3: (3, 2)})
+    cluster.settle()
+    cluster.state("t", 0, 2, (2, 1), 0)
+    cluster.state("t", 1, 1, (1, 2), 0)
+    cluster.unregister(2)
+    cluster.settle()
+    assert cluster.states() == {
+        "t-0": (1, 1, (1,), 2),
+        "t-1": (1, 1, (1,), 2),
+        "t-2": (1, 1, (1,), 1),
+        "t-3": (3, 1, (3,), 1),
+    }
+    cluster.check()
+
+
+@pytest.mark.parametrize("module", [partition_moves, replica_moves])
+def test_a_state_that_moves_each_time_is_left_and_named(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds are bounded: the term goes on with everything else."""
+    cluster, host = cluster_of(1, 2)
+    cluster.topic("t", {0: (2, 1), 1: (1, 2)})
+    cluster.settle()
+    tries: list[int] = []
+
+    async def always_moved(term: Term, states: NewStates) -> Rows:
+        tries.append(len(states.rows))
+        return states.rows
+
+    monkeypatch.setattr(module, "set_states", always_moved)
+    cluster.unregister(2)
+    cluster.settle()
+    assert len(tries) == 5
+    assert any("t-" in note for note in (*host.notes("warning"), *host.notes("error")))
+    assert host.controller.active
+    assert host.failures() == []
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_reply_under_the_writes_of_a_broker_death_changes_nothing(applied: bool) -> None:
+    cluster, host = cluster_of(1, 2, 3)
+    cluster.topic("t", {partition: ((2, 3, 1), (3, 2, 1), (1, 2, 3))[partition % 3] for partition in range(30)})
+    cluster.settle()
+    host.connection.lose_reply(applied=applied)
+    cluster.unregister(2)
+    cluster.settle()
+    cluster.pass_ms(2_000)
+    expected = {0: (3, 1, (3, 1), 1), 1: (3, 1, (3, 1), 1), 2: (1, 1, (1, 3), 1)}
+    assert cluster.states() == {f"t-{partition}": expected[partition % 3] for partition in range(30)}
+    assert host.controller.controller_epoch == 1
     cluster.check()
