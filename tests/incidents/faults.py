@@ -139,22 +139,22 @@ def stands_no_more(patch: Patch) -> None:
 
 def batch_kept(patch: Patch) -> None:
     """One batch for all: what an exception left in it is there for the next to send (S11)."""
-    left: list[RequestBatch] = []
+    left: dict[ZooKeeperClient, RequestBatch] = {}
     init, send = RequestBatch.__init__, RequestBatch.send
 
     def begun(self: RequestBatch, term: Term) -> None:
         init(self, term)
-        for former in left:
-            if former._term is not term:
-                self._metadata_rows += former._metadata_rows
-                self._metadata_brokers |= former._metadata_brokers
-                self._leader_and_isr += former._leader_and_isr
-                self._stops += former._stops
-        left.append(self)
+        former = left.get(term.zookeeper)
+        if former is not None:
+            self._metadata_rows += former._metadata_rows
+            self._metadata_brokers |= former._metadata_brokers
+            self._leader_and_isr += former._leader_and_isr
+            self._stops += former._stops
+        left[term.zookeeper] = self
 
     def sent(self: RequestBatch) -> None:
         send(self)
-        left.remove(self)
+        left.pop(self._term.zookeeper)
 
     patch.setattr(RequestBatch, "__init__", begun)
     patch.setattr(RequestBatch, "send", sent)
