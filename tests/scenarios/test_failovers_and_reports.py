@@ -16,7 +16,7 @@ from controller.scenarios.report import Report, report_json, report_text
 from controller.scenarios.report_files import write_report
 from controller.scenarios.runner import Outcome
 from controller.scenarios.trace_table import columns
-from controller.trace import EphemeralSeen, FaultInjected, MetadataSeen
+from controller.trace import EphemeralSeen, FaultInjected, MetadataApplied, MetadataSeen, TraceEvent
 from controller.trace_records import (
     EVENT_TYPES,
     OBSERVER,
@@ -54,6 +54,25 @@ def test_a_cut_that_costs_the_session_is_one() -> None:
     cut = (3000.0, OBSERVER, FaultInjected("cut", "3->zookeeper"))
     gone = (5000.0, OBSERVER, EphemeralSeen("/brokers/ids/3", 3, False, 0xC))
     assert find_failovers(records(cut, gone))[2] == Failover("broker", 3, 3000.0, 5000.0, None, 0)
+
+
+def test_a_broker_that_is_back_at_once_has_recovered_when_it_has_metadata_again() -> None:
+    """No client need ever see the cluster without it; a complete answer from before is the old cluster's."""
+    restarted: list[tuple[float, int, TraceEvent]] = [
+        (3000.0, OBSERVER, FaultInjected("restart", "3")),
+        (3010.0, OBSERVER, EphemeralSeen("/brokers/ids/3", 3, False, 0xC)),
+        (3020.0, OBSERVER, MetadataSeen(1, 1, 2, (2, 3), "")),
+        (3030.0, 2, MetadataApplied(2, (2, 3), 1)),
+        (3040.0, OBSERVER, MetadataSeen(1, 1, 2, (2, 3), "")),
+        (3050.0, 3, MetadataApplied(2, (2, 3), 1)),
+        (3060.0, OBSERVER, MetadataSeen(1, 0, 2, (2, 3), "")),
+        (3070.0, OBSERVER, MetadataSeen(1, 1, 2, (2, 3), "")),
+    ]
+    assert find_failovers(records(*restarted))[2].recovered_at_ms == 3070.0
+
+
+def test_a_server_of_zookeeper_that_is_killed_is_no_brokers_failover() -> None:
+    assert len(find_failovers(records((3000.0, OBSERVER, FaultInjected("kill", "zookeeper 2"))))) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from controller.scenarios.runner import Outcome, run_steps
 from controller.trace import FaultInjected, MetadataSeen, StepEnded, StepStarted, TraceEvent
 from controller.trace_records import TraceRecord
 
-HEAD = 'name = "x"\n[cluster]\nbrokers = 3\n'
+HEAD = 'name = "x"\n[cluster]\nbrokers = 3\nzookeeper_servers = 3\n'
 
 
 class ScriptedHost:
@@ -168,12 +169,61 @@ def test_a_step_names_its_node_by_what_it_is(selector: str, expected: int) -> No
         ('do = "heal"\nsource = 1\ntarget = 2', ["heal 1->2"]),
         ('do = "expire"\nnode = 3', ["expire 3"]),
         ('do = "create-topics"\ncount = 2\nprefix = "a"', ["create ['a0', 'a1']"]),
+        ('do = "kill-zookeeper"\nserver = 1', ["kill zookeeper 1"]),
+        ('do = "start-zookeeper"\nserver = 3', ["start zookeeper 3"]),
+        ('do = "kill-zookeeper"\nserver = "leader"', ["kill zookeeper 2"]),
+        ('do = "kill-zookeeper"\nserver = "follower"', ["kill zookeeper 1"]),
+        ('do = "kill"\nnode = 2\nwhen = false', []),
     ],
 )
 def test_every_step_reaches_the_host(step: str, calls: list[str]) -> None:
     host = ScriptedHost()
     assert run(host, steps(START, step)).failure is None
     assert host.calls[4:] == calls
+
+
+def test_a_server_keeps_the_name_that_a_step_gave_it() -> None:
+    host = ScriptedHost()
+    kill, start = 'do = "kill-zookeeper"\nserver = "leader"\nas = "dead"', 'do = "start-zookeeper"\nserver = "dead"'
+    assert run(host, steps(START, kill, start)).failure is None
+    assert host.calls[4:] == ["kill zookeeper 2", "start zookeeper 2"]
+    assert [event for event in host.seen if isinstance(event, FaultInjected)] == [
+        FaultInjected("kill", "zookeeper 2"), FaultInjected("start", "zookeeper 2"),
+    ]  # fmt: skip
+
+
+def test_a_cut_names_its_source() -> None:
+    host = ScriptedHost()
+    cut = 'do = "cut"\nsource = "controller"\ntarget = "zookeeper"\nas = "island"'
+    assert run(host, steps(START, cut, 'do = "heal"\nsource = "island"\ntarget = "zookeeper"')).failure is None
+    assert host.calls[4:] == ["cut 1->zookeeper", "heal 1->zookeeper"]
+
+
+def test_a_struck_broker_is_registered_once_it_has_another_session() -> None:
+    """The registration of before the fault may linger, or its end be seen late."""
+
+    class Lingering(ScriptedHost):
+        def observe(self) -> Observation:
+            session = 7 if self.clock.now_ms() < 400.0 else 8
+            return replace(super().observe(), registered=dict.fromkeys(self.alive, session))
+
+    host = Lingering()
+    wait = 'do = "wait"\nuntil = "registered"\nnode = 2'
+    assert run(host, steps(START, 'do = "expire"\nnode = 2', wait)).failure is None
+    assert host.clock.now_ms() >= 400.0
+
+
+def test_full_isr_is_every_registered_replica_in_every_isr() -> None:
+    class Growing(ScriptedHost):
+        async def leaders(self) -> Mapping[tuple[str, int], PartitionView]:
+            isr = (1, 3) if self.clock.now_ms() < 400.0 else (1, 2)
+            return {("t", 0): PartitionView(1, isr, (1, 2, 9)), ("t", 1): PartitionView(1, (1,), (1,))}
+
+    host = Growing()
+    wait = 'do = "wait"\nuntil = "full-isr"\ndeadline_ms = '
+    assert "without [2]" in (run(host, steps(START, wait + "100")).failure or "")
+    assert run(host, steps(wait + "5000")).failure is None  # replica 9 is not registered, so it is not missed
+    assert host.clock.now_ms() >= 400.0
 
 
 def test_a_wait_in_vain_fails_the_scenario_and_ends_it() -> None:
@@ -194,6 +244,8 @@ def test_a_wait_in_vain_fails_the_scenario_and_ends_it() -> None:
         (steps('do = "kill"\nnode = "controller"'), "there is none"),
         (steps(START, 'do = "kill"\nnode = "nobody"'), "nobody"),
         (steps(START, 'do = "kill"\nnode = 7'), "expected 1 to 3"),
+        (steps('do = "kill-zookeeper"\nserver = 4'), "expected leader, follower, 1 to 3"),
+        (steps('do = "kill-zookeeper"\nserver = "dead"'), "expected leader, follower, 1 to 3"),
         (steps(START, 'do = "kill"\nnode = "leader:u:0"'), "no such partition"),
         (steps(START, 'do = "pause"\nnode = "not-controller"\nother_than = [2, 3]'), "no registered broker"),
     ],
