@@ -24,11 +24,15 @@ from controller.trace import Noted, Trace
 
 FIRST_BACKOFF_MS = 20.0
 LONGEST_BACKOFF_MS = 1_000.0
+LOOK_AGAIN_S = 0.02
+"""How long a request waits that may not go out, before the term is looked at again: an acknowledged ping may have
+extended it, otherwise the channels are about to be closed."""
 
 
 class SocketChannels:
     """One term's. `dial` says where to connect to for an address; `request_timeout_ms` is Kafka's
-    controller.socket.timeout.ms."""
+    controller.socket.timeout.ms. `holds` says, on the loop, whether the term holds still: it is asked before each
+    request goes out, since a process that was stopped may come to this loop before it comes to resign (S01, S12)."""
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class SocketChannels:
         request_timeout_ms: float,
         dial: Callable[[str, int], Address],
         rng: random.Random,
+        holds: Callable[[], bool],
     ) -> None:
         self._network = network
         self._events = events
@@ -48,6 +53,7 @@ class SocketChannels:
         self._request_timeout_ms = request_timeout_ms
         self._dial = dial
         self._rng = rng
+        self._holds = holds
         self._channels: dict[int, _Channel] = {}
         self._closed = False
         self._lock = threading.Lock()
@@ -79,6 +85,9 @@ class SocketChannels:
 
     async def connect(self, endpoint: Endpoint) -> Wire:
         return await Wire.connect(self._dial(endpoint.host, endpoint.port), self._client_id)
+
+    def may_send(self) -> bool:
+        return not self._closed and self._holds()
 
     @property
     def request_timeout_s(self) -> float:
@@ -159,6 +168,9 @@ class _Channel:
             while True:
                 request = await self._first()
                 points.reach("channel: request taken")
+                if self._closed or not self._channels.may_send():
+                    await asyncio.sleep(LOOK_AGAIN_S)
+                    continue
                 async with asyncio.timeout(self._channels.request_timeout_s):
                     body = await wire.exchange(request.api_key, request.api_version, request.body)
                 self._channels.answered(request, body)

@@ -25,6 +25,7 @@ from loguru import logger
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.setting_types import Address, address_text
 from controller.broker.settings import GENERATED, BrokerSettings
+from controller.core.controller import Controller
 from controller.hosts.broker_id import generate_broker_id, kept_broker_id
 from controller.hosts.channels import SocketChannels
 from controller.hosts.clock import RealClock
@@ -146,6 +147,7 @@ class BrokerProcess:
                 request_timeout_ms=settings.controller_socket_timeout_ms,
                 dial=settings.dial,
                 rng=self._rng,
+                holds=lambda: term_holds(node.controller),
             )
 
         node = Node(
@@ -194,6 +196,12 @@ class BrokerProcess:
         self._server.close()
         self._network.stop()
         self._trace.close()
+
+
+def term_holds(controller: Controller) -> bool:
+    """Whether the controller may still send. From any thread: the term may be dropped as this looks at it."""
+    term = controller.term
+    return term is not None and term.void_reason() is None
 
 
 class _NoEvents:

@@ -16,6 +16,7 @@ from controller.hosts.channels import SocketChannels
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import Server
+from controller.points import Script, installed
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response
 from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
@@ -69,6 +70,7 @@ class Wired:
         self.trace = KeptTrace()
         self.detour: dict[Address, Address] = {}
         self.silent_port = HeldPorts(1)
+        self.holds = True
 
     def lead_astray(self) -> None:
         """What is dialled to the broker goes where nobody listens."""
@@ -86,6 +88,7 @@ class Wired:
             request_timeout_ms=timeout_ms,
             dial=self.dial,
             rng=random.Random(7),
+            holds=lambda: self.holds,
         )
 
     def endpoint(self, epoch: int = 60, rack: str | None = None) -> Endpoint:
@@ -194,6 +197,24 @@ def test_who_was_not_announced_can_not_be_sent_to(wired: Wired) -> None:
     channels.announce([])
     with pytest.raises(KeyError):
         channels.send(2, numbered(0))
+    channels.close()
+
+
+def test_s12_nothing_goes_out_while_the_term_does_not_hold(wired: Wired) -> None:
+    """A lease that is extended in time lets the requests go on, in their order."""
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    channels.send(2, numbered(0))
+    wired.await_events([0])
+    wired.holds = False
+    channels.send(2, numbered(1))
+    channels.send(2, numbered(2))
+    with installed(Script(DEADLINE_S)) as script:
+        script.await_reached("channel: request taken", 3)
+    assert wired.broker.received == [0]
+    wired.holds = True
+    wired.await_events([0, 1, 2])
+    assert wired.broker.received == [0, 1, 2]
     channels.close()
 
 
