@@ -13,7 +13,7 @@ from controller.cli.main import main
 
 
 def answer(total: float, states: int = 10) -> dict[str, Any]:
-    return {"ms": {"states": total - 1, "total": total}, "states": states}
+    return {"ms": {"states": total - 1, "total": total, "cpu": total / 2}, "states": states}
 
 
 def test_a_small_cluster_is_loaded_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +21,7 @@ def test_a_small_cluster_is_loaded_and_measured(capsys: pytest.CaptureFixture[st
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["partitions"], found["topics"], found["runs"]) == (130, 12, 2)
-    assert set(found["load_ms"]) == {"brokers", "topic list", "assignments and watches", "states", "total"}
+    assert set(found["load_ms"]) == {"brokers", "topic list", "assignments and watches", "states", "total", "cpu"}
     for spread in found["load_ms"].values():
         assert 0 <= spread["min"] <= spread["median"] <= spread["max"]
     assert found["kazoo_get_async_ms"]["states"]["median"] > 0
