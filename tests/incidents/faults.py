@@ -330,10 +330,9 @@ def s08() -> None:
         test_leadership.test_a_lost_reply_is_settled_by_looking_again(applied=True, which=which)
 
 
-def deposed_at_every_await() -> None:
+def shutdown_handled_by_a_deposed_controller() -> None:
     deposed = next(strike for strike in interruption.STRIKES if strike.name == "is deposed inside its session")
-    for operation in operations.OPERATIONS:
-        interruption.every_place(operation, deposed)
+    interruption.every_place(operations.SHUTDOWN, deposed)
 
 
 FAULTS = (
@@ -341,7 +340,7 @@ FAULTS = (
     Fault("a won election given up", lost_reply_taken_for_a_loss, s08),
     Fault("epoch taken from ZooKeeper: requests", epoch_from_zookeeper, test_epochs.requests_carry_the_epoch_won),
     Fault("epoch taken from ZooKeeper: writes", epoch_from_zookeeper, test_epochs.writes_need_the_epoch_won),
-    Fault("fence not checked", fence_not_checked, deposed_at_every_await),
+    Fault("fence not checked", fence_not_checked, shutdown_handled_by_a_deposed_controller),
     Fault(
         "handlers run after the resignation",
         handlers_without_a_term,

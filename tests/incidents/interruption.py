@@ -7,16 +7,17 @@ what is right in between: only the end is judged, by the operation, and what a c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller.pending import Pending
-from controller.trace import ControllerElected
+from controller.trace import ControllerElected, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state
 from controller.zookeeper.operations import ANY_VERSION, Delete, Write
-from tests.core.driving import Cluster, Host
+from tests.core.driving import Cluster, Host, check_written
 
 TAKEOVER_MS = 8_000.0
 """Far more than a session timeout and an election."""
@@ -184,6 +185,24 @@ STRIKES = (
 )
 
 
+def assert_one_history(cluster: Cluster) -> None:
+    """Over all controllers: an epoch has one writer, and in the order of a state's versions no epoch goes back."""
+    writers: dict[int, int] = {}
+    histories: dict[tuple[str, int], dict[int, PartitionStateWritten]] = {}
+    for host in cluster.hosts:
+        for event in host.trace.of(PartitionStateWritten):
+            check_written(event)
+            writer = writers.setdefault(event.controller_epoch, host.broker_id)
+            assert writer == host.broker_id, f"epoch {event.controller_epoch}: {writer} and {host.broker_id} wrote"
+            history = histories.setdefault((event.topic, event.partition), {})
+            assert event.zk_version not in history, f"written twice: {event}"
+            history[event.zk_version] = event
+    for history in histories.values():
+        for earlier, later in itertools.pairwise(history[version] for version in sorted(history)):
+            assert later.controller_epoch >= earlier.controller_epoch, (earlier, later)
+            assert later.leader_epoch >= earlier.leader_epoch, (earlier, later)
+
+
 def interrupted(operation: Operation, strike: Strike, at: int) -> bool:
     """Runs it to its end with the strike at its `at`-th place. False if it was over before."""
     cluster, host = operation.prepare()
@@ -203,6 +222,7 @@ def interrupted(operation: Operation, strike: Strike, at: int) -> bool:
         strike.recover(cluster, host)
     operation.go_on(cluster)
     operation.check(cluster)
+    assert_one_history(cluster)
     if answers is not None and not host.dead:
         assert len(answers) == 1, f"answered {len(answers)} times"
     return happened
