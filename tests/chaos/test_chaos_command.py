@@ -22,9 +22,16 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("scenario", "kinds"),
-    [("broker-kill", ["broker", "broker"]), ("controller-kill", ["broker", "controller", "broker", "controller"])],
+    [
+        ("broker-kill", ["broker", "broker"]),
+        ("controller-kill", ["broker", "controller", "broker", "controller"]),
+        ("rolling-restart", ["broker", "broker", "broker", "controller"]),
+        ("zombie-controller", ["broker", "controller"]),
+        ("zookeeper-cut", ["broker", "controller"]),
+        ("bounce", ["broker"]),
+    ],
 )
-def test_a_kill_is_survived_and_nothing_is_left(scenario: str, kinds: list[str], tmp_path: Path) -> None:
+def test_a_fault_is_survived_and_nothing_is_left(scenario: str, kinds: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = chaos(scenario, "--report", str(tmp_path / "report"), "--keep", str(folder))
     assert result.returncode == 0, result.stdout + result.stderr
