@@ -71,6 +71,8 @@ def pure(node: str) -> Proof:
 ON_ZOOKEEPER = frozenset({Where.ZOOKEEPER})
 ON_THREADS = frozenset({Where.REAL})
 
+BUILT_IN = "simulator/test_runs.py::test_built_in_scenarios_pass"
+"""zombie-controller, zookeeper-cut, bounce and rolling-restart are among them."""
 INTERRUPTED = "incidents/test_prefixes.py::test_wherever_it_is_interrupted_the_next_controller_completes_it"
 
 ELECTION = (
@@ -83,6 +85,10 @@ ELECTION = (
             core("core/test_terms.py::test_s01_a_later_controllers_state_makes_an_earlier_one_stop"),
             core(INTERRUPTED),
             core("broker/test_epochs.py::test_s31_requests_of_an_earlier_controller_change_nothing"),
+            simulated(BUILT_IN),
+            real(
+                "hosts/test_interleavings.py::test_a_handler_paused_beyond_its_session_writes_nothing_beside_its_successor"
+            ),
         ),
     ),
     Incident(
@@ -105,13 +111,19 @@ ELECTION = (
             core("core/test_terms.py::test_s03_a_fenced_write_ends_the_term_and_nothing_more_is_written"),
             core(INTERRUPTED),
             zookeeper("zookeeper/test_kazoo_faults.py::test_a_deposed_controller_writes_nothing"),
+            real("hosts/test_interleavings.py::test_s03_a_writer_paused_between_the_check_and_the_send_writes_nothing"),
         ),
     ),
     Incident(
         "S04",
         "KAFKA-4447",
         "Callbacks queued before a resignation",
-        (core("core/test_terms.py::test_s04_a_handler_checks_that_it_leads_when_its_turn_comes"),),
+        (
+            core("core/test_terms.py::test_s04_a_handler_checks_that_it_leads_when_its_turn_comes"),
+            real(
+                "hosts/test_interleavings.py::test_s04_a_response_that_arrives_after_the_resignation_becomes_no_event"
+            ),
+        ),
     ),
     Incident(
         "S06",
@@ -189,6 +201,13 @@ ELECTION = (
             ),
             zookeeper("zookeeper/test_kazoo_faults.py::test_a_controller_cut_off_stops_before_another_can_be_elected"),
             real("hosts/test_event_thread.py::test_s12_a_lease_that_runs_out_while_a_handler_waits_ends_the_term"),
+            simulated(BUILT_IN),
+            real(
+                "hosts/test_interleavings.py::test_s12_a_request_that_is_queued_when_the_lease_runs_out_does_not_go_out"
+            ),
+            real(
+                "hosts/test_interleavings.py::test_s12_a_channel_looks_at_the_lease_itself_while_the_event_thread_stands_still"
+            ),
         ),
         ON_ZOOKEEPER,
     ),
@@ -199,15 +218,23 @@ THREADS = (
         "S13",
         "KAFKA-6517",
         "Expiry while a batch of requests is in flight",
-        (real("incidents/test_on_real_zookeeper.py::test_s13_a_session_ends_while_writes_are_in_flight"),),
+        (
+            real("incidents/test_on_real_zookeeper.py::test_s13_a_session_ends_while_writes_are_in_flight"),
+            real("hosts/test_interleavings.py::test_s13_a_term_ends_while_the_requests_in_flight_have_no_answer_yet"),
+        ),
         ON_THREADS,
     ),
     Incident(
         "S14",
         "KAFKA-6879",
         "A callback that fails or waits stops the reconnection",
-        (zookeeper("zookeeper/test_kazoo_connection.py::test_faults_of_those_called_back_do_not_end_the_connection"),),
-        ON_ZOOKEEPER,
+        (
+            zookeeper("zookeeper/test_kazoo_connection.py::test_faults_of_those_called_back_do_not_end_the_connection"),
+            real(
+                "hosts/test_interleavings.py::test_s14_no_lock_is_held_where_the_connection_stands_and_no_fault_of_a_callback_ends_it"
+            ),
+        ),
+        ON_THREADS,
     ),
     Incident(
         "S15",
@@ -220,6 +247,7 @@ THREADS = (
             real(
                 "incidents/test_on_real_zookeeper.py::test_s15_a_session_ends_while_the_event_thread_waits_for_a_read"
             ),
+            real("hosts/test_interleavings.py::test_s15_the_listener_needs_no_controller_thread"),
         ),
         ON_THREADS,
     ),
@@ -230,8 +258,9 @@ THREADS = (
         (
             zookeeper("zookeeper/test_kazoo_connection.py::test_close_makes_no_session_whenever_it_comes"),
             zookeeper("zookeeper/test_kazoo_connection.py::test_close_as_it_starts_makes_no_session"),
+            real("hosts/test_interleavings.py::test_s16_no_session_is_there_after_a_close_that_met_an_expiry"),
         ),
-        ON_ZOOKEEPER,
+        ON_THREADS,
     ),
     Incident(
         "S19",
@@ -301,6 +330,7 @@ REQUESTS = (
             core("broker/test_epochs.py::test_s29_requests_for_an_earlier_life_change_nothing"),
             real("hosts/test_channels.py::test_a_channel_to_an_earlier_life_is_dropped_with_its_queue"),
             real("hosts/test_local_cluster.py::test_a_paused_broker_comes_back_in_a_new_life"),
+            simulated(BUILT_IN),
         ),
     ),
     Incident(
@@ -377,7 +407,11 @@ ISRS = (
         "S46",
         "KAFKA-7482",
         "A broker on its way out that leads on",
-        (core("core/test_controlled_shutdown.py::test_s46_the_broker_that_goes_is_told_that_it_leads_no_more"),),
+        (
+            core("core/test_controlled_shutdown.py::test_s46_the_broker_that_goes_is_told_that_it_leads_no_more"),
+            real("hosts/test_local_cluster.py::test_sigterm_moves_every_leader_before_the_broker_goes"),
+            simulated(BUILT_IN),
+        ),
     ),
 )
 
