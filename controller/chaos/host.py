@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from controller.chaos.ask import ask_metadata
+from controller.chaos.ask import metadata_of
 from controller.chaos.client import MetadataClient, create_topics
 from controller.chaos.clock import ScenarioClock
 from controller.chaos.observer import Observer
@@ -267,7 +267,7 @@ class RealHost:
         metadata = {}
         for node in sorted(registered):
             try:
-                metadata[node] = ask_metadata(LOOPBACK, self._port(node))
+                metadata[node] = metadata_of(LOOPBACK, self._port(node))
             except OSError:
                 continue  # a registered broker without metadata is what the checker is told
         partitions = self._observer.partitions()

@@ -11,12 +11,12 @@ from typing import TypeVar
 from controller.clock import Clock
 from controller.pending import Task
 from controller.scenarios.host import PartitionView
+from controller.scenarios.sighting import Sighting, changes, look
 from controller.trace import EphemeralSeen
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import (
-    decode_controller,
     decode_controller_epoch,
     decode_partition_state,
     decode_topic_assignment,
@@ -45,8 +45,7 @@ class Observer:
             KazooConnection(connect, clock, session_timeout_ms=SESSION_TIMEOUT_MS), clock, self._events
         )
         self._lock = threading.Lock()
-        self._registered: dict[int, int] = {}
-        self._controller: tuple[int, int] = (-1, 0)
+        self._last = Sighting()
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 
     def start(self) -> None:
@@ -71,7 +70,7 @@ class Observer:
     def now(self) -> tuple[Mapping[int, int], int]:
         """Registered brokers with their sessions, and the controller (-1: nobody)."""
         with self._lock:
-            return dict(self._registered), self._controller[0]
+            return self._last.registered, self._last.controller
 
     def _run(self) -> None:
         while self._events.get() != _END:
@@ -81,35 +80,11 @@ class Observer:
             self._look()
 
     def _look(self) -> None:
-        registered, controller = wait(self._read())
+        now = wait(look(self._client))
         with self._lock:
-            was, was_controller = self._registered, self._controller
-            self._registered, self._controller = registered, controller
-        for broker in sorted(was.keys() | registered.keys()):
-            self._tell(paths.broker(broker), (broker, was.get(broker, 0)), (broker, registered.get(broker, 0)))
-        self._tell(paths.CONTROLLER, was_controller, controller)
-
-    def _tell(self, path: str, was: tuple[int, int], now: tuple[int, int]) -> None:
-        """A znode whose owner changed has gone and come, even if nobody saw it missing. (node, session) each."""
-        if was == now:
-            return
-        if was[1]:
-            self._seen(EphemeralSeen(path, was[0], False, was[1]))
-        if now[1]:
-            self._seen(EphemeralSeen(path, now[0], True, now[1]))
-
-    async def _read(self) -> tuple[dict[int, int], tuple[int, int]]:
-        names = (await self._client.children([paths.BROKER_IDS])).children[0] or ()
-        brokers = [int(name) for name in names]
-        reading = await self._client.read([paths.CONTROLLER, *(paths.broker(broker) for broker in brokers)])
-        controller, *rows = reading.rows
-        registered = {
-            broker: row.stat.ephemeral_owner for broker, row in zip(brokers, rows, strict=True) if row is not None
-        }
-        if controller is None:
-            return registered, (-1, 0)
-        decoded = decode_controller(controller.path, controller.data)
-        return registered, (decoded.broker_id, controller.stat.ephemeral_owner)
+            was, self._last = self._last, now
+        for change in changes(was, now):
+            self._seen(change)
 
     def controller_epoch(self) -> int:
         return wait(self._controller_epoch())

@@ -12,12 +12,12 @@ from typing import Any
 
 from controller.clock import Clock
 from controller.scenarios.host import PartitionView
+from controller.scenarios.sighting import Sighting, changes, look
 from controller.trace import EphemeralSeen
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import (
-    decode_controller,
     decode_controller_epoch,
     decode_partition_state,
     decode_topic_assignment,
@@ -37,8 +37,7 @@ class Observer:
     ) -> None:
         self._client = ZooKeeperClient(connection, clock, self, seed=seed)
         self._seen = seen
-        self._registered: dict[int, int] = {}
-        self._controller: tuple[int, int] = (-1, 0)
+        self._last = Sighting()
         self._looking = False
         self._look_again = False
 
@@ -60,41 +59,16 @@ class Observer:
 
     def now(self) -> tuple[Mapping[int, int], int]:
         """Registered brokers with their sessions, and the controller (-1: nobody)."""
-        return dict(self._registered), self._controller[0]
+        return self._last.registered, self._last.controller
 
     async def _look(self) -> None:
         self._looking = self._look_again = True
         while self._look_again:
             self._look_again = False
-            registered, controller = await self._read()
-            was, was_controller = self._registered, self._controller
-            self._registered, self._controller = registered, controller
-            for broker in sorted(was.keys() | registered.keys()):
-                self._tell(paths.broker(broker), (broker, was.get(broker, 0)), (broker, registered.get(broker, 0)))
-            self._tell(paths.CONTROLLER, was_controller, controller)
+            was, self._last = self._last, await look(self._client)
+            for change in changes(was, self._last):
+                self._seen(change)
         self._looking = False
-
-    def _tell(self, path: str, was: tuple[int, int], now: tuple[int, int]) -> None:
-        """A znode whose owner changed has gone and come, even if nobody saw it missing. (broker, session) each."""
-        if was == now:
-            return
-        if was[1]:
-            self._seen(EphemeralSeen(path, was[0], False, was[1]))
-        if now[1]:
-            self._seen(EphemeralSeen(path, now[0], True, now[1]))
-
-    async def _read(self) -> tuple[dict[int, int], tuple[int, int]]:
-        names = (await self._client.children([paths.BROKER_IDS])).children[0] or ()
-        brokers = [int(name) for name in names]
-        reading = await self._client.read([paths.CONTROLLER, *(paths.broker(broker) for broker in brokers)])
-        controller, *rows = reading.rows
-        registered = {
-            broker: row.stat.ephemeral_owner for broker, row in zip(brokers, rows, strict=True) if row is not None
-        }
-        if controller is None:
-            return registered, (-1, 0)
-        decoded = decode_controller(controller.path, controller.data)
-        return registered, (decoded.broker_id, controller.stat.ephemeral_owner)
 
 
 def controller_epoch(server: InMemoryZooKeeper) -> int:

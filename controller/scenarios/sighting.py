@@ -1,0 +1,56 @@
+"""One look at a cluster from outside: who is registered and who is controller, and what changed since the look before.
+
+Both hosts' observers look by this; each has its own way of being told that it is time to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from controller.trace import EphemeralSeen
+from controller.zookeeper import paths
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import decode_controller
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """`registered`: broker id to the session that owns /brokers/ids/N; `controller_session` 0 where there is none."""
+
+    registered: Mapping[int, int] = field(default_factory=dict)
+    controller: int = NOBODY
+    controller_session: int = 0
+
+
+async def look(client: ZooKeeperClient) -> Sighting:
+    names = (await client.children([paths.BROKER_IDS])).children[0] or ()
+    brokers = [int(name) for name in names]
+    reading = await client.read([paths.CONTROLLER, *(paths.broker(broker) for broker in brokers)])
+    controller, *rows = reading.rows
+    registered = {
+        broker: row.stat.ephemeral_owner for broker, row in zip(brokers, rows, strict=True) if row is not None
+    }
+    if controller is None:
+        return Sighting(registered)
+    decoded = decode_controller(controller.path, controller.data)
+    return Sighting(registered, decoded.broker_id, controller.stat.ephemeral_owner)
+
+
+def changes(was: Sighting, now: Sighting) -> Iterator[EphemeralSeen]:
+    """A znode whose owner changed has gone and come, even if nobody saw it missing."""
+    for broker in sorted(was.registered.keys() | now.registered.keys()):
+        path = paths.broker(broker)
+        yield from _change(path, broker, was.registered.get(broker, 0), broker, now.registered.get(broker, 0))
+    yield from _change(paths.CONTROLLER, was.controller, was.controller_session, now.controller, now.controller_session)
+
+
+def _change(path: str, was: int, was_session: int, now: int, now_session: int) -> Iterator[EphemeralSeen]:
+    if (was, was_session) == (now, now_session):
+        return
+    if was_session:
+        yield EphemeralSeen(path, was, False, was_session)
+    if now_session:
+        yield EphemeralSeen(path, now, True, now_session)
