@@ -401,7 +401,11 @@ ISRS = (
         "S42",
         "KAFKA-14154",
         "A leader that knows a later controller",
-        (core("core/test_isr_changes.py::test_a_change_that_cant_be_is_refused_and_nothing_is_written"),),
+        (
+            core("core/test_isr_changes.py::test_a_change_that_cant_be_is_refused_and_nothing_is_written"),
+            core("broker/test_isr_changes.py::test_what_was_refused_is_decided_anew_in_a_while"),
+            core("broker/test_isr_changes.py::test_another_controller_is_asked_at_once"),
+        ),
     ),
     Incident(
         "S46",
