@@ -21,31 +21,36 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "kinds"),
+    ("scenario", "runs", "kinds"),
     [
-        ("broker-kill", ["broker", "broker"]),
-        ("controller-kill", ["broker", "controller", "broker", "controller"]),
-        ("rolling-restart", ["broker", "broker", "broker", "controller"]),
-        ("zombie-controller", ["broker", "controller"]),
-        ("zookeeper-cut", ["broker", "controller"]),
-        ("bounce", ["broker"]),
+        ("broker-kill", 2, ["broker", "broker"]),
+        ("controller-kill", 2, ["broker", "controller", "broker", "controller"]),
+        ("rolling-restart", 1, ["broker", "broker", "broker", "controller"]),
+        ("zombie-controller", 1, ["broker", "controller"]),
+        ("zookeeper-cut", 1, ["broker", "controller"]),
+        ("bounce", 1, ["broker"]),
     ],
 )
-def test_a_fault_is_survived_and_nothing_is_left(scenario: str, kinds: list[str], tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    result = chaos(scenario, "--report", str(tmp_path / "report"), "--keep", str(folder))
+def test_a_fault_is_survived_and_nothing_is_left(scenario: str, runs: int, kinds: list[str], tmp_path: Path) -> None:
+    reports, folder = tmp_path / "report", tmp_path / "run"
+    result = chaos(scenario, "--runs", str(runs), "--report", str(reports), "--keep", str(folder))
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.rstrip().endswith("verdict: pass")
-    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert result.stdout.count("\nverdict: pass") == runs
+    for place in [reports] if runs == 1 else [reports / f"run-{number}" for number in range(1, runs + 1)]:
+        check_report(place, kinds)
+    assert running_with(str(folder)) == []
+
+
+def check_report(place: Path, kinds: list[str]) -> None:
+    report = json.loads((place / "report.json").read_text())
     assert (report["format"], report["host"], report["seed"], report["verdict"]) == (1, "real", None, "pass")
     assert [failover["kind"] for failover in report["failovers"]] == kinds
     for failover in report["failovers"]:
         assert failover["fault_at_ms"] < failover["detected_at_ms"] < failover["recovered_at_ms"]
         assert failover["partitions"] > 0
     assert all(invariant["held"] for invariant in report["invariants"])
-    assert (tmp_path / "report" / "report.html").stat().st_size > 0
-    assert (tmp_path / "report" / "trace.parquet").stat().st_size > 0
-    assert running_with(str(folder)) == []
+    assert (place / "report.html").stat().st_size > 0
+    assert (place / "trace.parquet").stat().st_size > 0
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
