@@ -27,6 +27,7 @@ POINTS: Mapping[str, str] = {
     # ZooKeeper (zookeeper/kazoo_*.py), on the thread that asks.
     "zookeeper: request made": "a request has been made; it belongs to no session yet",
     # ZooKeeper, on the connection's thread.
+    "zookeeper: dialling": "a server is about to be connected to; that there will be a session is not decided",
     "zookeeper: connecting": "a session is about to be asked for, or asked for again; close has been looked for",
     "zookeeper: connected": "the server has granted the session; nobody has been told",
     "zookeeper: before a request is sent": "a request is next; when it was sent has not been noted",

@@ -135,6 +135,7 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
             self._hooks.stopped()
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
+        points.reach("zookeeper: dialling")
         self._pings_sent_ms.clear()
         self._address = (hostip, port)
         known = self._multi_read_of.get(self._address)
