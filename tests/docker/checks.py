@@ -9,13 +9,22 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.scenarios.host import PartitionView
 from controller.trace import ControllerElected, ControllerResigned, PartitionStateWritten, RequestSent
 from controller.trace_records import TraceRecord
 
 State = Mapping[str, Any]
 """The document that `camerlengo state --json` prints."""
-Partitions = Mapping[tuple[str, int], PartitionView]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """As ZooKeeper or a broker's metadata shows it; an epoch that is not told is -1."""
+
+    leader: int
+    isr: tuple[int, ...]
+    assignment: tuple[int, ...]
+    leader_epoch: int = -1
+    controller_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,7 @@ class BrokerView:
 
     brokers: tuple[int, ...]
     controller: int
-    partitions: Partitions
+    partitions: Mapping[tuple[str, int], Partition]
 
 
 def live_brokers(state: State) -> dict[int, int]:
@@ -38,10 +47,10 @@ def controller_of(state: State) -> int:
     return int(controller["broker_id"]) if controller is not None and controller["live"] else -1
 
 
-def partitions_of(state: State, topic: str) -> dict[tuple[str, int], PartitionView]:
+def partitions_of(state: State, topic: str) -> dict[tuple[str, int], Partition]:
     """The topic's partitions that have a state; empty where there is no such topic."""
     return {
-        (topic, partition["partition"]): PartitionView(
+        (topic, partition["partition"]): Partition(
             partition["leader"],
             tuple(partition["isr"]),
             tuple(partition["assignment"]),

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from controller.scenarios.host import PartitionView
 from controller.trace import (
     ControllerElected,
     ControllerResigned,
@@ -21,6 +20,7 @@ from controller.trace import (
 from controller.trace_records import TraceRecord
 from tests.docker.checks import (
     BrokerView,
+    Partition,
     acts_as_controller,
     controller_of,
     election,
@@ -65,8 +65,8 @@ VIEW = BrokerView(
     brokers=LIVE,
     controller=3,
     partitions={
-        ("orders", 0): PartitionView(1, (1, 3), (1, 2, 3), 2),
-        ("orders", 1): PartitionView(3, (3,), (1, 2, 3), 2),
+        ("orders", 0): Partition(1, (1, 3), (1, 2, 3), 2),
+        ("orders", 1): Partition(3, (3,), (1, 2, 3), 2),
     },
 )
 
@@ -118,9 +118,9 @@ def test_a_cluster_that_has_not_settled_is_found_out(change: Change, said: str) 
         (replace(VIEW, brokers=(3,)), "lists [3]"),
         (replace(VIEW, controller=-1), "controller -1"),
         (replace(VIEW, partitions={}), "orders-1 as None"),
-        (replace(VIEW, partitions={**VIEW.partitions, ("orders", 0): PartitionView(3, (1, 3), (), 2)}), "orders-0"),
-        (replace(VIEW, partitions={**VIEW.partitions, ("orders", 0): PartitionView(1, (1,), (), 2)}), "orders-0"),
-        (replace(VIEW, partitions={**VIEW.partitions, ("orders", 0): PartitionView(1, (1, 3), (), 1)}), "orders-0"),
+        (replace(VIEW, partitions={**VIEW.partitions, ("orders", 0): Partition(3, (1, 3), (), 2)}), "orders-0"),
+        (replace(VIEW, partitions={**VIEW.partitions, ("orders", 0): Partition(1, (1,), (), 2)}), "orders-0"),
+        (replace(VIEW, partitions={**VIEW.partitions, ("orders", 0): Partition(1, (1, 3), (), 1)}), "orders-0"),
     ],
 )
 def test_metadata_that_is_not_complete_is_found_out(view: BrokerView, said: str) -> None:

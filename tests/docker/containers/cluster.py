@@ -13,13 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from controller.chaos.ask import ask_metadata
-from controller.chaos.client import create_topics
-from controller.scenarios.host import HostFailure, TopicSpec
 from controller.trace_records import TraceRecord, decode_record
 from tests.docker.checks import BrokerView, State, controller_of, incomplete, unsettled
+from tests.docker.containers.client import NotAnswered, ask, create_topic
 from tests.docker.containers.machine import ROOT
-from tests.docker.scripts import script
 
 BROKERS = (1, 2, 3)
 ZOOKEEPERS = (1, 2, 3)
@@ -135,10 +132,8 @@ class Cluster:
         return found
 
     def view(self, broker: int) -> BrokerView:
-        """What that broker and no other tells a client. OSError and Unhealthy if it does not answer."""
-        health, port = script("health"), self.broker_ports[broker]
-        brokers, controller = health.brokers_in(health.ask("127.0.0.1", port))
-        return BrokerView(tuple(brokers), controller, ask_metadata("127.0.0.1", port))
+        """What that broker and no other tells a client. NotAnswered."""
+        return ask(self.broker_ports[broker])
 
     def trace(self, broker: int) -> list[TraceRecord]:
         """What that broker wrote so far, of all its lives. Whole lines only: it may be writing one."""
@@ -174,7 +169,7 @@ class Cluster:
                 return wrong or [
                     problem for broker in live for problem in incomplete(states[0], topic, broker, self.view(broker))
                 ]
-            except (CommandFailed, OSError, script("health").Unhealthy) as error:
+            except (CommandFailed, NotAnswered) as error:
                 return [str(error)]
 
         until_right(look)
@@ -194,18 +189,12 @@ class Cluster:
         until_right(look)
         return states[0]
 
-    def create(self, admin: Any, topic: str) -> State:
-        """Creates a topic of PARTITIONS partitions as a user's program does, which asks where the controller is
-        when it has moved; waits until all brokers tell of it."""
+    def create(self, topic: str) -> State:
+        """Creates a topic of PARTITIONS partitions, and waits until all brokers tell of it."""
 
         def look() -> list[str]:
-            try:
-                admin.list_topics(timeout=10)
-                create_topics(admin, [TopicSpec(topic, PARTITIONS, len(BROKERS))])
-            except HostFailure as error:
-                # The answer to an earlier attempt may have been lost.
-                return [] if "TOPIC_ALREADY_EXISTS" in str(error) else [str(error)]
-            return []
+            refused = create_topic(self.bootstrap, topic, PARTITIONS, len(BROKERS))
+            return [refused] if refused else []
 
         until_right(look)
         return self.await_settled(topic)

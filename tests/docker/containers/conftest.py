@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from controller.chaos.client import make_admin
 from tests.docker.containers import machine
+from tests.docker.containers.client import make_admin
 from tests.docker.containers.cluster import COMPOSE_FILE, SKELETON_FILE, Cluster, compose_words, run
 
 HERE = Path(__file__).parent
@@ -90,12 +90,12 @@ def admin(started: Cluster) -> Any:
 
 
 @pytest.fixture
-def topic(started: Cluster, admin: Any) -> str:
+def topic(started: Cluster) -> str:
     """A new topic in a cluster that is whole."""
     started.mend()
     started.await_settled(None)
     name = f"topic-{uuid.uuid4().hex[:8]}"
-    started.create(admin, name)
+    started.create(name)
     return name
 
 

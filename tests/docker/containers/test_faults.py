@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -82,9 +81,7 @@ def test_a_stopped_broker_hands_its_leaderships_over_before_it_ends(cluster: Clu
     cluster.await_settled(topic, others(broker))
 
 
-def test_a_controller_paused_beyond_its_session_wakes_as_a_plain_broker(
-    cluster: Cluster, topic: str, admin: Any
-) -> None:
+def test_a_controller_paused_beyond_its_session_wakes_as_a_plain_broker(cluster: Cluster, topic: str) -> None:
     before = cluster.state()
     zombie, epoch = controller_of(before), before["controller_epoch"]
     cluster.pause(f"broker-{zombie}")
@@ -100,7 +97,7 @@ def test_a_controller_paused_beyond_its_session_wakes_as_a_plain_broker(
     assert written_by_another_epoch(successor, after, topic, epoch + 1) == []
 
     # It serves as any broker does: a new topic's replicas are placed on it, and it leads some.
-    later = cluster.create(admin, f"{topic}-later")
+    later = cluster.create(f"{topic}-later")
     assert led_by(later, f"{topic}-later", zombie)
     records = cluster.trace(zombie)
     assert acts_as_controller(records, woken_at_ms) == []
@@ -143,10 +140,10 @@ def assert_stepped_down_by_itself(cluster: Cluster, old: int, new: int, epoch: i
     assert acts_as_controller(records, resigned.at_ms) == []
 
 
-def test_the_cluster_goes_on_without_the_zookeeper_server_that_led(cluster: Cluster, topic: str, admin: Any) -> None:
+def test_the_cluster_goes_on_without_the_zookeeper_server_that_led(cluster: Cluster, topic: str) -> None:
     leader = zookeeper_leader(cluster)
     cluster.kill(f"zookeeper-{leader}")
-    cluster.create(admin, f"{topic}-meanwhile")
+    cluster.create(f"{topic}-meanwhile")
     cluster.await_settled(topic)
     assert zookeeper_leader(cluster) != leader
 
