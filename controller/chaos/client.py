@@ -3,6 +3,7 @@ metadata on a thread of its own, so that recovery is what a client sees."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ REQUEST_TIMEOUT_S = 1.0
 CREATE_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
 CREATE_AGAIN_S = 0.1
+RENEWAL_S = 1.0
 LEFT_OUT_S = 5.0
 """How long a client that had no answer is not asked for one."""
 
@@ -88,20 +90,24 @@ class MetadataClient:
 
     A real client stays with the broker that it has a connection to, and a broker cut off from ZooKeeper answers as
     before. So there is one client for each broker of `bootstrap`, which begins with that one and goes to others as it
-    must; they ask in turn. One that had no answer is left out for a while, as a client turns from a silent broker.
-    The topics that are expected may be set at any time; with none nobody asks.
+    likes; they ask in turn. Every RENEWAL_S one of them makes way for a new one, which has asked its own broker first:
+    else all may end at the same. One that had no answer is left out for a while, as a client turns from a silent
+    broker. The topics that are expected may be set at any time; with none nobody asks.
     """
 
     def __init__(self, bootstrap: str, interval_ms: float, seen: Callable[[MetadataSeen], None]) -> None:
-        _admin_class()  # missing, it is missed before anything is waited for
-        self._bootstrap = bootstrap
         self._interval_s = interval_ms / 1000
         self._seen = seen
         self._topics: tuple[TopicSpec, ...] = ()
         self._asked = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metadata-client", daemon=True)
-        self._thread.start()
+        self._clients = [_Asking(server) for server in bootstrap.split(",")]
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for name, work in (("metadata-client", self._run), ("metadata-renewal", self._renew))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def expect(self, topics: Sequence[TopicSpec]) -> None:
         self._topics = (*self._topics, *topics)
@@ -110,37 +116,51 @@ class MetadataClient:
     def close(self) -> None:
         self._closed.set()
         self._asked.set()
-        self._thread.join(timeout=REQUEST_TIMEOUT_S + 5)
+        for thread in self._threads:
+            thread.join(timeout=REQUEST_TIMEOUT_S + 5)
 
     def _run(self) -> None:
         self._asked.wait()
-        if self._closed.is_set():
-            return
-        clients = [_Asking(make_admin(server)) for server in self._bootstrap.split(",")]
+        turns = list(self._clients)
         while not self._closed.wait(self._interval_s):
-            client = next((one for one in clients if one.left_out_until_s <= time.monotonic()), clients[0])
-            clients.remove(client)
-            clients.append(client)  # its next turn is after all others'
-            self._seen(self._ask(client))
+            client = next((one for one in turns if one.left_out_until_s <= time.monotonic()), turns[0])
+            turns.remove(client)
+            turns.append(client)  # its next turn is after all others'
+            seen = self._ask(client.admin)
+            if seen.error:
+                client.left_out_until_s = time.monotonic() + LEFT_OUT_S
+            self._seen(seen)
 
-    def _ask(self, client: _Asking) -> MetadataSeen:
+    def _renew(self) -> None:
+        """A new client's first answer is its own broker's. If there is none the old client stays."""
+        self._asked.wait()
+        turns = itertools.cycle(self._clients)
+        while not self._closed.wait(RENEWAL_S):
+            client = next(turns)
+            admin = make_admin(client.server)
+            seen = self._ask(admin)
+            if not seen.error:
+                client.admin, client.left_out_until_s = admin, 0.0
+                self._seen(seen)
+
+    def _ask(self, admin: Any) -> MetadataSeen:
         from confluent_kafka import KafkaException
 
         try:
-            answer = client.admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+            answer = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            client.left_out_until_s = time.monotonic() + LEFT_OUT_S
             return failed_metadata(str(error.args[0]))
         return judge_metadata(self._topics, answer.brokers, answer.controller_id, _views(answer.topics))
 
 
 class _Asking:
-    """One of the clients. `left_out_until_s` on time.monotonic."""
+    """The client that begins with one broker. `left_out_until_s` on time.monotonic."""
 
-    __slots__ = ("admin", "left_out_until_s")
+    __slots__ = ("admin", "left_out_until_s", "server")
 
-    def __init__(self, admin: Any) -> None:
-        self.admin = admin
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.admin = make_admin(server)
         self.left_out_until_s = 0.0
 
 
