@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.cli.bench import figures, table
+from controller.cli.bench_controller import figures, table
 from controller.cli.bench_tree import TreeSize
 from controller.cli.main import main
 
