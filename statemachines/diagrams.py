@@ -12,7 +12,7 @@ from typing import Any
 
 from statemachines.machine import CompiledMachine
 from statemachines.svg import Kind, Layout, Place, draw
-from statemachines.tables import PARTITION, REPLICA
+from statemachines.tables import OPERATION, PARTITION, REPLICA
 
 PARTITION_LAYOUT = Layout(
     title="The partition machine",
@@ -43,9 +43,22 @@ REPLICA_LAYOUT = Layout(
     bends={("DeletionIneligible", "Online"): -160.0},
 )
 
+OPERATION_LAYOUT = Layout(
+    title="The delayed operation's machine",
+    width=560,
+    height=300,
+    places={
+        "Pending": Place(110, 150, Kind.Absent, "not answered yet"),
+        "Completed": Place(450, 50, Kind.Serving, "its condition held"),
+        "Expired": Place(450, 150, Kind.Down, "its time was over"),
+        "Cancelled": Place(450, 250, Kind.Deleting, "what it awaited is gone"),
+    },
+)
+
 DIAGRAMS: Mapping[str, tuple[CompiledMachine[Any], Layout]] = {
     "partition-machine.svg": (PARTITION, PARTITION_LAYOUT),
     "replica-machine.svg": (REPLICA, REPLICA_LAYOUT),
+    "operation-machine.svg": (OPERATION, OPERATION_LAYOUT),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from statemachines.diagrams import DIAGRAMS, PARTITION_LAYOUT, main, table_text
 from statemachines.svg import Layout, draw
-from statemachines.tables import PARTITION, REPLICA
+from statemachines.tables import OPERATION, PARTITION, REPLICA
 
 DOCS = Path(__file__).parents[2] / "docs"
 IMAGES = DOCS / "images"
@@ -58,7 +58,9 @@ def test_boxes_keep_apart_and_within_the_picture(name: str) -> None:
             assert one is other or abs(one.x - other.x) >= 200 or abs(one.y - other.y) >= 80
 
 
-@pytest.mark.parametrize(("name", "table"), [("partition", table_text(PARTITION)), ("replica", table_text(REPLICA))])
+@pytest.mark.parametrize(
+    ("name", "table"), [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, OPERATION)]
+)
 def test_the_page_shows_the_picture_and_the_table(name: str, table: str) -> None:
     assert f"(images/{name}-machine.svg)" in PAGE
     shown = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)

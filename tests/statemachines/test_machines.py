@@ -14,18 +14,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transitions import Machine, MachineError
 
-from statemachines import partition, replica
+from statemachines import operation, partition, replica
 from statemachines.errors import InvalidTransition, ListenerFailed
 from statemachines.machine import CompiledMachine, compile_machine
+from statemachines.operation import OperationState
 from statemachines.partition import PartitionState
 from statemachines.replica import ReplicaState
-from statemachines.tables import PARTITION, REPLICA
+from statemachines.tables import OPERATION, PARTITION, REPLICA
 
 MACHINES: list[tuple[CompiledMachine[Any], Machine]] = [
     (PARTITION, partition.DECLARATION),
     (REPLICA, replica.DECLARATION),
+    (OPERATION, operation.DECLARATION),
 ]
-EACH_MACHINE = pytest.mark.parametrize(("compiled", "declaration"), MACHINES, ids=["partition", "replica"])
+EACH_MACHINE = pytest.mark.parametrize(("compiled", "declaration"), MACHINES, ids=["partition", "replica", "operation"])
 
 
 @dataclass(slots=True)
@@ -42,6 +44,8 @@ class Thing:
 def moved_by_the_library(declaration: Machine, source: IntEnum, target: IntEnum) -> IntEnum | None:
     """The state after the trigger; None if the library refuses it, with the entity where it was."""
     thing = Thing("oracle", source)
+    if target.name not in declaration.events:  # nothing leads there
+        return None
     try:
         declaration.events[target.name].trigger(thing)
     except MachineError:
@@ -121,12 +125,27 @@ def test_the_check_catches_every_single_wrong_cell(compiled: CompiledMachine[Any
                 "NonExistent": {"DeletionSuccessful"},
             },
         ),
+        (
+            OPERATION,
+            {"Pending": set(), "Completed": {"Pending"}, "Expired": {"Pending"}, "Cancelled": {"Pending"}},
+        ),
     ],
-    ids=["partition", "replica"],
+    ids=["partition", "replica", "operation"],
 )
 def test_the_machines_are_kafkas(compiled: CompiledMachine[Any], sources: dict[str, set[str]]) -> None:
     table = {state.name: {source.name for source in compiled.valid_sources(state)} for state in compiled.states}
     assert table == sources
+
+
+def test_what_has_ended_an_operation_is_never_followed_by_another_end() -> None:
+    ends = [OperationState.Completed, OperationState.Expired, OperationState.Cancelled]
+    for end in ends:
+        thing = Thing("fetch", OperationState.Pending)
+        OPERATION.move(thing, end)
+        assert len([refusal for other in OperationState for refusal in OPERATION.move_each([thing], other)]) == 4
+        assert thing.state is end
+    with pytest.raises(InvalidTransition, match="operation fetch: no move from Cancelled to Completed"):
+        OPERATION.move(thing, OperationState.Completed)
 
 
 @EACH_MACHINE
