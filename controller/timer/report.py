@@ -1,0 +1,11 @@
+"""What becomes of a task's exception when nobody asked for it: it is logged, as everything here is."""
+
+from __future__ import annotations
+
+from loguru import logger
+
+from controller.timer.task import TimerTask
+
+
+def log_failure(task: TimerTask, error: Exception) -> None:
+    logger.opt(exception=error).error("a timer's task failed: {!r}", task)

@@ -1,0 +1,66 @@
+"""A task is its own list node; a bucket is the sentinel of a ring of tasks.
+
+Nothing is allocated beside a task when it is started, and it is unlinked without a search. Who may touch the links:
+the wheel alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64, mypyc_attr
+else:
+
+    def mypyc_attr(**_: bool) -> Callable[[type], type]:
+        """Says something to mypyc alone."""
+        return lambda cls: cls
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TimerTask:
+    """Something to be done once, later. Give it a callback, or override `run`.
+
+    It may be started again (on any timer) once it has run or been cancelled, and it may be in one timer at a time.
+    """
+
+    __slots__ = ("_callback", "_due_ms", "_next", "_previous")
+
+    def __init__(self, callback: Callable[[], None] | None = None) -> None:
+        self._callback = callback
+        self._previous: TimerTask | None = None
+        self._next: TimerTask | None = None  # None exactly while the task is in no timer
+        self._due_ms: i64 = 0
+
+    def run(self) -> None:
+        """Called once for each start that was not cancelled; the task is in no timer then, and may be started again."""
+        if self._callback is not None:
+            self._callback()
+
+    @property
+    def pending(self) -> bool:
+        """Started, and neither run nor cancelled."""
+        return self._next is not None
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due, on its timer's clock, before clipping to a tick. Means nothing unless pending."""
+        return self._due_ms
+
+
+class Bucket(TimerTask):
+    """A ring of tasks. `_due_ms` is the first millisecond that it stands for."""
+
+    __slots__ = ("level", "queued")
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._previous = self
+        self._next = self
+        self.level = level
+        self.queued = False  # in the queue of buckets; one that holds tasks always is
+
+    @property
+    def empty(self) -> bool:
+        return self._next is self

@@ -1,0 +1,61 @@
+"""A timer whose clock is moved by hand: one thread, no lock, the same order each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.timer.report import log_failure
+from controller.timer.task import TimerTask
+from controller.timer.wheel import TimingWheel
+
+
+class VirtualTimer(TimingWheel):
+    """Runs tasks inside `advance_to` (and inside `start`, those that are due already), tick by tick: while a task of
+    a tick runs, `now_ms` is that tick, however far the clock is to go. In a tick, tasks run in the order in which
+    they were started; one that is started by a task for the current tick runs after all others of it.
+
+    `on_error` hears of a task that raised an Exception; the others run all the same.
+    """
+
+    __slots__ = ("_on_error", "_running")
+
+    def __init__(
+        self,
+        tick_ms: int = 1,
+        wheel_size: int = 20,
+        start_ms: int = 0,
+        on_error: Callable[[TimerTask, Exception], None] = log_failure,
+    ) -> None:
+        super().__init__(tick_ms, wheel_size, start_ms)
+        self._on_error = on_error
+        self._running = False
+
+    def advance_to(self, now_ms: int) -> int:
+        """Runs what is due up to and including `now_ms`; how many that were. ValueError: the clock is beyond it.
+        RuntimeError: called by a task."""
+        if now_ms < self.now_ms:
+            raise ValueError(f"advance to {now_ms} ms: the clock is at {self.now_ms} ms and does not go back")
+        if self._running:
+            raise RuntimeError("advance_to was called by a task: the clock is moving already")
+        fired = self._run_ready()
+        while self.turn(now_ms):
+            fired += self._run_ready()
+        return fired
+
+    def _due_at_once(self) -> None:
+        if not self._running:
+            self._run_ready()
+
+    def _run_ready(self) -> int:
+        fired = 0
+        self._running = True
+        try:
+            while (task := self.take()) is not None:
+                fired += 1
+                try:
+                    task.run()
+                except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run
+                    self._on_error(task, error)
+        finally:
+            self._running = False
+        return fired
