@@ -147,6 +147,8 @@ class TimingWheel:
                 return True
         if limit_ms > self.now_ms:
             self._clock_to(limit_ms)
+        while queue and queue[0][2].empty:  # all of it was cancelled: nobody needs to wake for it
+            heapq.heappop(queue)[2].queued = False
         if self._ready.empty:
             self.next_ms = queue[0][0] if queue else NEVER_MS
         return False
