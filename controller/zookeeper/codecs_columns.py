@@ -1,18 +1,18 @@
 """Codecs for a whole cluster at once: partition states and assignments as numpy columns, a row a partition.
 
-A batch of znodes comes as one JSON array (`Columns`), which msgspec decodes into typed rows many times faster than
-one by one. That works as long as every row is exactly what Kafka 2.8 writes; a batch in which one is not is taken
-apart, and the odd row decoded by the codec for one znode, so both say the same of it: either it has fields that are
-not known, and they are kept (`extra`), or it is damaged, and costs only itself.
+A batch of znodes comes as one JSON array (`Columns`). States that are spelled alike are read by their shape; what is
+left msgspec decodes into typed rows, many times faster than one by one. That works as long as every row is exactly what
+Kafka 2.8 writes; a batch in which one is not is taken apart, and the odd row decoded by the codec for one znode, so
+both say the same of it: either it has fields that are not known, and they are kept (`extra`), or it is damaged, and
+costs only itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
-from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -23,14 +23,10 @@ from controller.zookeeper.codecs_topics import (
     decode_topic_assignment,
     encode_partition_state,
 )
-from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Columns
-from controller.zookeeper.znode_json import UNREADABLE, Id, IdOrNone
-
-Int32s = npt.NDArray[np.int32]
-T = TypeVar("T")
-
-_CLOSING_BRACE, _END_OF_NULL = ord("}"), ord("l")
+from controller.zookeeper.row_columns import Int32s, OddRows, column, joined, padded, unpadded
+from controller.zookeeper.state_shapes import ShapedStates, read_by_shape
+from controller.zookeeper.znode_json import Id, IdOrNone
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -116,15 +112,85 @@ def decode_partition_states(columns: Columns | Sequence[Columns], width: int) ->
     """The states of one batch, or of several in a row. `isr` is `width` wide, wider if an ISR is. Never raises for
     what a znode holds."""
     batches = [columns] if isinstance(columns, Columns) else columns
-    rows = _Rows(batches, _STATES, _STATE, _lenient_state)
+    if not batches:
+        return _decoded_states([], width)
+    parts = [_decode_batch(batch, width) for batch in batches]
+    return parts[0] if len(parts) == 1 else _in_a_row(parts)
+
+
+def _decode_batch(batch: Columns, width: int) -> PartitionStateColumns:
+    """Most rows by their shape, the rest as JSON."""
+    shaped = read_by_shape(batch.json, batch.ends, width, _STATE.decode)
+    if shaped is None:
+        return _decoded_states([batch], width)
+    odd = np.flatnonzero(~shaped.read)
+    if not len(odd):
+        return PartitionStateColumns(
+            shaped.leader,
+            shaped.leader_epoch,
+            shaped.controller_epoch,
+            shaped.isr,
+            batch.versions,
+            shaped.read,
+            (),
+            {},
+        )
+    return _merged(shaped, _decoded_states([batch.pick(odd)], shaped.isr.shape[1]), odd, batch.versions)
+
+
+def _merged(
+    shaped: ShapedStates, others: PartitionStateColumns, rows: npt.NDArray[np.intp], versions: Int32s
+) -> PartitionStateColumns:
+    """`others` are the states of `rows`."""
+    isr = np.full((len(versions), others.isr.shape[1]), -1, dtype=np.int32)
+    isr[:, : shaped.isr.shape[1]] = shaped.isr
+    isr[rows] = others.isr
+    columns = [(shaped.leader, others.leader), (shaped.leader_epoch, others.leader_epoch)]
+    columns.append((shaped.controller_epoch, others.controller_epoch))
+    for mine, theirs in columns:
+        mine[rows] = theirs
+    present = shaped.read.copy()
+    present[rows] = others.present
+    return PartitionStateColumns(
+        shaped.leader,
+        shaped.leader_epoch,
+        shaped.controller_epoch,
+        isr,
+        versions,
+        present,
+        tuple((int(rows[place]), data) for place, data in others.damaged),
+        {int(rows[place]): data for place, data in others.extra.items()},
+    )
+
+
+def _in_a_row(parts: Sequence[PartitionStateColumns]) -> PartitionStateColumns:
+    firsts = np.cumsum([0, *(len(part.leader) for part in parts)]).tolist()
+    width = max(part.isr.shape[1] for part in parts)
+    isr = np.full((firsts[-1], width), -1, dtype=np.int32)
+    for first, part in zip(firsts, parts, strict=False):
+        isr[first : first + len(part.isr), : part.isr.shape[1]] = part.isr
+    return PartitionStateColumns(
+        np.concatenate([part.leader for part in parts]),
+        np.concatenate([part.leader_epoch for part in parts]),
+        np.concatenate([part.controller_epoch for part in parts]),
+        isr,
+        np.concatenate([part.versions for part in parts]),
+        np.concatenate([part.present for part in parts]),
+        tuple((first + row, data) for first, part in zip(firsts, parts, strict=False) for row, data in part.damaged),
+        {first + row: data for first, part in zip(firsts, parts, strict=False) for row, data in part.extra.items()},
+    )
+
+
+def _decoded_states(batches: Sequence[Columns], width: int) -> PartitionStateColumns:
+    rows = OddRows(batches, _STATES, _STATE, _lenient_state)
     states = rows.filled(_ABSENT_STATE)
     isrs = [state.isr for state in states]
     return PartitionStateColumns(
-        leader=_column(states, "leader"),
-        leader_epoch=_column(states, "leader_epoch"),
-        controller_epoch=_column(states, "controller_epoch"),
-        isr=_padded(isrs, width),
-        versions=_joined(batches),
+        leader=column(states, "leader"),
+        leader_epoch=column(states, "leader_epoch"),
+        controller_epoch=column(states, "controller_epoch"),
+        isr=padded(isrs, width),
+        versions=joined(batches),
         present=rows.present(),
         damaged=tuple(rows.damaged),
         extra=rows.extra,
@@ -142,7 +208,7 @@ def encode_partition_states(
     number for all). `extra` has, by row, the bytes as read of those whose unknown fields must be kept."""
     count = len(leader)
     epochs = np.broadcast_to(np.asarray(controller_epoch, dtype=np.int32), count)
-    isrs = _unpadded(isr)
+    isrs = unpadded(isr)
     states = map(_WrittenState, epochs.tolist(), leader.tolist(), repeat(1), leader_epoch.tolist(), isrs)
     encoded = list(map(_ENCODER.encode, states))
     for row, original in (extra or {}).items():
@@ -161,7 +227,7 @@ def decode_topic_assignments(columns: Columns | Sequence[Columns], names: Sequen
     """The assignments of the topics `names`, in the order in which they were read. Never raises for what a znode
     holds; ValueError if there are not as many names as znodes."""
     batches = [columns] if isinstance(columns, Columns) else columns
-    rows = _Rows(batches, _TOPICS, _TOPIC, _lenient_topic)
+    rows = OddRows(batches, _TOPICS, _TOPIC, _lenient_topic)
     topics = rows.filled(_ABSENT_TOPIC)
     if len(topics) != len(names):
         raise ValueError(f"{len(names)} topic names for {len(topics)} znodes")
@@ -170,14 +236,14 @@ def decode_topic_assignments(columns: Columns | Sequence[Columns], names: Sequen
     count = int(starts[-1])
     topic_index = np.repeat(np.arange(len(topics), dtype=np.int32), sizes)
     partition = np.fromiter(chain.from_iterable(topic.partitions for topic in topics), dtype=np.int32, count=count)
-    assignment = _padded(list(chain.from_iterable(topic.partitions.values() for topic in topics)), 0)
+    assignment = padded(list(chain.from_iterable(topic.partitions.values() for topic in topics)), 0)
     if np.any((partition[1:] <= partition[:-1]) & (topic_index[1:] == topic_index[:-1])):
         order = np.lexsort((partition, topic_index))
         partition, assignment = partition[order], assignment[order]
     return TopicAssignmentColumns(
         names=tuple(names),
         topic_ids=tuple(topic.topic_id for topic in topics),
-        versions=_joined(batches),
+        versions=joined(batches),
         present=rows.present(),
         starts=starts,
         topic_index=topic_index,
@@ -204,72 +270,6 @@ def _by_row(
     return found
 
 
-class _Rows:
-    """The typed rows of some batches (None: no node, or damaged), with what was odd about any."""
-
-    def __init__(
-        self, batches: Sequence[Columns], whole: msgspec.json.Decoder[Any], one: msgspec.json.Decoder[Any], lenient: Any
-    ) -> None:
-        self.rows: list[Any] = []
-        self.damaged: list[tuple[int, bytes]] = []
-        self.extra: dict[int, bytes] = {}
-        for columns in batches:
-            decoded = _decode_whole(columns, whole)
-            if decoded is None:
-                self._take_apart(columns, one, lenient)
-            else:
-                self.rows += decoded
-
-    def _take_apart(self, columns: Columns, one: msgspec.json.Decoder[Any], lenient: Any) -> None:
-        for element, version in zip(_elements(columns), columns.versions.tolist(), strict=True):
-            row = None
-            if element == b"null":
-                if version >= 0:
-                    self.damaged.append((len(self.rows), b""))
-            else:
-                try:
-                    row = one.decode(element)
-                except UNREADABLE:
-                    row = self._odd_one(element, lenient)
-            self.rows.append(row)
-
-    def _odd_one(self, element: bytes, lenient: Any) -> Any:
-        try:
-            row = lenient(element)
-        except DamagedZnode:
-            self.damaged.append((len(self.rows), element))
-            return None
-        self.extra[len(self.rows)] = element
-        return row
-
-    def present(self) -> npt.NDArray[np.bool_]:
-        return np.fromiter((row is not None for row in self.rows), dtype=np.bool_, count=len(self.rows))
-
-    def filled(self, absent: Any) -> list[Any]:
-        return [absent if row is None else row for row in self.rows]
-
-
-def _decode_whole(columns: Columns, decoder: msgspec.json.Decoder[list[T]]) -> list[T] | None:
-    """None unless every element is what is expected, and one row's. Broken rows can join into whole ones: a row
-    that does not end where its object does gives that away."""
-    ends = columns.ends
-    last = np.frombuffer(columns.json, dtype=np.uint8)[ends - 1]
-    if not np.all((last == _CLOSING_BRACE) | ((last == _END_OF_NULL) & (columns.versions < 0))):
-        return None
-    try:
-        decoded = decoder.decode(columns.json)
-    except UNREADABLE:
-        return None
-    return decoded if len(decoded) == len(ends) else None
-
-
-def _elements(columns: Columns) -> Iterator[bytes]:
-    start = 1
-    for end in columns.ends.tolist():
-        yield columns.json[start:end]
-        start = end + 1
-
-
 def _lenient_state(data: bytes) -> _State:
     state = decode_partition_state("", data)
     return _State(state.controller_epoch, state.leader, state.leader_epoch, state.isr)
@@ -278,37 +278,3 @@ def _lenient_state(data: bytes) -> _State:
 def _lenient_topic(data: bytes) -> _Topic:
     topic = decode_topic_assignment("", data)
     return _Topic(dict(topic.partitions), topic.topic_id, dict(topic.adding), dict(topic.removing))
-
-
-def _column(rows: Sequence[Any], name: str) -> Int32s:
-    return np.fromiter(map(attrgetter(name), rows), dtype=np.int32, count=len(rows))
-
-
-def _joined(batches: Sequence[Columns]) -> Int32s:
-    return np.concatenate([columns.versions for columns in batches]) if batches else np.empty(0, dtype=np.int32)
-
-
-def _padded(lists: Sequence[tuple[int, ...]], width: int) -> Int32s:
-    """[n, at least `width`], each row's numbers first and -1 after them."""
-    count = len(lists)
-    lengths = np.fromiter(map(len, lists), dtype=np.int64, count=count)
-    longest = int(lengths.max(initial=0))
-    flat = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(lengths.sum()))
-    padded = np.full((count, max(width, longest)), -1, dtype=np.int32)
-    if longest and lengths.min() == longest:
-        padded[:, :longest] = flat.reshape(count, longest)
-    else:
-        padded[np.arange(padded.shape[1]) < lengths[:, None]] = flat
-    return padded
-
-
-def _unpadded(padded: Int32s) -> list[tuple[int, ...]]:
-    """Each row's numbers, in their order, without the -1 (wherever it stands)."""
-    count, width = padded.shape
-    members = padded >= 0
-    if members.all():
-        return list(zip(*padded.T.tolist(), strict=True)) if width else [()] * count
-    lengths = members.sum(axis=1)
-    flat = padded[members].tolist()
-    ends = np.cumsum(lengths).tolist()
-    return [tuple(flat[end - length : end]) for end, length in zip(ends, lengths.tolist(), strict=True)]

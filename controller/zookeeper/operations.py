@@ -128,6 +128,12 @@ class Columns:
         lengths = np.fromiter(map(len, elements), dtype=np.int64, count=len(elements))
         return cls(b"[" + b",".join(elements) + b"]", versions, zxid, np.cumsum(lengths + 1))
 
+    def pick(self, rows: npt.NDArray[np.intp]) -> Columns:
+        """These rows alone, in this order."""
+        ends = self.ends.tolist()
+        elements = [self.json[ends[row - 1] + 1 if row else 1 : ends[row]] for row in rows.tolist()]
+        return Columns.of(elements, self.versions[rows], self.zxid)
+
     @classmethod
     def of_rows(cls, rows: Sequence[Row | None], zxid: int) -> Columns:
         """From znodes that were read one by one."""

@@ -96,6 +96,47 @@ def test_columns_and_rows_of_a_reply_agree(missing: tuple[int, ...]) -> None:
     assert columns.versions.tolist() == [-1 if index in missing else 5 for index in range(5)]
 
 
+@pytest.mark.parametrize("odd", [None, b"longer than the others", b"", "missing"])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_rows_of_one_length_are_taken_as_a_table_and_others_walked(odd: bytes | str | None, place: int) -> None:
+    datas: list[bytes | None] = [b'{"a":%d}' % number for number in range(6)]
+    datas.insert(place, None if odd == "missing" else odd)  # type: ignore[arg-type]
+    message = reply(datas, frozenset([place] if odd == "missing" else []))
+    paths = [f"/{number}" for number in range(7)]
+    columns, of_rows = (
+        jute.read_columns(message, 6, paths, 77, path_error),
+        jute.columns_of(jute.read_rows(message, 6, paths, path_error), 77),
+    )
+    assert (columns.json, columns.versions.tolist(), columns.ends.tolist()) == (
+        of_rows.json,
+        of_rows.versions.tolist(),
+        of_rows.ends.tolist(),
+    )
+
+
+def test_a_table_is_what_walking_finds() -> None:
+    stats = [struct.pack("!qqqqiiiqiiq", 1, 2, 3, 4, version, 6, 7, 8, 9, 10, 11) for version in (0, 7, 300, 2**31 - 1)]
+    rows = [head(4) + buffer(b'{"n":%d}' % number) + stat for number, stat in enumerate(stats)]
+    message = b"before" + b"".join(rows) + END
+    table = jute._table(message, 6, 4, 77)
+    walked = jute._walked(message, 6, ["/"] * 4, 77, path_error)
+    assert table is not None
+    assert (table.json, table.versions.tolist(), table.ends.tolist(), table.zxid) == (
+        walked.json,
+        walked.versions.tolist(),
+        walked.ends.tolist(),
+        77,
+    )
+    assert table.versions.tolist() == [0, 7, 300, 2**31 - 1]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 80])
+def test_a_reply_cut_short_is_no_table(cut: int) -> None:
+    message = reply([b"12"] * 3, frozenset())[: -len(END)]
+    assert jute._table(message, 6, 3, 77) is not None
+    assert jute._table(message[:-cut], 6, 3, 77) is None
+
+
 def test_nothing_asked_for_is_nothing_read() -> None:
     assert jute.read_columns(END, 0, [], 1, path_error).json == b"[]"
     assert jute.read_rows(END, 0, [], path_error) == ()
