@@ -8,6 +8,7 @@ below its public surface, so the version is pinned. Holds no rule about ZooKeepe
 from __future__ import annotations
 
 import re
+import select
 import socket
 import time
 from collections import deque
@@ -31,7 +32,8 @@ HANDSHAKE_FRACTION = 0.25
 not serve yet can leave it unanswered; kazoo would wait a whole session timeout for it, and lose the session."""
 SHORTEST_HANDSHAKE_S, LONGEST_HANDSHAKE_S = 0.5, 2.0
 
-
+SHORTEST_WAIT_S = 0.001
+"""A socket time-out of 0 would mean not to wait at all."""
 VERSION_DEADLINE_S = 0.25
 """A server tells its version at once or, where that command is switched off, not at all."""
 MULTI_READ_SINCE = (3, 6)
@@ -113,6 +115,16 @@ class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
     def stop(self) -> None:
         self._running = False
 
+    def select(self, readable: Any, writable: Any, _: Any, timeout: float | None = None) -> Any:
+        """As select.select. kazoo makes an epoll, fills it and closes it for each wait; a poll is one system call."""
+        poll = select.poll()
+        for events, sources in ((select.POLLIN, readable), (select.POLLOUT, writable)):
+            for source in sources:
+                poll.register(source, events)
+        # An error or a hang-up is seen by whoever reads or writes then.
+        ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1_000.0)}
+        return tuple([one for one in sources if one.fileno() in ready] for sources in (readable, writable)) + ([],)
+
 
 class HookedHandler(ConnectionHandler):  # type: ignore[misc]
     """Tells the hooks of watches as they arrive, and when what was acknowledged had been sent."""
@@ -170,6 +182,24 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
     def _send_ping(self, connect_timeout: float) -> None:
         self._pings_sent_ms.append(self._clock.now_ms())
         super()._send_ping(connect_timeout)
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        """kazoo waits before each piece that it reads; the socket's own time-out does that only where it must."""
+        if hasattr(self._socket, "pending"):  # TLS: what is there may be in its own buffer
+            return bytes(super()._read(length, timeout))
+        pieces = []
+        with self._socket_error_handling():
+            self._socket.settimeout(max(timeout, SHORTEST_WAIT_S))
+            while length > 0:
+                try:
+                    piece = self._socket.recv(length)
+                except TimeoutError as silence:
+                    raise self.handler.timeout_exception("socket time-out during read") from silence
+                if not piece:
+                    raise ConnectionDropped("socket connection broken")
+                pieces.append(piece)
+                length -= len(piece)
+        return b"".join(pieces)
 
     def _read_header(self, timeout: float) -> Any:
         header, buffer, offset = super()._read_header(timeout)
