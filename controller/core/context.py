@@ -54,12 +54,30 @@ class Replicas:
 
 
 @dataclass(slots=True)
+class Deletions:
+    """Topics by name. `queued`: all that are to be deleted. Of those, `ineligible`: what can't go on for now, since a
+    replica's broker is dead, or failed to delete it, or the topic is being reassigned; `begun`: whose partitions have
+    left their state machine. Sets that are asked, and walked only in order."""
+
+    queued: set[str] = field(default_factory=set)
+    ineligible: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
+
+    def forget(self, topics: Iterable[str]) -> None:
+        gone = frozenset(topics)
+        self.queued -= gone
+        self.ineligible -= gone
+        self.begun -= gone
+
+
+@dataclass(slots=True)
 class ControllerContext:
     """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be read.
     `offline_partitions`: how many partitions are in the state Offline."""
 
     partitions: PartitionTable = field(default_factory=PartitionTable)
     left_out: set[str] = field(default_factory=set)
+    deletions: Deletions = field(default_factory=Deletions)
     offline_partitions: int = 0
     _brokers: dict[int, LiveBroker] = field(default_factory=dict)
     _shutting_down: frozenset[int] = frozenset()
@@ -119,13 +137,32 @@ class ControllerContext:
     def rows_with_state(self) -> Rows:
         return np.flatnonzero(self.partitions.zk_version != NO_STATE)
 
-    def rows_led_by_nobody_eligible(self) -> Rows:
-        """Partitions with a state whose leader is none, dead or shutting down."""
-        led = live_mask(self.partitions.leader, self.eligible_ids)
-        return np.flatnonzero((self.partitions.zk_version != NO_STATE) & ~led)
+    def rows_to_tell(self) -> Rows:
+        """Partitions with a state, but for those whose topics are queued for deletion: what a new broker is told."""
+        return self.staying(self.rows_with_state())
 
-    def rows_in(self, *states: PartitionState) -> Rows:
-        return np.flatnonzero(np.isin(self.partitions.partition_state, states))
+    def rows_led_by_nobody_eligible(self) -> Rows:
+        """Partitions with a state whose leader is none, dead or shutting down. None is sought for a topic that is
+        queued for deletion."""
+        led = live_mask(self.partitions.leader, self.eligible_ids)
+        return self.staying(np.flatnonzero((self.partitions.zk_version != NO_STATE) & ~led))
+
+    def rows_to_elect(self, *states: PartitionState) -> Rows:
+        """Partitions in one of these states, but for those whose topics are queued for deletion."""
+        return self.staying(np.flatnonzero(np.isin(self.partitions.partition_state, states)))
+
+    def queued(self, rows: Rows) -> Bools:
+        """bool beside `rows`: whether the topic is queued for deletion."""
+        names = self.deletions.queued
+        if not names:
+            return np.zeros(len(rows), dtype=np.bool_)
+        numbers = [number for number, topic in enumerate(self.partitions.topics) if topic.name in names]
+        found: Bools = np.isin(self.partitions.topic[rows], numbers)
+        return found
+
+    def staying(self, rows: Rows) -> Rows:
+        """Those of `rows` whose topics are not queued for deletion."""
+        return rows[~self.queued(rows)] if self.deletions.queued else rows
 
     # -- the state machines' columns
 
@@ -152,7 +189,9 @@ class ControllerContext:
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Every row number from before is void."""
-        self.partitions.remove_topics(topics)
+        names = list(topics)
+        self.deletions.forget(names)
+        self.partitions.remove_topics(names)
         self.offline_partitions = int(np.count_nonzero(self.partitions.partition_state == PartitionState.Offline))
 
     def put_states(

@@ -22,6 +22,7 @@ from controller.core.handlers import (
     responses,
     topic_changes,
     topic_creation,
+    topic_deletion,
     unclean,
 )
 from controller.core.handlers.failover import fail_over, is_watched_in_term
@@ -60,6 +61,8 @@ HANDLERS: Mapping[type, Handler] = {
     happened.TopicConfigChange: unclean.unclean_election_may_be_allowed,
     happened.CreateTopicsRequested: topic_creation.create_topics,
     happened.CreatePartitionsRequested: topic_creation.create_partitions,
+    happened.TopicDeletion: topic_deletion.topic_deletion,
+    happened.DeleteTopicsRequested: topic_deletion.delete_topics,
     happened.LeaderAndIsrResponse: responses.response,
     happened.UpdateMetadataResponse: responses.response,
     happened.StopReplicaResponse: responses.response,

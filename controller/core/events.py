@@ -8,7 +8,7 @@ handlers are in files of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -142,6 +142,13 @@ class PartitionModifications:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """The children of /admin/delete_topics."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class IsrChangeNotification:
     """The children of /isr_change_notification."""
 
@@ -191,6 +198,8 @@ class StopReplicaResponse:
     broker_epoch: int
     controller_epoch: int
     body: control_values.StopReplicaResponse
+    to_delete: tuple[tuple[str, int], ...] = ()
+    """The (topic, partition)s of those that it was to delete."""
     coalesces: ClassVar[bool] = False
 
 
@@ -290,3 +299,23 @@ class CreatePartitionsRequested:
             client_values.CreatePartitionsTopicResult(topic.name, int(error), message) for topic in self.value.topics
         )
         self.respond(client_values.CreatePartitionsResponse(results))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeleteTopicsRequested:
+    """A client asks that topics be deleted, by name. Answered with an error for each, NONE where the deletion is asked
+    for now, by this request or an earlier one."""
+
+    topics: tuple[str, ...]
+    respond: Callable[[Mapping[str, ErrorCode]], None]
+    coalesces: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _guard(self)
+
+    @property
+    def answered(self) -> bool:
+        return _answered(self)
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        self.respond(dict.fromkeys(self.topics, error))

@@ -50,7 +50,7 @@ async def bring_online(term: Term, rows: Rows, batch: RequestBatch, election: El
 
 async def elect_offline_and_new(term: Term, batch: RequestBatch) -> Rows:
     """All that wait for a leader: a broker came, or unclean election was allowed."""
-    return await bring_online(term, term.context.rows_in(PartitionState.Offline, PartitionState.New), batch)
+    return await bring_online(term, term.context.rows_to_elect(PartitionState.Offline, PartitionState.New), batch)
 
 
 async def _initialise(term: Term, rows: Rows, batch: RequestBatch) -> Rows:

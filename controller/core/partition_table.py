@@ -100,6 +100,10 @@ class PartitionTable:
     def topic_and_partition(self, row: int) -> tuple[str, int]:
         return self.topics[self.topic[row]].name, int(self.partition[row])
 
+    def names_of_topics(self, rows: Rows) -> tuple[str, ...]:
+        """The topics that these rows are of, each once."""
+        return tuple(self.topics[number].name for number in np.unique(self.topic[rows]).tolist())
+
     def assignment_of(self, row: int) -> tuple[int, ...]:
         return members(self.assignment[row])
 

@@ -34,7 +34,7 @@ def move(term: Term, replicas: Replicas, target: ReplicaState) -> Replicas:
         for error in REPLICA.refusals(flat, numbers[:10], target, lambda number: _name(term, number)):
             term.note("error", str(error))
         stayed = np.isin(replicas.rows * table.width + replicas.slots, numbers)
-        moved, sources = _pick(replicas, ~stayed), sources[~stayed]
+        moved, sources = pick(replicas, ~stayed), sources[~stayed]
     if term.trace.enabled:
         brokers = table.assignment[moved.rows, moved.slots].tolist()
         for row, broker, source in zip(moved.rows.tolist(), brokers, sources.tolist(), strict=True):
@@ -61,18 +61,18 @@ def bring_online(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
     told its partition's state as it stands."""
     table = term.context.partitions
     new = table.replica_state[replicas.rows, replicas.slots] == ReplicaState.New
-    move(term, _pick(replicas, new), ReplicaState.Online)
-    moved = move(term, _pick(replicas, ~new), ReplicaState.Online)
-    batch.leader_and_isr(_pick(moved, table.zk_version[moved.rows] != NO_STATE))
+    move(term, pick(replicas, new), ReplicaState.Online)
+    moved = move(term, pick(replicas, ~new), ReplicaState.Online)
+    batch.leader_and_isr(pick(moved, table.zk_version[moved.rows] != NO_STATE))
 
 
-def _pick(replicas: Replicas, chosen: Bools) -> Replicas:
+def pick(replicas: Replicas, chosen: Bools) -> Replicas:
     return Replicas(replicas.rows[chosen], replicas.slots[chosen])
 
 
 async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
     """Replicas whose broker is gone or stops them: told to stop, removed from their ISRs, and the partitions' other
-    replicas told.
+    replicas told, unless the topic is queued for deletion.
 
     A leader that goes leaves -1 behind, and the last of an ISR stays in it (KAFKA-708); so does a whole ISR that goes
     at once, since each of its members has all that was acknowledged. A partition that needs no change is not written,
@@ -84,7 +84,7 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> N
         return
     batch.stop_replicas(replicas)
     rows, places = np.unique(replicas.rows, return_inverse=True)
-    batch.update_metadata(rows)
+    _tell_all(term, rows, batch)
     leaving = np.full((len(rows), table.width), NO_BROKER, dtype=np.int32)
     leaving[places, replicas.slots] = table.assignment[replicas.rows, replicas.slots]
     known = table.zk_version[rows] != NO_STATE
@@ -92,8 +92,21 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> N
     await _shrink(term, rows, leaving)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
-    with_state = table.zk_version[rows] != NO_STATE
-    batch.leader_and_isr(Replicas.where(rows[with_state], others_mask[with_state]))
+    told = (table.zk_version[rows] != NO_STATE) & ~term.context.queued(rows)
+    batch.leader_and_isr(Replicas.where(rows[told], others_mask[told]))
+
+
+def _tell_all(term: Term, rows: Rows, batch: RequestBatch) -> None:
+    """Of a topic that is queued for deletion everybody has heard; only a partition without a state makes a 2.8
+    controller say once more who lives."""
+    told = rows[~(term.context.queued(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
+    if len(told):
+        batch.update_metadata(told)
+
+
+def stop_for_deletion(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
+    """Replicas of a topic that is being deleted, Offline already: their brokers are told to delete them."""
+    batch.stop_replicas(move(term, replicas, ReplicaState.DeletionStarted), delete=True)
 
 
 async def _shrink(term: Term, rows: Rows, leaving: Int32s) -> None:

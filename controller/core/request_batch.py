@@ -7,7 +7,8 @@ the context when it is sent, after the step's last write. docs/protocol.md says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.bulk import PartitionColumns, leader_and_isr_body, patch_broker_epoch, update_metadata_body
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control_values import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
     NO_EPOCH,
     LeaderAndIsrLiveLeader,
     StopReplicaPartitionState,
@@ -39,6 +42,8 @@ NAMES = {
     ApiKey.STOP_REPLICA: "StopReplica",
 }
 """As the trace names them."""
+FIRST_VERSION_WITH_FLAGS = 3
+"""Of StopReplica: before it a request says once whether its replicas are to be deleted."""
 
 
 class RequestBatch:
@@ -47,7 +52,7 @@ class RequestBatch:
         self._leader_and_isr: list[tuple[Replicas, bool]] = []
         self._metadata_rows: list[Rows] = []
         self._metadata_brokers: set[int] = set()
-        self._stops: list[tuple[Replicas, Int32s]] = []
+        self._stops: list[tuple[Replicas, Int32s, bool]] = []
 
     def leader_and_isr(self, replicas: Replicas, *, is_new: bool = False) -> None:
         """Tells these replicas of their partitions' states, and every broker of the partitions. Those on dead brokers
@@ -62,12 +67,15 @@ class RequestBatch:
         self._metadata_rows.append(rows)
         self._metadata_brokers.update(self._term.context.broker_ids if brokers is None else brokers)
 
-    def stop_replicas(self, replicas: Replicas) -> None:
-        """Tells these replicas to stop, without deletion. The leader epoch is that of now, before the batch's other
-        changes: as a 2.8 controller sends it."""
+    def stop_replicas(self, replicas: Replicas, *, delete: bool = False) -> None:
+        """Tells these replicas to stop, and to delete what they have if `delete`. The leader epoch is that of now,
+        before the batch's other changes, as a 2.8 controller sends it; while the topic is queued for deletion, one
+        that precedes any."""
         table = self._term.context.partitions
         known = table.zk_version[replicas.rows] != NO_STATE
-        self._stops.append((replicas, np.where(known, table.leader_epoch[replicas.rows], NO_EPOCH).astype(np.int32)))
+        epochs = np.where(known, table.leader_epoch[replicas.rows], NO_EPOCH)
+        epochs[self._term.context.queued(replicas.rows)] = EPOCH_DURING_DELETE
+        self._stops.append((replicas, epochs.astype(np.int32), delete))
 
     def send(self) -> None:
         """Queues everything; nothing, if there is nothing. Raises SessionGone or LeaseExpired, with nothing queued."""
@@ -149,13 +157,26 @@ class RequestBatch:
             controller_id=term.broker_id,
             controller_epoch=term.epoch,
             topics=topics,
-            columns=self._columns(rows),
+            columns=self._columns_during_delete(rows),
             offline=offline,
             live_brokers=[broker.advertised for broker in term.context.brokers],
         )
         for broker in receivers:
             own = patch_broker_epoch(body, broker.epoch)
             self._send(broker, ApiKey.UPDATE_METADATA, version, own, len(rows))
+
+    def _columns_during_delete(self, rows: Rows) -> PartitionColumns:
+        """As they are, but for partitions whose topics are queued for deletion: those have a leader that no broker
+        is, and brokers forget them."""
+        columns, queued = self._columns(rows), self._term.context.queued(rows)
+        if not queued.any():
+            return columns
+        return replace(
+            columns,
+            leader=np.where(queued, LEADER_DURING_DELETE, columns.leader).astype(np.int32),
+            leader_epoch=np.where(queued, 0, columns.leader_epoch).astype(np.int32),
+            zk_version=np.where(queued, 0, columns.zk_version).astype(np.int32),
+        )
 
     def _sorted_once(self, parts: Sequence[Rows]) -> Rows:
         """Each row once, grouped by topic."""
@@ -173,23 +194,25 @@ class RequestBatch:
         version = term.settings.versions.stop_replica
         stops: dict[int, dict[str, list[StopReplicaPartitionState]]] = {}
         table = term.context.partitions
-        for replicas, epochs in self._stops:
+        for replicas, epochs, delete in self._stops:
             brokers = table.assignment[replicas.rows, replicas.slots]
             living = live_mask(brokers, term.context.broker_ids)
             chosen = zip(replicas.rows[living].tolist(), brokers[living].tolist(), epochs[living].tolist(), strict=True)
             for row, broker, epoch in chosen:
                 topic, partition = table.topic_and_partition(row)
                 of_broker = stops.setdefault(broker, {})
-                of_broker.setdefault(topic, []).append(StopReplicaPartitionState(partition, epoch))
+                of_broker.setdefault(topic, []).append(StopReplicaPartitionState(partition, epoch, delete))
         for receiver in term.context.brokers:
             topics = stops.get(receiver.id)
             if topics is None:
                 continue
             states = tuple(StopReplicaTopicState(name, tuple(partitions)) for name, partitions in topics.items())
-            request = StopReplicaRequest(term.broker_id, term.epoch, states, receiver.epoch)
+            to_delete = _to_delete(topics)
+            one_flag = version < FIRST_VERSION_WITH_FLAGS and bool(to_delete)
+            request = StopReplicaRequest(term.broker_id, term.epoch, states, receiver.epoch, one_flag)
             body = encode_request_body(ApiKey.STOP_REPLICA, version, request)
             count = sum(len(partitions) for partitions in topics.values())
-            self._send(receiver, ApiKey.STOP_REPLICA, version, body, count)
+            self._send(receiver, ApiKey.STOP_REPLICA, version, body, count, to_delete)
 
     # -- all three
 
@@ -206,15 +229,33 @@ class RequestBatch:
             replicas=table.assignment[rows],
         )
 
-    def _send(self, broker: LiveBroker, api: ApiKey, version: int, body: bytes, partitions: int) -> None:
+    def _send(
+        self,
+        broker: LiveBroker,
+        api: ApiKey,
+        version: int,
+        body: bytes,
+        partitions: int,
+        to_delete: tuple[tuple[str, int], ...] = (),
+    ) -> None:
         term = self._term
         event, epoch = _RESPONSE_EVENTS[api], term.epoch
 
         def response_event(response: bytes) -> object:
-            return event(broker.id, broker.epoch, epoch, decode_response_body(api, version, response))
+            answer = event(broker.id, broker.epoch, epoch, decode_response_body(api, version, response))
+            return replace(answer, to_delete=to_delete) if to_delete else answer
 
         term.trace_sent(broker.id, broker.epoch, NAMES[api], partitions)
         term.channels.send(broker.id, ControlRequest(int(api), version, body, response_event))
+
+
+def _to_delete(topics: Mapping[str, Sequence[StopReplicaPartitionState]]) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (name, state.partition_index)
+        for name, partitions in topics.items()
+        for state in partitions
+        if state.delete_partition
+    )
 
 
 def _ascends(column: Int32s) -> bool:

@@ -19,6 +19,8 @@ class ControllerSettings:
     """inter.broker.listener.name: the endpoint of each broker that the controller's channel goes to."""
     unclean_leader_election: bool = False
     """unclean.leader.election.enable, for topics whose config, and a cluster whose dynamic config, say nothing else."""
+    delete_topic: bool = True
+    """delete.topic.enable: if not, requests to delete topics are taken out of ZooKeeper unanswered."""
     num_partitions: int = 1
     """For a topic that is created with -1 partitions."""
     default_replication_factor: int = 1

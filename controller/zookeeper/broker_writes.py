@@ -1,8 +1,8 @@
 """The writes of a broker's own: the complete list of what is written to ZooKeeper without being controller.
 
 Its registration, the tree that a first start makes, the cluster's id, a generated broker id, a topic's creation and
-expansion. Each handles its own unknown outcomes. Nothing else in the project writes past the fence, and the
-controller's handlers are not given this.
+expansion, the request to delete one. Each handles its own unknown outcomes. Nothing else in the project writes past
+the fence, and the controller's handlers are not given this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import ClusterId, decode_cluster_id, encode_cluster_id
 from controller.zookeeper.errors import BadVersion, MultiFailed, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Stat, Write, WriteResult
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Stat, Write, WriteResult
 from controller.zookeeper.retry import LONGEST_DELAY_MS
 
 T = TypeVar("T")
@@ -186,6 +186,16 @@ class BrokerWrites:
             if row.stat.version != version:
                 raise BadVersion(path)
             await self._write([SetData(path, topic_data, version)], BadVersion, NoNode)
+
+        await self._decide(attempt)
+
+    async def ask_to_delete_topic(self, topic: str) -> None:
+        """Leaves the request that a controller looks for. NoNode if there is no such topic, NodeExists if it was asked
+        for already (by a write of this call whose outcome was unknown, perhaps)."""
+        asking = (Check(paths.topic(topic), ANY_VERSION), Create(paths.delete_topic(topic), None))
+
+        async def attempt() -> None:
+            await self._write(asking)
 
         await self._decide(attempt)
 

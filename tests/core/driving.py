@@ -50,11 +50,19 @@ TIMEOUT_MS = 2_000
 LIMIT_MS = 300_000.0
 TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 
-ANSWERS: dict[ApiKey, Any] = {
-    ApiKey.LEADER_AND_ISR: control_values.LeaderAndIsrResponse(0),
-    ApiKey.UPDATE_METADATA: control_values.UpdateMetadataResponse(0),
-    ApiKey.STOP_REPLICA: control_values.StopReplicaResponse(0),
-}
+
+def answer_to(api: ApiKey, request: Any) -> Any:
+    """As a broker answers that does what it is told."""
+    if api is ApiKey.LEADER_AND_ISR:
+        return control_values.LeaderAndIsrResponse(0)
+    if api is ApiKey.UPDATE_METADATA:
+        return control_values.UpdateMetadataResponse(0)
+    stopped = tuple(
+        control_values.StopReplicaPartitionError(topic.topic_name, state.partition_index, 0)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    )
+    return control_values.StopReplicaResponse(0, stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +104,9 @@ class RecordingChannels:
         value: RequestValue = decode_request(request_head(header) + request.body).value
         assert request.response_event is not None
         self._host.sent.append(Sent(broker, api, value, request.response_event))
-        if self._host.answering:
-            frame = encode_response(header, ANSWERS[api])
+        answer = self._host.answer(broker, api, value)
+        if answer is not None:
+            frame = encode_response(header, answer)
             self._host.events.put(request.response_event(response_body(api, request.api_version, frame)[1]))
 
     def close(self) -> None:
@@ -127,6 +136,7 @@ class Host:
         self.trace = RecordingTrace()
         self.sent: list[Sent] = []
         self.answering = False
+        self.answer_to = answer_to
         self.channels: list[RecordingChannels] = []
         self.events = EventQueue(1_000, wake=self._wake)
         self.connection: InMemoryConnection = cluster.server.connect(TIMEOUT_MS, latency=lambda: 1.0)
@@ -153,6 +163,10 @@ class Host:
         self._task: Task[None] | None = None
         self._waiting: Pending[Any] | None = None
         self._scheduled = False
+
+    def answer(self, broker: int, api: ApiKey, request: Any) -> Any:
+        """What the broker answers at once; None: nothing."""
+        return self.answer_to(api, request) if self.answering else None
 
     def start(self) -> None:
         started = self.client.start()
@@ -403,7 +417,8 @@ class Cluster:
     def _needed(self, host: Host) -> frozenset[tuple[str, str]]:
         if not host.controller.active:
             return frozenset({("node", paths.CONTROLLER)})
-        parents = (paths.BROKER_IDS, paths.BROKER_TOPICS, paths.ISR_CHANGE_NOTIFICATION, paths.CONFIG_CHANGES)
+        parents = [paths.BROKER_IDS, paths.BROKER_TOPICS, paths.ISR_CHANGE_NOTIFICATION]
+        parents += [paths.CONFIG_CHANGES, paths.DELETE_TOPICS]
         nodes = [paths.CONTROLLER]
         nodes += [paths.broker(int(name)) for name in self.server.children(paths.BROKER_IDS) or ()]
         nodes += [paths.topic(name) for name in self.server.children(paths.BROKER_TOPICS) or ()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.core import partition_moves, replica_moves
+from controller.core import partition_moves, replica_moves, topic_deletion
 from controller.core.context import LiveBroker
 from controller.core.events import BrokerChange, BrokerModifications
 from controller.core.loading import live_broker, read_brokers, watch_brokers
@@ -47,13 +47,17 @@ async def broker_change(term: Term, event: BrokerChange) -> None:
 
 
 async def on_broker_failure(term: Term, gone: Sequence[int]) -> None:
-    """The context has forgotten them. Leaders are elected, and written, before ISRs shrink."""
+    """The context has forgotten them. Leaders are elected, and written, before ISRs shrink. A replica that was to be
+    deleted can't be now."""
     replicas = term.context.replicas_on(gone)
+    doomed = term.context.queued(replicas.rows)
+    staying = replica_moves.pick(replicas, ~doomed)
     led = await elect_for_lost_leaders(term)
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, replicas, batch)
+    await replica_moves.take_offline(term, staying, batch)
     batch.send()
-    if not len(replicas) and not len(led):
+    await topic_deletion.replicas_failed(term, replica_moves.pick(replicas, doomed))
+    if not len(staying) and not len(led):
         tell_who_lives(term)
 
 
@@ -69,21 +73,25 @@ async def elect_for_lost_leaders(term: Term) -> Rows:
 
 async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     """The context knows them. Others hear of them first, they hear of everything, then of what is theirs; then
-    partitions that wait for a leader are tried."""
+    partitions that wait for a leader are tried, and deletions that waited for these brokers go on."""
     context = term.context
+    replicas = context.replicas_on(started)
+    doomed = context.queued(replicas.rows)
+    topics = context.partitions.names_of_topics(replicas.rows[doomed])
     none = context.rows_with_state()[:0]
     batch = RequestBatch(term)
     batch.update_metadata(none, [broker for broker in context.broker_ids if broker not in started])
     batch.send()
     batch = RequestBatch(term)
-    batch.update_metadata(context.rows_with_state(), started)
+    batch.update_metadata(context.rows_to_tell(), started)
     batch.send()
     batch = RequestBatch(term)
-    replica_moves.bring_online(term, context.replicas_on(started), batch)
+    replica_moves.bring_online(term, topic_deletion.not_deleted(term, replicas), batch)
     batch.send()
     batch = RequestBatch(term)
     await partition_moves.elect_offline_and_new(term, batch)
     batch.send()
+    await topic_deletion.resume_for(term, topics)
 
 
 async def broker_modifications(term: Term, event: BrokerModifications) -> None:

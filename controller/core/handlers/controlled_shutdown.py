@@ -18,7 +18,7 @@ from controller.protocol.errors import ErrorCode
 async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) -> None:
     """Marks the broker as shutting down, elects for what it leads, stops what it follows, and answers with the
     partitions that it leads still: it may go once there are none, or ask again. Partitions of one replica are left
-    alone, they go with it."""
+    alone, they go with it, and so are those of topics that are queued for deletion."""
     context, table, broker = term.context, term.context.partitions, event.broker
     known = context.broker(broker)
     if known is None:
@@ -48,6 +48,7 @@ def _replicas_to_act_on(term: Term, broker: int) -> Replicas:
     table = term.context.partitions
     replicas = term.context.replicas_on([broker])
     chosen = _replicated(term, replicas.rows) & (table.zk_version[replicas.rows] != NO_STATE)
+    chosen &= ~term.context.queued(replicas.rows)
     return Replicas(replicas.rows[chosen], replicas.slots[chosen])
 
 
@@ -59,6 +60,6 @@ def _replicated(term: Term, rows: Rows) -> Bools:
 
 def _remaining(term: Term, broker: int) -> tuple[RemainingPartition, ...]:
     table = term.context.partitions
-    rows = np.flatnonzero((table.leader == broker) & (table.zk_version != NO_STATE))
+    rows = term.context.staying(np.flatnonzero((table.leader == broker) & (table.zk_version != NO_STATE)))
     rows = rows[_replicated(term, rows)]
     return tuple(RemainingPartition(*table.topic_and_partition(row)) for row in rows.tolist())

@@ -1,7 +1,8 @@
 """What a controller does first in its term: takes the cluster in and puts it right, in Kafka's order.
 
-    feature znode, watches, old notifications deleted, context loaded, pending deletions looked at, UpdateMetadata to
-    all, replica machine, partition machine, pending reassignments and preferred elections looked at
+    feature znode, watches, old notifications deleted, context loaded, pending deletions taken up, UpdateMetadata to
+    all, replica machine, partition machine, deletions gone on with, pending reassignments and preferred elections
+    looked at
 
 Watches come before what they watch is read; UpdateMetadata comes before any LeaderAndIsr, or brokers would hear of
 leaders that they can't reach (KAFKA-4443). Replicas on dead brokers are taken out of their ISRs here too (KAFKA-3096),
@@ -16,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.core import partition_moves, replica_moves
+from controller.core import partition_moves, replica_moves, topic_deletion
 from controller.core.context import Replicas
-from controller.core.events import BrokerChange, IsrChangeNotification, TopicChange, TopicConfigChange
+from controller.core.events import BrokerChange, IsrChangeNotification, TopicChange, TopicConfigChange, TopicDeletion
 from controller.core.loading import load
 from controller.core.notifications import delete_children, list_children
 from controller.core.request_batch import RequestBatch
@@ -34,6 +35,7 @@ WATCHED_PARENTS = (
     (paths.BROKER_IDS, BrokerChange()),
     (paths.BROKER_TOPICS, TopicChange()),
     (paths.ISR_CHANGE_NOTIFICATION, IsrChangeNotification()),
+    (paths.DELETE_TOPICS, TopicDeletion()),
     (paths.CONFIG_CHANGES, TopicConfigChange(None)),
 )
 """Parents whose children a controller watches, with the event each puts."""
@@ -100,7 +102,7 @@ async def fail_over(term: Term) -> Phases:
         loaded = await load(term)
         phase.items = loaded.partitions
     with phases.phase("pending deletions") as phase:
-        phase.items = await _look_at_deletions(term)
+        phase.items = await topic_deletion.take_up(term)
     with phases.phase("update metadata") as phase:
         term.channels.announce([broker.endpoint for broker in context.brokers])
         batch = RequestBatch(term)
@@ -113,6 +115,8 @@ async def fail_over(term: Term) -> Phases:
         batch = RequestBatch(term)
         phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
         batch.send()
+    with phases.phase("topic deletions") as phase:
+        phase.items = await topic_deletion.resume(term)
     with phases.phase("pending elections and reassignments") as phase:
         phase.items = await _look_at_admin_requests(term)
     whole_ms = term.clock.now_ms() - began_ms
@@ -168,13 +172,6 @@ async def _set_up_features(term: Term) -> int:
                 raise
     term.note("error", f"{paths.FEATURE} changed under {LOOKS} looks and is left as it is")
     return 0
-
-
-async def _look_at_deletions(term: Term) -> int:
-    queued = await list_children(term, paths.DELETE_TOPICS)
-    if queued:
-        term.note("warning", f"{len(queued)} topics are queued for deletion, which is not carried out: {queued[0]}")
-    return len(queued)
 
 
 async def _look_at_admin_requests(term: Term) -> int:

@@ -5,20 +5,25 @@ What a controller that died has begun is gone on with: a state that is there alr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from controller.core import partition_moves, replica_moves
+from controller.core import partition_moves, replica_moves, topic_deletion
 from controller.core.context import Replicas
 from controller.core.events import PartitionModifications, TopicChange
 from controller.core.loading import list_topics, load_topics, topic_id_text
+from controller.core.notifications import delete_children
 from controller.core.partition_table import Rows, padded
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import names_of
 from controller.core.term import Term
 from controller.protocol.control_values import NO_TOPIC_ID
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment
+from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
 from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import SetData
 from statemachines.partition import PartitionState
 
 
@@ -30,7 +35,9 @@ async def topic_change(term: Term, event: TopicChange) -> None:
     known = {topic.name for topic in context.partitions.topics} | context.left_out
     gone, new = sorted(known - there), sorted(there - known)
     if gone:
+        fulfilled = [name for name in gone if name in context.deletions.queued]
         _forget(term, gone)
+        await delete_children(term, paths.DELETE_TOPICS, fulfilled)
     if new:
         rows = await load_topics(term, new, since_zxid)
         term.note("info", f"{len(new)} new topics: {names_of(term, rows)}")
@@ -77,8 +84,27 @@ async def partition_modifications(term: Term, event: PartitionModifications) -> 
         _forget(term, [name])
     if name not in context.partitions:
         await create_partitions(term, await load_topics(term, [name], reading.zxid))
+        await topic_deletion.enqueue_if_asked(term, name)
+    elif name in context.deletions.queued:
+        await _restore(term, name, assignment, row)
+    else:
+        await create_partitions(term, _add(term, name, assignment))
+
+
+async def _restore(term: Term, name: str, assignment: TopicAssignment, row: Znode) -> None:
+    """Partitions that were added to a topic while it is being deleted are taken out of its znode, or they would live
+    on (KAFKA-6612). If it changes again meanwhile, its watch brings that here."""
+    topic = term.context.partitions.topic_named(name)
+    assert topic is not None, name
+    known = frozenset(term.context.partitions.partition[topic.rows].tolist())
+    kept = {partition: replicas for partition, replicas in assignment.partitions.items() if partition in known}
+    if len(kept) == len(assignment.partitions):
         return
-    await create_partitions(term, _add(term, name, assignment))
+    term.note("warning", f"topic {name} is being deleted: partitions {sorted(set(assignment.partitions) - known)} go")
+    adding = {partition: replicas for partition, replicas in assignment.adding.items() if partition in kept}
+    removing = {partition: replicas for partition, replicas in assignment.removing.items() if partition in kept}
+    data = encode_topic_assignment(replace(assignment, partitions=kept, adding=adding, removing=removing))
+    await term.zookeeper.commit_rows(term.leadership, [SetData(row.path, data, row.stat.version)])
 
 
 def _is_another_topic(term: Term, name: str, assignment: TopicAssignment) -> bool:

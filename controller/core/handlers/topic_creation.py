@@ -187,6 +187,8 @@ async def create_partitions(term: Term, event: CreatePartitionsRequested) -> Non
 
 
 async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool) -> None:
+    if topic.name in term.context.deletions.queued:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
     path = paths.topic(topic.name)
     row = (await term.zookeeper.read([path])).rows[0]
     if row is None:

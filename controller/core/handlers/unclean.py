@@ -15,7 +15,7 @@ from statemachines.partition import PartitionState
 
 
 async def unclean_election_may_be_allowed(term: Term, event: UncleanLeaderElectionEnabled | TopicConfigChange) -> None:
-    rows = term.context.rows_in(PartitionState.Offline)
+    rows = term.context.rows_to_elect(PartitionState.Offline)
     if event.topic is not None:
         topic = term.context.partitions.topic_named(event.topic)
         rows = rows[:0] if topic is None else np.intersect1d(rows, topic.rows)

@@ -1,0 +1,503 @@
+"""Topics that are deleted: what is told to whom, in which order, what waits for what, and what is left in ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.core.events import ControlledShutdownRequested, CreatePartitionsRequested, DeleteTopicsRequested
+from controller.core.settings import ControllerSettings
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
+from controller.protocol.codec import encode_response, response_body
+from controller.protocol.control_values import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
+    ControlledShutdownResponse,
+    StopReplicaPartitionError,
+    StopReplicaResponse,
+)
+from controller.protocol.errors import ErrorCode
+from controller.protocol.headers import RequestHeader
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
+from tests.core.driving import TOPIC_ID, Cluster, Host, Sent, answer_to
+
+DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
+
+
+def answering(*brokers: int, settings: ControllerSettings | None = None) -> tuple[Cluster, Host]:
+    """The first is the controller; all answer."""
+    cluster = Cluster()
+    cluster.register(*brokers[1:])
+    host = cluster.new_host(brokers[0], settings)
+    host.answering = True
+    host.start()
+    cluster.settle()
+    return cluster, host
+
+
+def ask(cluster: Cluster, *topics: str) -> None:
+    """As an admin tool asks."""
+    for topic in topics:
+        cluster.write(Create(paths.delete_topic(topic), None))
+    cluster.settle()
+
+
+def left_of(cluster: Cluster, topic: str) -> list[str]:
+    heads = (paths.topic(topic), paths.config_topic(topic), paths.delete_topic(topic))
+    return [row.path for row in cluster.server.rows() if f"{row.path}/".startswith(tuple(f"{head}/" for head in heads))]
+
+
+def told(sent: Sequence[Sent]) -> dict[int, list[str]]:
+    """What each broker was told, in order, in a word a request."""
+    words: dict[int, list[str]] = {}
+    for one in sent:
+        words.setdefault(one.broker, []).append(word_of(one))
+    return words
+
+
+def word_of(sent: Sent) -> str:
+    states = sent.states()
+    if sent.api is ApiKey.STOP_REPLICA:
+        deletes = {state.delete_partition for state in states.values()}
+        return ("delete " if deletes == {True} else "stop ") + " ".join(sorted(states))
+    if sent.api is ApiKey.UPDATE_METADATA:
+        forgotten = sorted(name for name, state in states.items() if state.leader == LEADER_DURING_DELETE)
+        others = sorted(name for name in states if name not in forgotten)
+        return " ".join([f"forget {' '.join(forgotten)}" if forgotten else "update", *others])
+    return " ".join([sent.api.name, *sorted(states)])
+
+
+def topic_of_two(cluster: Cluster) -> None:
+    cluster.topic("t", {0: (1, 2), 1: (2, 3)})
+    cluster.topic_config("t", retention_ms="1000")
+    cluster.topic("kept", {0: (2, 1, 3)})
+    cluster.settle()
+
+
+def test_a_topic_is_deleted_and_forgotten() -> None:
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    mark = len(host.sent)
+    ask(cluster, "t")
+    assert told(host.sent[mark:]) == {
+        1: ["forget t-0 t-1", "stop t-0", "delete t-0"],
+        2: ["forget t-0 t-1", "stop t-0 t-1", "delete t-0 t-1"],
+        3: ["forget t-0 t-1", "stop t-1", "delete t-1"],
+    }
+    assert left_of(cluster, "t") == []
+    assert set(cluster.states()) == {"kept-0"}
+    term = host.controller.term
+    assert term is not None
+    assert [topic.name for topic in term.context.partitions.topics] == ["kept"]
+    assert not term.context.deletions.queued | term.context.deletions.begun | term.context.deletions.ineligible
+    assert term.context.offline_partitions == 0
+    cluster.check()
+
+
+def test_the_fields_are_those_of_a_deletion() -> None:
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    mark = len(host.sent)
+    ask(cluster, "t")
+    metadata = next(sent for sent in host.sent[mark:] if sent.api is ApiKey.UPDATE_METADATA)
+    state = metadata.states()["t-1"]
+    assert (state.leader, state.leader_epoch, state.zk_version, state.isr) == (LEADER_DURING_DELETE, 0, 0, (2, 3))
+    stops = [sent for sent in host.sent[mark:] if sent.api is ApiKey.STOP_REPLICA]
+    assert {one.leader_epoch for sent in stops for one in sent.states().values()} == {EPOCH_DURING_DELETE}
+
+
+def test_a_topic_of_the_same_name_can_be_made_at_once() -> None:
+    cluster, _host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    ask(cluster, "t")
+    cluster.topic("t", {0: (3, 2)}, "BBBBBBBBQBCBBBBBBBBBBQ")
+    cluster.settle()
+    assert cluster.states()["t-0"] == (3, 0, (3, 2), 0)
+    cluster.check()
+
+
+def test_many_topics_are_deleted_together() -> None:
+    """Each batch of deletes is a multi of hundreds."""
+    cluster, host = answering(1, 2)
+    names = [f"t{number}" for number in range(60)]
+    for name in names:
+        cluster.topic(name, {partition: (1 + partition % 2,) for partition in range(5)})
+    cluster.settle()
+    writes = recorded_writes(host)
+    ask(cluster, *names)
+    assert cluster.states() == {}
+    assert [left_of(cluster, name) for name in names] == [[]] * 60
+    assert all(len(operations) <= 500 for operations in writes)
+    cluster.check()
+
+
+# -- as a recorded cluster did it
+
+
+def recorded_writes(host: Host) -> list[list[Write]]:
+    """The multis that this host sends from now on."""
+    sent: list[list[Write]] = []
+    multi = host.connection.multi
+
+    def noted(operations: Sequence[Write]) -> Any:
+        sent.append(list(operations))
+        return multi(operations)
+
+    host.connection.multi = noted  # type: ignore[method-assign]
+    return sent
+
+
+def recorded_order() -> dict[int, list[tuple[str, int]]]:
+    """Which requests the recorded controller said it sent to each broker, and of how many partitions."""
+    found: dict[int, list[tuple[str, int]]] = {1: [], 2: [], 3: []}
+    for line in (DATA / "deletion-state-change.log").read_text().splitlines():
+        if match := re.search(r"Sending UpdateMetadata request to brokers HashSet\((.+)\) for (\d+) part", line):
+            for broker in match[1].split(", "):
+                found[int(broker)].append(("UPDATE_METADATA", int(match[2])))
+        elif match := re.search(r"Sending StopReplica request for (\d+) replicas to broker (\d+)", line):
+            found[int(match[2])].append(("STOP_REPLICA", int(match[1])))
+    return found
+
+
+def recorded_transactions() -> list[tuple[str, str, Any]]:
+    """What the recorded controller did in ZooKeeper, in order: what, where, and the state that it set."""
+    found = []
+    for line in (DATA / "deletion-transactions.txt").read_text().splitlines():
+        match = re.search(r"multi check: /controller_epoch ;(setData|delete): (\S+)(?: (\{.+\}))?", line)
+        if match:
+            found.append((match[1], match[2], json.loads(match[3]) if match[3] else None))
+    return found
+
+
+def test_a_deletion_is_what_kafka_logged_of_its_own() -> None:
+    """Requests by broker and the writes of a real controller, from its log and ZooKeeper's. Its partitions, by hash,
+    are in no order that means anything: those that are set come in ours."""
+    cluster = Cluster()
+    for epoch in (0, 1):
+        cluster.put(paths.CONTROLLER_EPOCH, b"%d" % epoch)
+    cluster.register(1, 2)
+    host = cluster.new_host(3)
+    host.answering = True
+    host.start()
+    cluster.settle()
+    cluster.topic("tmp1x", {0: (2,), 1: (3,), 2: (1,)})
+    cluster.topic_config("tmp1x")
+    cluster.settle()
+    mark, writes = len(host.sent), recorded_writes(host)
+    ask(cluster, "tmp1x")
+    ours: dict[int, list[tuple[str, int]]] = {}
+    for sent in host.sent[mark:]:
+        ours.setdefault(sent.broker, []).append((sent.api.name, len(sent.states())))
+    assert ours == recorded_order()
+    done = [flat(one) for operations in writes for one in operations[1:]]
+    expected = recorded_transactions()
+    assert [one for one in done if one[0] == "delete"] == [one for one in expected if one[0] == "delete"]
+    assert done[:3] == sorted(expected[:3], key=lambda one: one[1])
+    assert len(done) == len(expected) == 13
+    cluster.check()
+
+
+def flat(write: Write) -> tuple[str, str, Any]:
+    if isinstance(write, SetData):
+        return "setData", write.path, json.loads(write.data or b"null")
+    assert isinstance(write, Delete)
+    return "delete", write.path, None
+
+
+# -- what waits
+
+
+def test_a_dead_brokers_replica_makes_the_topic_wait_until_it_is_back() -> None:
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    cluster.unregister(3)
+    cluster.settle()
+    mark = len(host.sent)
+    ask(cluster, "t")
+    assert told(host.sent[mark:]) == {
+        1: ["forget t-0 t-1", "stop t-0", "delete t-0"],
+        2: ["forget t-0 t-1", "stop t-0 t-1", "delete t-0 t-1"],
+    }
+    assert paths.delete_topic("t") in left_of(cluster, "t")
+    cluster.check()
+    mark = len(host.sent)
+    cluster.register(3)
+    cluster.settle()
+    words = told(host.sent[mark:])
+    assert words[3][0] == "update kept-0", "a new broker hears nothing of what is being deleted"
+    assert words[3][-3:] == ["forget t-0 t-1", "stop t-1", "delete t-1"]
+    assert not any("delete" in word for broker in (1, 2) for word in words[broker]), "they have deleted theirs"
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+@pytest.mark.parametrize("bounced", [False, True])
+def test_a_broker_that_dies_before_it_answers_is_told_again_when_it_is_back(bounced: bool) -> None:
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    host.answer_to = silent_about_deletion
+    ask(cluster, "t")
+    unanswered = [sent for sent in host.sent if sent.broker == 3 and word_of(sent) == "delete t-1"]
+    assert len(unanswered) == 1
+    for sent in [sent for sent in host.sent if sent.broker != 3 and word_of(sent).startswith("delete")]:
+        answer(host, sent)
+    cluster.settle()
+    assert paths.delete_topic("t") in left_of(cluster, "t")
+    host.answer_to = answer_to
+    cluster.unregister(3)
+    if not bounced:
+        cluster.settle()
+        assert paths.delete_topic("t") in left_of(cluster, "t")
+        cluster.check()
+    cluster.register(3)
+    cluster.settle()
+    answer(host, unanswered[0])  # of an earlier life: nobody asks for it any more
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+def silent_about_deletion(api: ApiKey, request: Any) -> Any:
+    deletes = api is ApiKey.STOP_REPLICA and any(
+        state.delete_partition for topic in request.topic_states for state in topic.partition_states
+    )
+    return None if deletes else answer_to(api, request)
+
+
+def answer(host: Host, sent: Sent, error: ErrorCode = ErrorCode.NONE, whole: ErrorCode = ErrorCode.NONE) -> None:
+    """As the broker of this request answers, with `error` for each replica or, without a word of any, `whole`."""
+    errors = tuple(
+        StopReplicaPartitionError(topic.topic_name, state.partition_index, int(error))
+        for topic in sent.value.topic_states
+        for state in topic.partition_states
+    )
+    value = StopReplicaResponse(int(whole), () if whole else errors)
+    frame = encode_response(RequestHeader(ApiKey.STOP_REPLICA, 3, 0, "test"), value)
+    host.events.put(sent.response_event(response_body(ApiKey.STOP_REPLICA, 3, frame)[1]))
+
+
+@pytest.mark.parametrize(
+    ("error", "whole"),
+    [(ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE), (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH)],
+)
+def test_a_replica_that_could_not_be_deleted_makes_the_topic_wait_for_its_broker(
+    error: ErrorCode, whole: ErrorCode
+) -> None:
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    host.answer_to = silent_about_deletion
+    ask(cluster, "t")
+    for sent in [sent for sent in host.sent if word_of(sent).startswith("delete")]:
+        answer(host, sent, *((error, whole) if sent.broker == 2 else ()))
+    cluster.settle()
+    host.answer_to = answer_to
+    term = host.controller.term
+    assert term is not None
+    assert term.context.deletions.ineligible == {"t"}
+    assert paths.delete_topic("t") in left_of(cluster, "t")
+    cluster.unregister(2)
+    cluster.register(2)
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+def test_a_topic_that_is_being_reassigned_waits() -> None:
+    cluster, host = answering(1, 2, 3)
+    moving = TopicAssignment(TOPIC_ID, {0: (1, 2, 3)}, adding={0: (3,)}, removing={0: (2,)})
+    cluster.put(paths.topic("t"), encode_topic_assignment(moving))
+    cluster.settle()
+    mark = len(host.sent)
+    ask(cluster, "t")
+    assert host.sent[mark:] == []
+    assert paths.delete_topic("t") in left_of(cluster, "t")
+
+
+def test_a_topic_that_waits_elects_nobody_and_a_shutdown_leaves_it_alone() -> None:
+    cluster, host = answering(1, 2, 3)
+    cluster.topic("t", {0: (2, 1), 1: (3,)})
+    cluster.settle()
+    cluster.unregister(3)
+    cluster.settle()
+    ask(cluster, "t")
+    before = cluster.states()
+    row = cluster.server.row(paths.broker(2))
+    assert row is not None
+    answers: list[ControlledShutdownResponse] = []
+    host.events.put(ControlledShutdownRequested(2, row.stat.czxid, answers.append))
+    cluster.settle()
+    assert answers == [ControlledShutdownResponse(0)]
+    assert cluster.states() == before
+    cluster.unregister(2)
+    cluster.settle()
+    after = cluster.states()
+    assert after["t-0"][0] == before["t-0"][0] == -1, "nobody leads it again"
+    cluster.register(2, 3)
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+# -- what is asked for
+
+
+def test_a_request_for_no_topic_is_taken_out() -> None:
+    cluster, host = answering(1)
+    ask(cluster, "nothing")
+    assert left_of(cluster, "nothing") == []
+    assert any("nothing" in note for note in host.notes("warning"))
+
+
+def test_a_topic_made_a_moment_before_its_request_is_found_and_deleted() -> None:
+    """The change of /brokers/topics waits in the queue behind an older look at /admin/delete_topics."""
+    cluster, host = answering(1, 2)
+    cluster.hosts.remove(host)
+    host._scheduled = True
+    cluster.write(Create(paths.delete_topic("other"), None))
+    cluster.pass_ms(20)
+    cluster.topic("t", {0: (2,)})
+    cluster.write(Create(paths.delete_topic("t"), None))
+    cluster.pass_ms(20)
+    host._scheduled = False
+    cluster.hosts.append(host)
+    host._wake()
+    cluster.settle()
+    assert left_of(cluster, "t") == left_of(cluster, "other") == []
+    assert [word_of(sent) for sent in host.sent if sent.broker == 2][-1] == "delete t-0"
+    cluster.check()
+
+
+def test_with_deletion_disabled_the_request_goes_and_the_topic_stays() -> None:
+    cluster, _host = answering(1, 2, settings=ControllerSettings(delete_topic=False))
+    cluster.topic("t", {0: (2, 1)})
+    cluster.settle()
+    ask(cluster, "t")
+    assert paths.delete_topic("t") not in left_of(cluster, "t")
+    assert cluster.states() == {"t-0": (2, 0, (2, 1), 0)}
+    cluster.check()
+
+
+def test_a_topic_that_cannot_be_read_is_deleted_once_it_has_been_mended() -> None:
+    cluster, _host = answering(1, 2)
+    cluster.put(paths.topic("t"), b"{")
+    cluster.settle()
+    ask(cluster, "t")
+    assert {paths.topic("t"), paths.delete_topic("t")} <= set(left_of(cluster, "t"))
+    cluster.topic("t", {0: (2,)})
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+def test_s56a_a_partition_without_a_state_is_deleted() -> None:
+    """KAFKA-6650."""
+    cluster, _host = answering(1, 2)
+    cluster.topic("t", {0: (9,), 1: (2,)})
+    cluster.settle()
+    assert set(cluster.states()) == {"t-1"}
+    ask(cluster, "t")
+    assert paths.delete_topic("t") in left_of(cluster, "t")
+    cluster.register(9)
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+def test_s56b_partitions_that_are_added_meanwhile_are_taken_out_again() -> None:
+    """KAFKA-6612."""
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    cluster.unregister(3)
+    cluster.settle()
+    ask(cluster, "t")
+    mark = len(host.sent)
+    cluster.topic("t", {0: (1, 2), 1: (2, 3), 2: (1,)})
+    cluster.settle()
+    row = cluster.server.row(paths.topic("t"))
+    assert row is not None
+    assert set(decode_topic_assignment(row.path, row.data).partitions) == {0, 1}
+    assert host.sent[mark:] == []
+    answers: list[Any] = []
+    asked = CreatePartitionsRequest((CreatePartitionsTopic("t", 5),), 1_000)
+    host.events.put(CreatePartitionsRequested(asked, answers.append))
+    cluster.settle()
+    assert [result.error_code for result in answers[0].results] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    cluster.register(3)
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_s56c_a_new_controller_takes_up_what_was_asked_of_the_one_before(begun: bool) -> None:
+    """KAFKA-1681. Also where only the config and the request are left of it."""
+    cluster = Cluster()
+    cluster.register(2, 3)
+    if not begun:
+        cluster.topic("t", {0: (2, 3)})
+        cluster.state("t", 0, 2, (2, 3))
+    cluster.topic_config("t", retention_ms="1000")
+    cluster.write(Create(paths.delete_topic("t"), None))
+    host = cluster.new_host(1)
+    host.answering = True
+    host.start()
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    assert ("delete t-0" in told(host.sent).get(2, [])) is not begun
+    cluster.check()
+
+
+def test_a_topic_that_somebody_removed_by_hand_is_done_with() -> None:
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    cluster.unregister(3)
+    cluster.settle()
+    ask(cluster, "t")
+    gone = [path for path in left_of(cluster, "t") if path.startswith("/brokers")]
+    cluster.write(*(Delete(path, ANY_VERSION) for path in reversed(gone)))
+    cluster.settle()
+    assert left_of(cluster, "t") == [paths.config_topic("t")]
+    term = host.controller.term
+    assert term is not None
+    assert not term.context.deletions.queued
+    cluster.check()
+
+
+def test_clients_ask_by_name() -> None:
+    cluster, host = answering(1, 2)
+    cluster.topic("t", {0: (2,)})
+    cluster.topic("waiting", {0: (2, 9)})
+    cluster.settle()
+    answers: list[Mapping[str, ErrorCode]] = []
+    for _ in range(2):
+        host.events.put(DeleteTopicsRequested(("t", "waiting", "none"), answers.append))
+        cluster.settle()
+    assert answers == [
+        {"t": ErrorCode.NONE, "waiting": ErrorCode.NONE, "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+        {
+            "t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "waiting": ErrorCode.NONE,
+            "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        },
+    ]
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+def test_before_stop_replica_3_one_flag_says_it() -> None:
+    settings = ControllerSettings(inter_broker_protocol="2.5")
+    cluster, host = answering(1, 2, settings=settings)
+    cluster.topic("t", {0: (2, 1)}, topic_id=None)
+    cluster.settle()
+    ask(cluster, "t")
+    stops = [sent.value.delete_partitions for sent in host.sent if sent.api is ApiKey.STOP_REPLICA and sent.broker == 2]
+    assert stops == [False, True]
+    assert left_of(cluster, "t") == []
