@@ -138,7 +138,7 @@ async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows
     topic_paths = [paths.topic(name) for name in names]
     watched = term.zookeeper.watch_many(topic_paths, _topic_modified, since_zxid) if names else None
     batches: list[Columns] = []
-    await _in_flight(topic_paths, term.zookeeper.read_columns, batches.extend)
+    await _in_flight(len(names), lambda start, end: term.zookeeper.read_columns(topic_paths[start:end]), batches.extend)
     columns = decode_topic_assignments(batches, names)
     rows = _take_topics(term, columns)
     if watched is not None:
@@ -233,7 +233,6 @@ async def load_states(term: Term, rows: Rows) -> None:
     """Reads the states of these partitions into the context. A partition is then Online if its leader is live,
     Offline if it has another state, New if it has none; one whose state is damaged is Offline and has none."""
     table = term.context.partitions
-    names = state_paths(term, rows)
     damaged = np.zeros(len(rows), dtype=np.bool_)
     start = 0
 
@@ -245,29 +244,32 @@ async def load_states(term: Term, rows: Rows) -> None:
         term.context.put_states(here, part.leader, part.leader_epoch, part.controller_epoch, part.isr, version)
         for place, data in part.damaged:
             damaged[start + place] = True
-            error = DamagedZnode(names[start + place], "a partition's state", data)
+            error = DamagedZnode(state_paths(term, here[place : place + 1])[0], "a partition's state", data)
             term.note("error", f"partition {table.name_of(int(here[place]))} is left out: {error}")
         table.extra.update({int(here[place]): data for place, data in part.extra.items()})
         start += len(here)
 
-    await _in_flight(names, term.zookeeper.read_columns, take)
+    # Paths are made batch by batch, while the server works on those before.
+    await _in_flight(
+        len(rows), lambda start, end: term.zookeeper.read_columns(state_paths(term, rows[start:end])), take
+    )
     led = live_mask(table.leader[rows], term.context.eligible_ids)
     states = np.where(led, PartitionState.Online, PartitionState.Offline)
     states[(table.zk_version[rows] == NO_STATE) & ~damaged] = PartitionState.New
     term.context.set_partition_states(rows, states.astype(np.uint8))
 
 
-async def _in_flight(
-    names: Sequence[str], request: Callable[[Sequence[str]], Pending[T]], take: Callable[[T], None]
-) -> None:
-    """Reads in batches, some ahead; what one answered is taken in while the next are on their way."""
+async def _in_flight(count: int, request: Callable[[int, int], Pending[T]], take: Callable[[T], None]) -> None:
+    """Requests [start, end) of so many in batches, some ahead; what one answered is taken in while the next are on
+    their way."""
     waiting: deque[Pending[T]] = deque()
-    for start in range(0, len(names), BATCH):
+    for start in range(0, count, BATCH):
+        end = min(start + BATCH, count)
         if len(waiting) < BATCHES_IN_FLIGHT:
-            waiting.append(request(names[start : start + BATCH]))
+            waiting.append(request(start, end))
             continue
         answer = await waiting.popleft()
-        waiting.append(request(names[start : start + BATCH]))
+        waiting.append(request(start, end))
         take(answer)
     while waiting:
         take(await waiting.popleft())
