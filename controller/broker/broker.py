@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from controller.broker.creation import Creation
+from controller.broker.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
 from controller.broker.isr_changes import IsrChanges
-from controller.broker.leader_wait import LeaderWait
 from controller.broker.metadata_answers import metadata_response
 from controller.broker.metadata_cache import MetadataCache
+from controller.broker.metadata_wait import MetadataWait
 from controller.broker.ports import Peers
 from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
@@ -32,6 +33,7 @@ from controller.protocol.client_values import (
     ApiVersionsResponse,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     MetadataRequest,
 )
 from controller.protocol.codec import Request, decode_request, encode_response, unsupported_api_versions
@@ -45,7 +47,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
 from controller.protocol.messages import ResponseValue
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.versions import SUPPORTED, control_versions
 from controller.trace import Noted, RequestRefused, Trace
 
 Respond: TypeAlias = Callable[[bytes | None], None]
@@ -84,13 +86,16 @@ class Broker:
         self.metadata = MetadataCache()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace)
         self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
-        self._waits = LeaderWait(self.metadata, clock)
+        self._waits = MetadataWait(self.metadata, clock)
         self._creation = Creation(events, self._waits, clock)
+        topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
+        self._deletion = Deletion(events, self.metadata, self._waits, clock, topic_ids)
         self._handlers: Mapping[ApiKey, Callable[[_Exchange, Any], None]] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.CREATE_PARTITIONS: self._create_partitions,
+            ApiKey.DELETE_TOPICS: self._delete_topics,
             ApiKey.LEADER_AND_ISR: self._leader_and_isr,
             ApiKey.UPDATE_METADATA: self._update_metadata,
             ApiKey.STOP_REPLICA: self._stop_replica,
@@ -159,6 +164,16 @@ class Broker:
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
             return
         self._creation.create_partitions(request, exchange.answer)
+
+    def _delete_topics(self, exchange: _Exchange, request: DeleteTopicsRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+        elif not self._settings.delete_topic:
+            exchange.answer(refusal(request, disabled_error(exchange.header.api_version)))
+        elif names_both(request):
+            exchange.answer(refusal(request, ErrorCode.INVALID_REQUEST, NAME_AND_ID))
+        else:
+            self._deletion.delete_topics(request, exchange.answer)
 
     # -- the controller, to this broker
 

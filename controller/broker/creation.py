@@ -1,8 +1,7 @@
 """CreateTopics and CreatePartitions: handed to the controller's events, answered when this broker's metadata shows
 every leader, or when the request's time is up.
 
-The controller answers on its own thread; the clock brings that answer back to the broker's. What may be created, and
-where its replicas go, the controller decides.
+What may be created, and where its replicas go, the controller decides.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from controller.broker.leader_wait import LeaderWait
-from controller.clock import Clock, Timer
+from controller.broker.asking import ask_controller
+from controller.broker.metadata_wait import MetadataWait, without_leaders
+from controller.clock import Clock
 from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
 from controller.core.ports import EventSink
 from controller.protocol.client_values import (
@@ -45,7 +45,7 @@ class _Asked(Generic[R]):
 
 
 class Creation:
-    def __init__(self, events: EventSink, waits: LeaderWait, clock: Clock) -> None:
+    def __init__(self, events: EventSink, waits: MetadataWait, clock: Clock) -> None:
         self._events = events
         self._waits = waits
         self._clock = clock
@@ -99,24 +99,14 @@ class Creation:
         if not asked.topics:
             asked.answer(asked.refused)
             return
-        timer: Timer | None = None
-        over = False
-
-        def too_late() -> None:
-            nonlocal over
-            over = True
-            asked.answer(asked.refused + tuple(asked.late(name) for name in asked.topics))
-
-        def on_broker_thread(results: Sequence[R]) -> None:
-            if over:
-                return
-            if timer is not None:
-                timer.cancel()
-            self._wait_for_leaders(asked, results)
-
-        if asked.timeout_ms > 0:
-            timer = self._clock.call_later(asked.timeout_ms, too_late)
-        self._events.put(event(lambda results: _hop(self._clock, lambda: on_broker_thread(results))))
+        ask_controller(
+            self._events,
+            self._clock,
+            asked.timeout_ms,
+            event,
+            lambda results: self._wait_for_leaders(asked, results),
+            lambda: asked.answer(asked.refused + tuple(asked.late(name) for name in asked.topics)),
+        )
 
     def _wait_for_leaders(self, asked: _Asked[R], results: Sequence[R]) -> None:
         created = [result for result in results if result.error_code == ErrorCode.NONE]
@@ -134,7 +124,7 @@ class Creation:
             answer(frozenset(result.name for result in created))
             return
         wanted = [(result.name, asked.partitions_of(result)) for result in created]
-        self._waits.wait(wanted, asked.deadline_ms, answer)
+        self._waits.wait(without_leaders(wanted), asked.deadline_ms, answer)
 
 
 _TWICE = "The topic is named more than once in the request."
@@ -142,7 +132,3 @@ _TWICE = "The topic is named more than once in the request."
 
 def _named_twice(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name, count in Counter(names).items() if count > 1)
-
-
-def _hop(clock: Clock, action: Callable[[], None]) -> None:
-    clock.call_later(0.0, action)

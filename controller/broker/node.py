@@ -162,6 +162,7 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
         num_partitions=settings.num_partitions,
         default_replication_factor=settings.default_replication_factor,
         unclean_leader_election=settings.unclean_leader_election,
+        delete_topic=settings.delete_topic,
     )
 
 

@@ -12,6 +12,9 @@ from controller.protocol.client_values import (
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseTopic,
@@ -52,6 +55,10 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
         case CreateTopicsRequest():
             return CreateTopicsResponse(
                 tuple(CreatableTopicResult(topic.name, error, message) for topic in request.topics)
+            )
+        case DeleteTopicsRequest():
+            return DeleteTopicsResponse(
+                tuple(DeletableTopicResult(topic.name, error, message, topic.topic_id) for topic in request.topics)
             )
         case CreatePartitionsRequest():
             return CreatePartitionsResponse(

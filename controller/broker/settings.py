@@ -70,6 +70,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "num.partitions": ("num_partitions", "1", types.integer(1)),
     "default.replication.factor": ("default_replication_factor", "1", types.integer(1, 32767)),
     "unclean.leader.election.enable": ("unclean_leader_election", "false", types.boolean),
+    "delete.topic.enable": ("delete_topic", "true", types.boolean),
     "controlled.shutdown.enable": ("controlled_shutdown", "true", types.boolean),
     "controlled.shutdown.max.retries": ("controlled_shutdown_attempts", "3", types.integer(1)),
     "controlled.shutdown.retry.backoff.ms": ("controlled_shutdown_backoff_ms", "5000", types.integer(0)),
@@ -109,6 +110,7 @@ class BrokerSettings:
     num_partitions: int
     default_replication_factor: int
     unclean_leader_election: bool
+    delete_topic: bool
     controlled_shutdown: bool
     controlled_shutdown_attempts: int
     controlled_shutdown_backoff_ms: int

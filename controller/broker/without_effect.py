@@ -15,7 +15,6 @@ _FAMILIES = (
     "controller.quota.",
     "create.topic.policy.class.name",
     "delegation.token.",
-    "delete.topic.enable",
     "fetch.",
     "group.",
     "host.name",

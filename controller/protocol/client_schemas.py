@@ -263,3 +263,46 @@ CREATE_PARTITIONS_RESPONSE = Message(
     last=3,
     flexible=2,
 )
+
+# --- DeleteTopics, 0-6, flexible from 4
+
+_NAMED_TOPIC = Struct(v.DeleteTopicState, (Field("name", TEXT), Field("topic_id", UUID, since=6, must=True)), bare=True)
+_DELETED_TOPIC = Struct(v.DeleteTopicState, (Field("name", TEXT, nullable=6), Field("topic_id", UUID)))
+DELETE_TOPICS_REQUEST = Message(
+    Struct(
+        v.DeleteTopicsRequest,
+        (
+            Field("topics", Array(_NAMED_TOPIC), until=5),
+            Field("topics", Array(_DELETED_TOPIC), since=6),
+            Field("timeout_ms", INT32),
+        ),
+    ),
+    first=0,
+    last=6,
+    flexible=4,
+)
+DELETE_TOPICS_RESPONSE = Message(
+    Struct(
+        v.DeleteTopicsResponse,
+        (
+            Field("throttle_time_ms", INT32, since=1),
+            Field(
+                "responses",
+                Array(
+                    Struct(
+                        v.DeletableTopicResult,
+                        (
+                            Field("name", TEXT, nullable=6),
+                            Field("topic_id", UUID, since=6),
+                            Field("error_code", INT16),
+                            Field("error_message", TEXT, since=5, nullable=5),
+                        ),
+                    )
+                ),
+            ),
+        ),
+    ),
+    first=0,
+    last=6,
+    flexible=4,
+)

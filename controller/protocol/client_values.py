@@ -205,3 +205,31 @@ class CreatePartitionsTopicResult:
 class CreatePartitionsResponse:
     results: tuple[CreatePartitionsTopicResult, ...]
     throttle_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicState:
+    """A topic by name, or (from version 6) by id with the name None."""
+
+    name: str | None
+    topic_id: bytes = NO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsRequest:
+    topics: tuple[DeleteTopicState, ...]
+    timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeletableTopicResult:
+    name: str | None
+    error_code: int
+    error_message: str | None = None
+    topic_id: bytes = NO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsResponse:
+    responses: tuple[DeletableTopicResult, ...]
+    throttle_time_ms: int = 0

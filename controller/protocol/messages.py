@@ -16,6 +16,8 @@ from controller.protocol.client_values import (
     CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
     MetadataRequest,
     MetadataResponse,
 )
@@ -43,6 +45,7 @@ RequestValue: TypeAlias = (
     | MetadataRequest
     | CreateTopicsRequest
     | CreatePartitionsRequest
+    | DeleteTopicsRequest
 )
 ResponseValue: TypeAlias = (
     LeaderAndIsrResponse
@@ -54,6 +57,7 @@ ResponseValue: TypeAlias = (
     | MetadataResponse
     | CreateTopicsResponse
     | CreatePartitionsResponse
+    | DeleteTopicsResponse
 )
 
 
@@ -80,6 +84,7 @@ MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
         ),
         ApiKey.API_VERSIONS: Exchange(client_schemas.API_VERSIONS_REQUEST, client_schemas.API_VERSIONS_RESPONSE),
         ApiKey.CREATE_TOPICS: Exchange(client_schemas.CREATE_TOPICS_REQUEST, client_schemas.CREATE_TOPICS_RESPONSE),
+        ApiKey.DELETE_TOPICS: Exchange(client_schemas.DELETE_TOPICS_REQUEST, client_schemas.DELETE_TOPICS_RESPONSE),
         ApiKey.CREATE_PARTITIONS: Exchange(
             client_schemas.CREATE_PARTITIONS_REQUEST, client_schemas.CREATE_PARTITIONS_RESPONSE
         ),

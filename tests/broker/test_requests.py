@@ -14,6 +14,8 @@ from controller.protocol.client_values import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
     MetadataRequest,
 )
 from controller.protocol.codec import decode_response, encode_request
@@ -34,6 +36,7 @@ EXAMPLES: dict[ApiKey, RequestValue] = {
     ApiKey.METADATA: MetadataRequest(None),
     ApiKey.CREATE_TOPICS: CreateTopicsRequest((CreatableTopic("t", 1, 1),)),
     ApiKey.CREATE_PARTITIONS: CreatePartitionsRequest((CreatePartitionsTopic("t", 2),), 1_000),
+    ApiKey.DELETE_TOPICS: DeleteTopicsRequest((DeleteTopicState("t"),), 1_000),
     ApiKey.LEADER_AND_ISR: leader_and_isr(1, 0),
     ApiKey.UPDATE_METADATA: metadata(),
     ApiKey.STOP_REPLICA: StopReplicaRequest(1, 1, ()),

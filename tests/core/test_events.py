@@ -14,6 +14,7 @@ from controller.core.events import (
     ControlledShutdownRequested,
     CreatePartitionsRequested,
     CreateTopicsRequested,
+    DeleteTopicsRequested,
     Startup,
 )
 from controller.protocol.client_values import (
@@ -34,17 +35,20 @@ def events_with_callbacks(respond: Any) -> list[Any]:
         CreatePartitionsRequested(
             CreatePartitionsRequest((CreatePartitionsTopic("a", 3), CreatePartitionsTopic("b", 3)), 1000), respond
         ),
+        DeleteTopicsRequested(("a", "b"), respond),
     ]
 
 
 def error_codes(answer: Any) -> list[int]:
     """The codes of an answer, whether it has one or one a topic."""
+    if isinstance(answer, dict):
+        return list(answer.values())
     if hasattr(answer, "error_code"):
         return [answer.error_code]
     return [each.error_code for each in (answer.topics if hasattr(answer, "topics") else answer.results)]
 
 
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("index", range(5))
 def test_a_refusal_is_not_controller_and_a_second_answer_raises(index: int) -> None:
     answers: list[Any] = []
     event = events_with_callbacks(answers.append)[index]

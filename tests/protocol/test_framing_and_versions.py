@@ -86,6 +86,7 @@ def test_supported_versions_are_those_of_a_2_8_broker() -> None:
         ApiKey.CONTROLLED_SHUTDOWN: (0, 3),
         ApiKey.API_VERSIONS: (0, 3),
         ApiKey.CREATE_TOPICS: (0, 7),
+        ApiKey.DELETE_TOPICS: (0, 6),
         ApiKey.CREATE_PARTITIONS: (0, 3),
         ApiKey.ALTER_ISR: (0, 0),
     }

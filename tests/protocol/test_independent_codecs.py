@@ -18,6 +18,8 @@ from kafka.protocol.admin import CreatePartitionsRequest as KafkaCreatePartition
 from kafka.protocol.admin import CreatePartitionsResponse as KafkaCreatePartitionsResponse
 from kafka.protocol.admin import CreateTopicsRequest as KafkaCreateTopicsRequest
 from kafka.protocol.admin import CreateTopicsResponse as KafkaCreateTopicsResponse
+from kafka.protocol.admin import DeleteTopicsRequest as KafkaDeleteTopicsRequest
+from kafka.protocol.admin import DeleteTopicsResponse as KafkaDeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest as KafkaMetadataRequest
 from kafka.protocol.metadata import MetadataResponse as KafkaMetadataResponse
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -30,6 +32,7 @@ from controller.protocol import (
     ControlledShutdownResponse,
     CreatePartitionsResponse,
     CreateTopicsResponse,
+    DeleteTopicsResponse,
     ErrorCode,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -57,6 +60,7 @@ KIO_MODULES = {
     ApiKey.CONTROLLED_SHUTDOWN: "controlled_shutdown",
     ApiKey.API_VERSIONS: "api_versions",
     ApiKey.CREATE_TOPICS: "create_topics",
+    ApiKey.DELETE_TOPICS: "delete_topics",
     ApiKey.CREATE_PARTITIONS: "create_partitions",
     ApiKey.ALTER_ISR: "alter_partition",
 }
@@ -74,6 +78,7 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.CONTROLLED_SHUTDOWN: ControlledShutdownResponse(0),
     ApiKey.API_VERSIONS: ApiVersionsResponse(0, ()),
     ApiKey.CREATE_TOPICS: CreateTopicsResponse(()),
+    ApiKey.DELETE_TOPICS: DeleteTopicsResponse(()),
     ApiKey.CREATE_PARTITIONS: CreatePartitionsResponse(()),
     ApiKey.ALTER_ISR: AlterIsrResponse(0),
 }
@@ -130,6 +135,8 @@ def our_field(value: Any, kio_entity: Any, name: str) -> Any:
         return getattr(value.endpoints[0], name[3:])
     if name == "partition_epoch":
         return value.zk_version if hasattr(value, "zk_version") else value.current_isr_version
+    if name == "topic_names":
+        return tuple(topic.name for topic in value.topics)
     if name == "topic_name" and hasattr(value, "name"):
         return value.name
     if kind == "MetadataRequest" and name == "topics" and kio_entity.__version__ == 0 and value.topics is None:
@@ -197,6 +204,8 @@ KAFKA_PYTHON = [
     (ApiKey.METADATA, "response", KafkaMetadataResponse),
     (ApiKey.CREATE_TOPICS, "request", KafkaCreateTopicsRequest),
     (ApiKey.CREATE_TOPICS, "response", KafkaCreateTopicsResponse),
+    (ApiKey.DELETE_TOPICS, "request", KafkaDeleteTopicsRequest),
+    (ApiKey.DELETE_TOPICS, "response", KafkaDeleteTopicsResponse),
     (ApiKey.CREATE_PARTITIONS, "request", KafkaCreatePartitionsRequest),
     (ApiKey.CREATE_PARTITIONS, "response", KafkaCreatePartitionsResponse),
 ]
