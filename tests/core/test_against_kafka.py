@@ -7,88 +7,36 @@ alive or to lead. Hosts, ports and broker epochs are this cluster's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
 from controller.core.loading import topic_id_text
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, decode_response
 from controller.protocol.control_values import AlterIsrRequest, ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData
 from tests.core.driving import Cluster, Host
-
-WIRE = Path(__file__).parent.parent / "data" / "kafka-2.8.2" / "wire.jsonl"
-CONTROL = (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA)
-
-# Lines of the recording, by number from 0.
-Lines = Sequence[int]
-FIRST_BROKERS: tuple[tuple[int, Lines], ...] = ((1, (0,)), (3, (1, 2)), (2, (3, 4, 5)))
-NEW_TOPICS: tuple[tuple[str, Lines], ...] = (
-    ("pay", (11, 12, 13, 14, 18, 25)),
-    ("orders", (16, 19, 21, 26, 29, 31)),
-    ("__consumer_offsets", range(74, 80)),
+from tests.kafka_recording import (
+    AFTER_ALTER_ISR_1,
+    AFTER_ALTER_ISR_2,
+    ALTER_ISR_1,
+    ALTER_ISR_2,
+    DEATH_OF_2,
+    FAILOVER,
+    FIRST_BROKERS,
+    MORE_PARTITIONS,
+    NEW_TOPICS,
+    RETURN_OF_2,
+    SHUTDOWN_OF_2,
+    SHUTDOWNS,
+    Request,
+    recorded,
+    recorded_states,
+    response_of,
+    seen,
+    value_of,
 )
-MORE_PARTITIONS = range(105, 111)
-SHUTDOWN_OF_2 = range(152, 166)
-DEATH_OF_2 = range(166, 170)
-RETURN_OF_2 = (*range(170, 178), 192, 195, 196)
-ALTER_ISR_1, ALTER_ISR_2 = 181, 183
-AFTER_ALTER_ISR_1, AFTER_ALTER_ISR_2 = (184, 185, 197), (187, 188, 198)
-FAILOVER = (*range(217, 230), 231)
-SHUTDOWNS = ((3, 247, range(249, 258)), (2, 248, ()), (3, 258, (259, *range(261, 265))), (2, 260, ()))
-"""Which broker asked, on which line, and what was sent then."""
-
-Request = tuple[str, tuple[int, int], tuple[int, ...], dict[str, Any]]
-
-
-@cache
-def lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in WIRE.read_text().splitlines()]
-
-
-def value_of(line: int) -> Any:
-    return decode_request(bytes.fromhex(lines()[line]["request"])).value
-
-
-def response_of(line: int) -> Any:
-    request = decode_request(bytes.fromhex(lines()[line]["request"])).header
-    frame = bytes.fromhex(lines()[line]["response"])
-    return decode_response(request.api_key, request.api_version, frame)[1]
-
-
-def seen(api: ApiKey, value: Any) -> Request:
-    """A request without what belongs to one cluster alone."""
-    if api is ApiKey.STOP_REPLICA:
-        named: tuple[int, ...] = ()
-    elif api is ApiKey.LEADER_AND_ISR:
-        assert value.type == 0
-        named = tuple(sorted(leader.broker_id for leader in value.live_leaders))
-    else:
-        named = tuple(sorted(broker.id for broker in value.live_brokers))
-    states = {
-        f"{topic.topic_name}-{state.partition_index}": (getattr(topic, "topic_id", None), state)
-        for topic in value.topic_states
-        for state in topic.partition_states
-    }
-    return api.name, (value.controller_id, value.controller_epoch), named, states
-
-
-def recorded(chosen: Any) -> dict[int, list[Request]]:
-    """What each broker got in these lines of the recording."""
-    by_broker: dict[int, list[Request]] = {}
-    for number in chosen:
-        line = lines()[number]
-        api = ApiKey(line["api_key"])
-        if api not in CONTROL:
-            continue  # a client's, between them
-        by_broker.setdefault(line["to_broker"], []).append(seen(api, value_of(number)))
-    return by_broker
 
 
 def ours(cluster: Cluster, host: Host, mark: int) -> dict[int, list[Request]]:
@@ -99,16 +47,6 @@ def ours(cluster: Cluster, host: Host, mark: int) -> dict[int, list[Request]]:
         assert sent.value.broker_epoch == row.stat.czxid
         by_broker.setdefault(sent.broker, []).append(seen(sent.api, sent.value))
     return by_broker
-
-
-def recorded_states(chosen: Any) -> dict[tuple[str, int], tuple[bytes, Any]]:
-    """Topic id and state of each partition that these UpdateMetadata or LeaderAndIsr requests name."""
-    return {
-        (topic.topic_name, state.partition_index): (topic.topic_id, state)
-        for line in chosen
-        for topic in value_of(line).topic_states
-        for state in topic.partition_states
-    }
 
 
 def put_states(cluster: Cluster, states: dict[tuple[str, int], tuple[bytes, Any]]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,65 +12,18 @@ from controller.core.events import ControlledShutdownRequested, CreatePartitions
 from controller.core.settings import ControllerSettings
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
-from controller.protocol.codec import encode_response, response_body
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     ControlledShutdownResponse,
-    StopReplicaPartitionError,
-    StopReplicaResponse,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.headers import RequestHeader
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
-from tests.core.driving import TOPIC_ID, Cluster, Host, Sent, answer_to
-
-DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
-
-
-def answering(*brokers: int, settings: ControllerSettings | None = None) -> tuple[Cluster, Host]:
-    """The first is the controller; all answer."""
-    cluster = Cluster()
-    cluster.register(*brokers[1:])
-    host = cluster.new_host(brokers[0], settings)
-    host.answering = True
-    host.start()
-    cluster.settle()
-    return cluster, host
-
-
-def ask(cluster: Cluster, *topics: str) -> None:
-    """As an admin tool asks."""
-    for topic in topics:
-        cluster.write(Create(paths.delete_topic(topic), None))
-    cluster.settle()
-
-
-def left_of(cluster: Cluster, topic: str) -> list[str]:
-    heads = (paths.topic(topic), paths.config_topic(topic), paths.delete_topic(topic))
-    return [row.path for row in cluster.server.rows() if f"{row.path}/".startswith(tuple(f"{head}/" for head in heads))]
-
-
-def told(sent: Sequence[Sent]) -> dict[int, list[str]]:
-    """What each broker was told, in order, in a word a request."""
-    words: dict[int, list[str]] = {}
-    for one in sent:
-        words.setdefault(one.broker, []).append(word_of(one))
-    return words
-
-
-def word_of(sent: Sent) -> str:
-    states = sent.states()
-    if sent.api is ApiKey.STOP_REPLICA:
-        deletes = {state.delete_partition for state in states.values()}
-        return ("delete " if deletes == {True} else "stop ") + " ".join(sorted(states))
-    if sent.api is ApiKey.UPDATE_METADATA:
-        forgotten = sorted(name for name, state in states.items() if state.leader == LEADER_DURING_DELETE)
-        others = sorted(name for name in states if name not in forgotten)
-        return " ".join([f"forget {' '.join(forgotten)}" if forgotten else "update", *others])
-    return " ".join([sent.api.name, *sorted(states)])
+from tests.core.deleting import answer, answering, ask, left_of, recorded_writes, silent_about_deletion, told, word_of
+from tests.core.driving import TOPIC_ID, Cluster, answer_to
+from tests.kafka_recording import deletion_requests, deletion_writes
 
 
 def topic_of_two(cluster: Cluster) -> None:
@@ -142,41 +93,6 @@ def test_many_topics_are_deleted_together() -> None:
 # -- as a recorded cluster did it
 
 
-def recorded_writes(host: Host) -> list[list[Write]]:
-    """The multis that this host sends from now on."""
-    sent: list[list[Write]] = []
-    multi = host.connection.multi
-
-    def noted(operations: Sequence[Write]) -> Any:
-        sent.append(list(operations))
-        return multi(operations)
-
-    host.connection.multi = noted  # type: ignore[method-assign]
-    return sent
-
-
-def recorded_order() -> dict[int, list[tuple[str, int]]]:
-    """Which requests the recorded controller said it sent to each broker, and of how many partitions."""
-    found: dict[int, list[tuple[str, int]]] = {1: [], 2: [], 3: []}
-    for line in (DATA / "deletion-state-change.log").read_text().splitlines():
-        if match := re.search(r"Sending UpdateMetadata request to brokers HashSet\((.+)\) for (\d+) part", line):
-            for broker in match[1].split(", "):
-                found[int(broker)].append(("UPDATE_METADATA", int(match[2])))
-        elif match := re.search(r"Sending StopReplica request for (\d+) replicas to broker (\d+)", line):
-            found[int(match[2])].append(("STOP_REPLICA", int(match[1])))
-    return found
-
-
-def recorded_transactions() -> list[tuple[str, str, Any]]:
-    """What the recorded controller did in ZooKeeper, in order: what, where, and the state that it set."""
-    found = []
-    for line in (DATA / "deletion-transactions.txt").read_text().splitlines():
-        match = re.search(r"multi check: /controller_epoch ;(setData|delete): (\S+)(?: (\{.+\}))?", line)
-        if match:
-            found.append((match[1], match[2], json.loads(match[3]) if match[3] else None))
-    return found
-
-
 def test_a_deletion_is_what_kafka_logged_of_its_own() -> None:
     """Requests by broker and the writes of a real controller, from its log and ZooKeeper's. Its partitions, by hash,
     are in no order that means anything: those that are set come in ours."""
@@ -196,9 +112,9 @@ def test_a_deletion_is_what_kafka_logged_of_its_own() -> None:
     ours: dict[int, list[tuple[str, int]]] = {}
     for sent in host.sent[mark:]:
         ours.setdefault(sent.broker, []).append((sent.api.name, len(sent.states())))
-    assert ours == recorded_order()
+    assert ours == deletion_requests()
     done = [flat(one) for operations in writes for one in operations[1:]]
-    expected = recorded_transactions()
+    expected = deletion_writes()
     assert [one for one in done if one[0] == "delete"] == [one for one in expected if one[0] == "delete"]
     assert done[:3] == sorted(expected[:3], key=lambda one: one[1])
     assert len(done) == len(expected) == 13
@@ -263,25 +179,6 @@ def test_a_broker_that_dies_before_it_answers_is_told_again_when_it_is_back(boun
     cluster.settle()
     assert left_of(cluster, "t") == []
     cluster.check()
-
-
-def silent_about_deletion(api: ApiKey, request: Any) -> Any:
-    deletes = api is ApiKey.STOP_REPLICA and any(
-        state.delete_partition for topic in request.topic_states for state in topic.partition_states
-    )
-    return None if deletes else answer_to(api, request)
-
-
-def answer(host: Host, sent: Sent, error: ErrorCode = ErrorCode.NONE, whole: ErrorCode = ErrorCode.NONE) -> None:
-    """As the broker of this request answers, with `error` for each replica or, without a word of any, `whole`."""
-    errors = tuple(
-        StopReplicaPartitionError(topic.topic_name, state.partition_index, int(error))
-        for topic in sent.value.topic_states
-        for state in topic.partition_states
-    )
-    value = StopReplicaResponse(int(whole), () if whole else errors)
-    frame = encode_response(RequestHeader(ApiKey.STOP_REPLICA, 3, 0, "test"), value)
-    host.events.put(sent.response_event(response_body(ApiKey.STOP_REPLICA, 3, frame)[1]))
 
 
 @pytest.mark.parametrize(

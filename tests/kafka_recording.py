@@ -1,0 +1,116 @@
+"""What a real Kafka 2.8.2 cluster was recorded doing, for tests that hold ours against it: requests by broker, each
+without what belongs to one cluster alone (hosts, ports, broker epochs), and the log of a deletion, which has no frames.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_request, decode_response
+
+DATA = Path(__file__).parent / "data" / "kafka-2.8.2"
+WIRE = DATA / "wire.jsonl"
+CONTROL = (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA)
+
+# Lines of the recording, by number from 0.
+Lines = Sequence[int]
+FIRST_BROKERS: tuple[tuple[int, Lines], ...] = ((1, (0,)), (3, (1, 2)), (2, (3, 4, 5)))
+NEW_TOPICS: tuple[tuple[str, Lines], ...] = (
+    ("pay", (11, 12, 13, 14, 18, 25)),
+    ("orders", (16, 19, 21, 26, 29, 31)),
+    ("__consumer_offsets", range(74, 80)),
+)
+MORE_PARTITIONS = range(105, 111)
+SHUTDOWN_OF_2 = range(152, 166)
+DEATH_OF_2 = range(166, 170)
+RETURN_OF_2 = (*range(170, 178), 192, 195, 196)
+ALTER_ISR_1, ALTER_ISR_2 = 181, 183
+AFTER_ALTER_ISR_1, AFTER_ALTER_ISR_2 = (184, 185, 197), (187, 188, 198)
+FAILOVER = (*range(217, 230), 231)
+SHUTDOWNS = ((3, 247, range(249, 258)), (2, 248, ()), (3, 258, (259, *range(261, 265))), (2, 260, ()))
+"""Which broker asked, on which line, and what was sent then."""
+
+Request = tuple[str, tuple[int, int], tuple[int, ...], dict[str, Any]]
+"""API, controller and epoch, brokers that are said to be alive or to lead, and topic id and state by partition."""
+
+
+@cache
+def lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in WIRE.read_text().splitlines()]
+
+
+def value_of(line: int) -> Any:
+    return decode_request(bytes.fromhex(lines()[line]["request"])).value
+
+
+def response_of(line: int) -> Any:
+    request = decode_request(bytes.fromhex(lines()[line]["request"])).header
+    frame = bytes.fromhex(lines()[line]["response"])
+    return decode_response(request.api_key, request.api_version, frame)[1]
+
+
+def seen(api: ApiKey, value: Any) -> Request:
+    """A request without what belongs to one cluster alone."""
+    if api is ApiKey.STOP_REPLICA:
+        named: tuple[int, ...] = ()
+    elif api is ApiKey.LEADER_AND_ISR:
+        assert value.type == 0
+        named = tuple(sorted(leader.broker_id for leader in value.live_leaders))
+    else:
+        named = tuple(sorted(broker.id for broker in value.live_brokers))
+    states = {
+        f"{topic.topic_name}-{state.partition_index}": (getattr(topic, "topic_id", None), state)
+        for topic in value.topic_states
+        for state in topic.partition_states
+    }
+    return api.name, (value.controller_id, value.controller_epoch), named, states
+
+
+def recorded(chosen: Any) -> dict[int, list[Request]]:
+    """What each broker got in these lines of the recording."""
+    by_broker: dict[int, list[Request]] = {}
+    for number in chosen:
+        line = lines()[number]
+        api = ApiKey(line["api_key"])
+        if api not in CONTROL:
+            continue  # a client's, between them
+        by_broker.setdefault(line["to_broker"], []).append(seen(api, value_of(number)))
+    return by_broker
+
+
+def recorded_states(chosen: Any) -> dict[tuple[str, int], tuple[bytes, Any]]:
+    """Topic id and state of each partition that these UpdateMetadata or LeaderAndIsr requests name."""
+    return {
+        (topic.topic_name, state.partition_index): (topic.topic_id, state)
+        for line in chosen
+        for topic in value_of(line).topic_states
+        for state in topic.partition_states
+    }
+
+
+def deletion_requests() -> dict[int, list[tuple[str, int]]]:
+    """Which requests the recorded controller said it sent to each broker, and of how many partitions."""
+    found: dict[int, list[tuple[str, int]]] = {1: [], 2: [], 3: []}
+    for line in (DATA / "deletion-state-change.log").read_text().splitlines():
+        if match := re.search(r"Sending UpdateMetadata request to brokers HashSet\((.+)\) for (\d+) part", line):
+            for broker in match[1].split(", "):
+                found[int(broker)].append(("UPDATE_METADATA", int(match[2])))
+        elif match := re.search(r"Sending StopReplica request for (\d+) replicas to broker (\d+)", line):
+            found[int(match[2])].append(("STOP_REPLICA", int(match[1])))
+    return found
+
+
+def deletion_writes() -> list[tuple[str, str, Any]]:
+    """What the recorded controller did in ZooKeeper, in order: what, where, and the state that it set."""
+    found = []
+    for line in (DATA / "deletion-transactions.txt").read_text().splitlines():
+        match = re.search(r"multi check: /controller_epoch ;(setData|delete): (\S+)(?: (\{.+\}))?", line)
+        if match:
+            found.append((match[1], match[2], json.loads(match[3]) if match[3] else None))
+    return found
