@@ -97,8 +97,8 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> N
 
 
 def _tell_all(term: Term, rows: Rows, batch: RequestBatch) -> None:
-    """Of a topic that is queued for deletion everybody has heard; only a partition without a state makes a 2.8
-    controller say once more who lives."""
+    """Of a topic that is queued for deletion everybody has heard; only for a partition without a state does a 2.8
+    controller speak once more."""
     told = rows[~(term.context.queued(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
     if len(told):
         batch.update_metadata(told)

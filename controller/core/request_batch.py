@@ -63,7 +63,7 @@ class RequestBatch:
 
     def update_metadata(self, rows: Rows, brokers: Iterable[int] | None = None) -> None:
         """Tells `brokers` (None: all that are live or shutting down) who is alive, and of these partitions, as far as
-        they have a state."""
+        they have a state, or are to be forgotten."""
         self._metadata_rows.append(rows)
         self._metadata_brokers.update(self._term.context.broker_ids if brokers is None else brokers)
 
@@ -148,7 +148,7 @@ class RequestBatch:
             return
         table = term.context.partitions
         rows = self._sorted_once(self._metadata_rows)
-        rows = rows[table.zk_version[rows] != NO_STATE]
+        rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.queued(rows)]
         replicas = table.assignment[rows]
         offline = np.where(live_mask(replicas, term.context.eligible_ids), NO_BROKER, replicas).astype(np.int32)
         version = term.settings.versions.update_metadata
