@@ -3,6 +3,7 @@
     timer = VirtualTimer()                       # or ThreadTimer(), AsyncioTimer(): the same start, cancel, restart
     task = TimerTask(lambda: print("late"))      # or a subclass that overrides `run`
     timer.start(task, 200)                       # the delay is the timer's to know, the task does not keep it
+    task = timer.call_later(200, callback)       # the two in one, for less
     timer.cancel(task)                           # True: it will not run
     timer.restart(task, 500)                     # pending or not
     timer.advance_to(1_000)                      # VirtualTimer alone: runs what is due, tick by tick; how many
@@ -15,6 +16,6 @@ Rooms that know no host import from here. The drivers that have a host are in `c
 from controller.timer.ports import Timer
 from controller.timer.task import TimerTask
 from controller.timer.virtual import VirtualTimer
-from controller.timer.wheel import AlreadyStarted, TimerError, TimingWheel, TooFar
+from controller.timer.wheel import AlreadyStarted, TimerError, TimingWheel
 
-__all__ = ["AlreadyStarted", "Timer", "TimerError", "TimerTask", "TimingWheel", "TooFar", "VirtualTimer"]
+__all__ = ["AlreadyStarted", "Timer", "TimerError", "TimerTask", "TimingWheel", "VirtualTimer"]

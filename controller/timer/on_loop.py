@@ -34,29 +34,39 @@ class AsyncioTimer:
         self._handle: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
         self._closed = False
+        self._pending = 0
 
     def __len__(self) -> int:
         """Tasks that are pending."""
-        return len(self._wheel)
+        return self._pending
 
     def start(self, task: TimerTask, delay_ms: int) -> None:
         """The task will be run `delay_ms` from now; if that is past already, in the loop's next round.
-        AlreadyStarted, TooFar; TimerError: the timer is closed."""
+        AlreadyStarted; TimerError: the timer is closed."""
         if self._closed:
             raise TimerError(f"{task!r} was started on a timer that is closed")
         wheel = self._wheel
         wheel.start(task, self._now_ms() + delay_ms - wheel.now_ms)
+        self._pending += 1
         if wheel.next_ms < self._armed_ms:
             self._arm()
 
     def cancel(self, task: TimerTask) -> bool:
         """True: it was pending, and will not run. False: it has run, is running or was cancelled."""
-        return self._wheel.cancel(task)
+        cancelled = self._wheel.cancel(task)
+        self._pending -= cancelled
+        return cancelled
 
     def restart(self, task: TimerTask, delay_ms: int) -> None:
         """As `start`, wherever in this timer the task is."""
-        self._wheel.cancel(task)
+        self.cancel(task)
         self.start(task, delay_ms)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerTask:
+        """A new task that calls `callback`, started."""
+        task = TimerTask(callback)
+        self.start(task, delay_ms)
+        return task
 
     def close(self) -> None:
         """Nothing is run any more; what is pending stays so. Safe to call twice."""
@@ -82,6 +92,7 @@ class AsyncioTimer:
                 task = self._next()
                 if task is None:
                     return
+                self._pending -= 1
                 try:
                     task.run()
                 except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run

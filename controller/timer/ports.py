@@ -10,7 +10,7 @@ from controller.timer.task import TimerTask
 class Timer(Protocol):
     def start(self, task: TimerTask, delay_ms: int) -> None:
         """The task will be run once, `delay_ms` from now, at the start of the tick in which that lies; at once if that
-        is past. AlreadyStarted: it is pending. TooFar."""
+        is past; never, if it lies further than 2**44 ms (557 years). AlreadyStarted: it is pending."""
 
     def cancel(self, task: TimerTask) -> bool:
         """True: it was pending in this timer, and will not run. False: it has run, is running or was cancelled."""

@@ -52,6 +52,7 @@ class ThreadTimer:
         self._wheel = TimingWheel(tick_ms, wheel_size, clock_ms())
         self._sleeps_until_ms = AWAKE
         self._closed = False
+        self._pending = 0
         self.wakes = 0
         """How often the thread has looked at the wheel after a sleep: an idle timer's does not grow."""
         self._thread = threading.Thread(target=self._reap, name=name, daemon=True)
@@ -59,7 +60,7 @@ class ThreadTimer:
 
     def __len__(self) -> int:
         """Tasks that are pending."""
-        return len(self._wheel)
+        return self._pending
 
     def __enter__(self) -> ThreadTimer:
         return self
@@ -69,19 +70,19 @@ class ThreadTimer:
 
     def start(self, task: TimerTask, delay_ms: int) -> None:
         """The task will be run `delay_ms` from now; if that is past already, as soon as the thread comes to it.
-        AlreadyStarted, TooFar, TimerClosed."""
+        AlreadyStarted, TimerClosed."""
         with self._lock:
             self._start(task, delay_ms)
 
     def cancel(self, task: TimerTask) -> bool:
         """True: it was pending, and will not run. False: it has run, is running (or is about to), or was cancelled."""
         with self._lock:
-            return self._wheel.cancel(task)
+            return self._cancel(task)
 
     def restart(self, task: TimerTask, delay_ms: int) -> None:
         """As `start`, wherever in this timer the task is. A task that is running may be restarted; it runs again."""
         with self._lock:
-            self._wheel.cancel(task)
+            self._cancel(task)
             self._start(task, delay_ms)
 
     def close(self, limit_s: float = CLOSING_LIMIT_S) -> None:
@@ -96,11 +97,23 @@ class ThreadTimer:
         if self._thread.is_alive():
             raise TimeoutError(f"a task of {self._thread.name} is still running after {limit_s:g} s")
 
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerTask:
+        """A new task that calls `callback`, started."""
+        task = TimerTask(callback)
+        self.start(task, delay_ms)
+        return task
+
+    def _cancel(self, task: TimerTask) -> bool:
+        cancelled = self._wheel.cancel(task)
+        self._pending -= cancelled
+        return cancelled
+
     def _start(self, task: TimerTask, delay_ms: int) -> None:
         if self._closed:
             raise TimerClosed(f"{task!r} was started on a timer that is closed")
         wheel = self._wheel
         wheel.start(task, self._clock_ms() + delay_ms - wheel.now_ms)
+        self._pending += 1
         if wheel.next_ms < self._sleeps_until_ms:
             self._sleeps_until_ms = AWAKE
             self._wanted.notify()
@@ -123,6 +136,7 @@ class ThreadTimer:
             while not self._closed:
                 task = wheel.take()
                 if task is not None:
+                    self._pending -= 1
                     return task
                 if not wheel.turn(self._clock_ms()):
                     self._sleep()

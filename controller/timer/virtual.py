@@ -47,10 +47,17 @@ class VirtualTimer(TimingWheel):
             self._run_ready()
 
     def _run_ready(self) -> int:
+        ready = self._ready
         fired = 0
         self._running = True
         try:
-            while (task := self.take()) is not None:
+            while (task := ready._next) is not ready:  # read anew each time: a task may cancel its neighbours
+                assert task is not None
+                following = task._next
+                assert following is not None
+                ready._next = following
+                following._previous = ready
+                task._next = task._previous = None
                 fired += 1
                 try:
                     task.run()
