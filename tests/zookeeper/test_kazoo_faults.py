@@ -179,6 +179,7 @@ def test_a_new_session_watches_again_and_looks_at_everything(node: RealNode, oth
     node.wired.link.expire()
     until(lambda: "children" in node.events.put_, "put with the new session")
     assert node.client.session() not in (0, old)
+    wait(node.client.read(["/"]), DEADLINE_S)  # behind the request that watches again
     node.events.put_.clear()
     wait(other.client.seize([Create("/later", b"")]), DEADLINE_S)
     until(lambda: "children" in node.events.put_, "told")
