@@ -6,13 +6,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from controller.core.loading import topic_id_text
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, decode_response
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import (
+    PartitionState,
+    TopicAssignment,
+    encode_partition_state,
+    encode_topic_assignment,
+)
+from controller.zookeeper.operations import Create, Delete, SetData, Write
 
 DATA = Path(__file__).parent / "data" / "kafka-2.8.2"
 WIRE = DATA / "wire.jsonl"
@@ -30,11 +39,13 @@ MORE_PARTITIONS = range(105, 111)
 SHUTDOWN_OF_2 = range(152, 166)
 DEATH_OF_2 = range(166, 170)
 RETURN_OF_2 = (*range(170, 178), 192, 195, 196)
-ALTER_ISR_1, ALTER_ISR_2 = 181, 183
-AFTER_ALTER_ISR_1, AFTER_ALTER_ISR_2 = (184, 185, 197), (187, 188, 198)
+ALTER_ISRS = ((181, (184, 185, 197)), (183, (187, 188, 198)), (186, (190, 191, 199)), (189, (193, 194, 200)))
+"""Each leader's request, and what was sent then."""
 FAILOVER = (*range(217, 230), 231)
 SHUTDOWNS = ((3, 247, range(249, 258)), (2, 248, ()), (3, 258, (259, *range(261, 265))), (2, 260, ()))
 """Which broker asked, on which line, and what was sent then."""
+PREFERRED_ELECTION = (237,)
+"""What a preferred election had changed before that."""
 
 Request = tuple[str, tuple[int, int], tuple[int, ...], dict[str, Any]]
 """API, controller and epoch, brokers that are said to be alive or to lead, and topic id and state by partition."""
@@ -53,6 +64,15 @@ def response_of(line: int) -> Any:
     request = decode_request(bytes.fromhex(lines()[line]["request"])).header
     frame = bytes.fromhex(lines()[line]["response"])
     return decode_response(request.api_key, request.api_version, frame)[1]
+
+
+@cache
+def recorded_versions() -> dict[ApiKey, int]:
+    """The one version of each control request that the controllers sent."""
+    sent = {(ApiKey(line["api_key"]), line["version"]) for line in lines() if line["api_key"] in CONTROL}
+    versions = dict(sent)
+    assert len(versions) == len(sent) == len(CONTROL)
+    return versions
 
 
 def seen(api: ApiKey, value: Any) -> Request:
@@ -94,6 +114,17 @@ def recorded_states(chosen: Any) -> dict[tuple[str, int], tuple[bytes, Any]]:
     }
 
 
+FlatWrite = tuple[str, str, Any]
+"""What, where, and the state that was set."""
+
+
+def flat_write(write: Write) -> FlatWrite:
+    if isinstance(write, SetData):
+        return "setData", write.path, json.loads(write.data or b"null")
+    assert isinstance(write, Delete)
+    return "delete", write.path, None
+
+
 def deletion_requests() -> dict[int, list[tuple[str, int]]]:
     """Which requests the recorded controller said it sent to each broker, and of how many partitions."""
     found: dict[int, list[tuple[str, int]]] = {1: [], 2: [], 3: []}
@@ -106,7 +137,7 @@ def deletion_requests() -> dict[int, list[tuple[str, int]]]:
     return found
 
 
-def deletion_writes() -> list[tuple[str, str, Any]]:
+def deletion_writes() -> list[FlatWrite]:
     """What the recorded controller did in ZooKeeper, in order: what, where, and the state that it set."""
     found = []
     for line in (DATA / "deletion-transactions.txt").read_text().splitlines():
@@ -114,3 +145,30 @@ def deletion_writes() -> list[tuple[str, str, Any]]:
         if match:
             found.append((match[1], match[2], json.loads(match[3]) if match[3] else None))
     return found
+
+
+def before_the_shutdown() -> dict[tuple[str, int], tuple[bytes, Any]]:
+    """As the topics had been created, and one partition as its reassignment had left it."""
+    states = recorded_states((11, 12, 13, 16, 74, 75, 76, 105, 106, 107))
+    states.update(recorded_states((137, 139)))
+    return states
+
+
+def writes_of(states: dict[tuple[str, int], tuple[bytes, Any]]) -> Iterator[Write]:
+    """Topics and states as they were, versions and controller epochs included: a write at a time, in order."""
+    topics: dict[str, tuple[bytes, dict[int, tuple[int, ...]]]] = {}
+    for (topic, partition), (topic_id, state) in states.items():
+        topics.setdefault(topic, (topic_id, {}))[1][partition] = state.replicas
+    for topic, (topic_id, assignment) in topics.items():
+        data = encode_topic_assignment(TopicAssignment(topic_id_text(topic_id), dict(sorted(assignment.items()))))
+        yield Create(paths.topic(topic), data)
+        yield Create(paths.partitions(topic), None)
+    for (topic, partition), (_, state) in states.items():
+        path = paths.partition_state(topic, partition)
+        data = encode_partition_state(
+            PartitionState(state.leader, state.leader_epoch, state.isr, state.controller_epoch)
+        )
+        yield Create(paths.partition(topic, partition), None)
+        yield Create(path, data)
+        for version in range(state.zk_version):
+            yield SetData(path, data, version)

@@ -18,24 +18,24 @@ from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData
 from tests.core.driving import Cluster, Host
 from tests.kafka_recording import (
-    AFTER_ALTER_ISR_1,
-    AFTER_ALTER_ISR_2,
-    ALTER_ISR_1,
-    ALTER_ISR_2,
+    ALTER_ISRS,
     DEATH_OF_2,
     FAILOVER,
     FIRST_BROKERS,
     MORE_PARTITIONS,
     NEW_TOPICS,
+    PREFERRED_ELECTION,
     RETURN_OF_2,
     SHUTDOWN_OF_2,
     SHUTDOWNS,
     Request,
+    before_the_shutdown,
     recorded,
     recorded_states,
     response_of,
     seen,
     value_of,
+    writes_of,
 )
 
 
@@ -50,17 +50,8 @@ def ours(cluster: Cluster, host: Host, mark: int) -> dict[int, list[Request]]:
 
 
 def put_states(cluster: Cluster, states: dict[tuple[str, int], tuple[bytes, Any]]) -> None:
-    """Topics and states as they were, versions and controller epochs included."""
-    topics: dict[str, tuple[bytes, dict[int, tuple[int, ...]]]] = {}
-    for (topic, partition), (topic_id, state) in states.items():
-        topics.setdefault(topic, (topic_id, {}))[1][partition] = state.replicas
-    for topic, (topic_id, assignment) in topics.items():
-        cluster.topic(topic, dict(sorted(assignment.items())), topic_id=topic_id_text(topic_id))
-    for (topic, partition), (_, state) in states.items():
-        for _ in range(state.zk_version + 1):
-            cluster.state(
-                topic, partition, state.leader, state.isr, state.leader_epoch, controller_epoch=state.controller_epoch
-            )
+    for write in writes_of(states):
+        cluster.write(write)
 
 
 def epochs(cluster: Cluster, last: int) -> None:
@@ -112,13 +103,6 @@ def test_a_failover_sends_what_kafka_sent() -> None:
     cluster.check()
 
 
-def before_the_shutdown() -> dict[tuple[str, int], tuple[bytes, Any]]:
-    """As the topics had been created, and one partition as its reassignment had left it."""
-    states = recorded_states((11, 12, 13, 16, 74, 75, 76, 105, 106, 107))
-    states.update(recorded_states((137, 139)))
-    return states
-
-
 def test_a_broker_that_shuts_down_dies_and_returns_is_treated_as_kafka_treats_it() -> None:
     cluster = Cluster()
     epochs(cluster, 0)
@@ -147,7 +131,7 @@ def test_a_broker_that_shuts_down_dies_and_returns_is_treated_as_kafka_treats_it
     cluster.settle()
     assert ours(cluster, host, mark) == recorded(RETURN_OF_2)
 
-    for asked, told in ((ALTER_ISR_1, AFTER_ALTER_ISR_1), (ALTER_ISR_2, AFTER_ALTER_ISR_2)):
+    for asked, told in ALTER_ISRS:
         mark = len(host.sent)
         alter_isr(cluster, host, value_of(asked))
         assert ours(cluster, host, mark) == recorded(told)
@@ -172,7 +156,7 @@ def test_two_brokers_that_shut_down_at_once_are_treated_as_kafka_treats_them() -
     cluster.register(2)
     host = cluster.host(3)
     # In between, the recorded cluster had elected a preferred leader.
-    preferred = recorded_states((237,))
+    preferred = recorded_states(PREFERRED_ELECTION)
     for (topic, partition), (_, state) in preferred.items():
         cluster.state(topic, partition, state.leader, state.isr, state.leader_epoch, controller_epoch=2)
     refresh(cluster, host)

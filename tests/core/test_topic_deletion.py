@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +19,10 @@ from controller.protocol.control_values import (
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete
 from tests.core.deleting import answer, answering, ask, left_of, recorded_writes, silent_about_deletion, told, word_of
 from tests.core.driving import TOPIC_ID, Cluster, answer_to
-from tests.kafka_recording import deletion_requests, deletion_writes
+from tests.kafka_recording import deletion_requests, deletion_writes, flat_write
 
 
 def topic_of_two(cluster: Cluster) -> None:
@@ -113,19 +112,12 @@ def test_a_deletion_is_what_kafka_logged_of_its_own() -> None:
     for sent in host.sent[mark:]:
         ours.setdefault(sent.broker, []).append((sent.api.name, len(sent.states())))
     assert ours == deletion_requests()
-    done = [flat(one) for operations in writes for one in operations[1:]]
+    done = [flat_write(one) for operations in writes for one in operations[1:]]
     expected = deletion_writes()
     assert [one for one in done if one[0] == "delete"] == [one for one in expected if one[0] == "delete"]
     assert done[:3] == sorted(expected[:3], key=lambda one: one[1])
     assert len(done) == len(expected) == 13
     cluster.check()
-
-
-def flat(write: Write) -> tuple[str, str, Any]:
-    if isinstance(write, SetData):
-        return "setData", write.path, json.loads(write.data or b"null")
-    assert isinstance(write, Delete)
-    return "delete", write.path, None
 
 
 # -- what waits
