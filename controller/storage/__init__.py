@@ -1,0 +1,68 @@
+"""Partition logs: segments, indexes, checkpoints and recovery, in Kafka's on-disk form.
+
+Start with `LogDirectory` and `PartitionLog`. Nothing that is named here imports `os`, so that the broker's core may
+import it and a simulator can host it: the host makes the disk, `disk_files.FileDisk` or `disk_memory.MemoryDisk`.
+Decisions are apart in `rules.py`, `epochs.py`, `producers.py`, `client_rules.py`; formats in `batches.py`,
+`records.py`, `checkpoints.py`, `index.py`. The room knows no protocol, no clock and no thread.
+"""
+
+from controller.storage.batches import BatchHeader, headers_of, whole_bytes
+from controller.storage.checkpoints import NO_TOPIC_ID, TopicPartition
+from controller.storage.directory import LogDirectory
+from controller.storage.disk import Disk, File, FileRange
+from controller.storage.epochs import EpochEnd, EpochStart
+from controller.storage.errors import (
+    AlreadyLocked,
+    BadBatches,
+    BatchesTooLarge,
+    BatchTooLarge,
+    CorruptBatch,
+    CorruptLog,
+    InvalidBatch,
+    InvalidTimestamp,
+    LogOffline,
+    OffsetOutOfRange,
+    OffsetsOutOfOrder,
+    ProducerFenced,
+    SequenceOutOfOrder,
+    StorageError,
+    UnsupportedMagic,
+)
+from controller.storage.log import Appended, PartitionLog
+from controller.storage.opening import Known
+from controller.storage.reading import TimestampOffset
+from controller.storage.settings import LogSettings
+
+__all__ = [
+    "NO_TOPIC_ID",
+    "AlreadyLocked",
+    "Appended",
+    "BadBatches",
+    "BatchHeader",
+    "BatchTooLarge",
+    "BatchesTooLarge",
+    "CorruptBatch",
+    "CorruptLog",
+    "Disk",
+    "EpochEnd",
+    "EpochStart",
+    "File",
+    "FileRange",
+    "InvalidBatch",
+    "InvalidTimestamp",
+    "Known",
+    "LogDirectory",
+    "LogOffline",
+    "LogSettings",
+    "OffsetOutOfRange",
+    "OffsetsOutOfOrder",
+    "PartitionLog",
+    "ProducerFenced",
+    "SequenceOutOfOrder",
+    "StorageError",
+    "TimestampOffset",
+    "TopicPartition",
+    "UnsupportedMagic",
+    "headers_of",
+    "whole_bytes",
+]

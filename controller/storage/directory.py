@@ -1,0 +1,228 @@
+"""A log directory: the logs in it, and the checkpoints that it keeps for all of them, in Kafka's layout.
+
+When something in it can't be trusted, it is offline: `health.cause` says why, every log of it raises LogOffline, and
+the process goes on. Files alone; which partitions should be here is the controller's business, and when to flush, to
+checkpoint and to delete is the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from controller.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_START_OFFSETS,
+    NO_TOPIC_ID,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    TopicPartition,
+    decode_offsets,
+    encode_offsets,
+    encode_topic_id,
+)
+from controller.storage.disk import Disk, Lock
+from controller.storage.errors import CorruptLog, LogOffline
+from controller.storage.health import Health, on_disk
+from controller.storage.log import PartitionLog
+from controller.storage.opening import Known
+from controller.storage.settings import LogSettings
+
+DELETED = "-delete"
+
+
+def directory_name(partition: TopicPartition) -> str:
+    return f"{partition[0]}-{partition[1]}"
+
+
+def partition_of(name: str) -> TopicPartition | None:
+    """The partition whose directory would have this name; None for another's."""
+    topic, dash, number = name.rpartition("-")
+    return (topic, int(number)) if dash and topic and number.isascii() and number.isdecimal() else None
+
+
+class LogDirectory:
+    """Opens `path` and every log in it. Raises AlreadyLocked; whatever else is wrong is in `health`.
+
+    `settings_of` gives a topic's settings, `now_ms` wall time. `on_failure` hears once, with the OSError or
+    CorruptLog, that the directory went offline.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        settings_of: Callable[[str], LogSettings],
+        now_ms: Callable[[], int],
+        on_failure: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.health = Health(path, on_failure)
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.high_watermarks: Mapping[TopicPartition, int] = {}
+        """As last written; what replication starts from."""
+        self.was_clean = False
+        self._disk = disk
+        self._settings_of = settings_of
+        self._now_ms = now_ms
+        self._lock: Lock | None = None
+        try:
+            disk.make_directory(path)
+            self._lock = disk.lock(f"{path}/{LOCK}")
+            self._load()
+        except (OSError, CorruptLog) as error:
+            self.health.fail(error)
+        except LogOffline as offline:
+            self.health.fail(offline.cause)  # a log of it has said so before
+
+    def _load(self) -> None:
+        disk = self._disk
+        recovery_points = self._read_offsets(RECOVERY_POINTS)
+        start_offsets = self._read_offsets(LOG_START_OFFSETS)
+        self.high_watermarks = self._read_offsets(HIGH_WATERMARKS)
+        names = disk.names(self.path)
+        self.was_clean = CLEAN_SHUTDOWN in names
+        for name in names:
+            partition = partition_of(name)
+            if partition is not None and self.health.cause is None:
+                known = Known(recovery_points.get(partition, 0), start_offsets.get(partition, 0), self.was_clean)
+                self.logs[partition] = self._open(partition, known)
+        self.purge_deleted()
+        if self.was_clean:
+            # From here on the files change, and the next start must look at them.
+            disk.remove(f"{self.path}/{CLEAN_SHUTDOWN}")
+            disk.sync_names(self.path)
+
+    def _open(self, partition: TopicPartition, known: Known) -> PartitionLog:
+        return PartitionLog(
+            self._disk,
+            self._directory(partition),
+            self._settings_of(partition[0]),
+            self._now_ms,
+            known=known,
+            health=self.health,
+            keep_recovery_point=self.checkpoint_recovery_points,
+        )
+
+    def _directory(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{directory_name(partition)}"
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            data = self._disk.read(f"{self.path}/{name}")
+        except FileNotFoundError:
+            return {}
+        return decode_offsets(f"{self.path}/{name}", data)
+
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._disk.replace(f"{self.path}/{name}", encode_offsets(offsets))
+
+    # Partitions come and go
+
+    @on_disk
+    def create(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> PartitionLog:
+        """The partition's log; an empty one, with this topic id (16 bytes, zeros for none), if there is none yet."""
+        log = self.logs.get(partition)
+        if log is not None:
+            return log
+        directory = self._directory(partition)
+        self._disk.make_directory(directory)
+        if topic_id != NO_TOPIC_ID:
+            self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id))
+        log = self.logs[partition] = self._open(partition, Known())
+        self._disk.sync_names(self.path)
+        return log
+
+    @on_disk
+    def delete(self, partition: TopicPartition) -> None:
+        """The partition is gone at once, its files with `purge_deleted`. KeyError if it is not here."""
+        log = self.logs.pop(partition)
+        # Before the directory: a new life of the partition must not inherit the old one's offsets.
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
+        self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one != partition})
+        log.abandon()
+        self._disk.rename(self._directory(partition), f"{self._directory(partition)}.{self._now_ms():032x}{DELETED}")
+        self._disk.sync_names(self.path)
+
+    @on_disk
+    def purge_deleted(self) -> int:
+        """Takes the files of deleted partitions off the disk. How many partitions."""
+        doomed = [name for name in self._disk.names(self.path) if name.endswith(DELETED)]
+        for name in doomed:
+            for inner in self._disk.names(f"{self.path}/{name}"):
+                self._disk.remove(f"{self.path}/{name}/{inner}")
+            self._disk.remove(f"{self.path}/{name}")
+        return len(doomed)
+
+    @on_disk
+    def truncate(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, bool]:
+        """`PartitionLog.truncate_to` for many, with one write of the recovery points instead of one each."""
+        lowered = [
+            self.logs[partition].lower_recovery_point(self.logs[partition].truncated_end(offset))
+            for partition, offset in offsets.items()
+        ]
+        if any(lowered):
+            self.checkpoint_recovery_points()
+        return {partition: self.logs[partition].truncate_to(offset) for partition, offset in offsets.items()}
+
+    # Checkpoints
+
+    @on_disk
+    def checkpoint_recovery_points(self) -> None:
+        """Kafka: each `log.flush.offset.checkpoint.interval.ms`. The longer ago, the more is read after a crash."""
+        self._write_offsets(RECOVERY_POINTS, {one: log.recovery_point for one, log in self.logs.items()})
+
+    @on_disk
+    def checkpoint_log_start_offsets(self) -> None:
+        """Kafka: each `log.flush.start.offset.checkpoint.interval.ms`. Those alone that files do not tell."""
+        offsets = {
+            one: log.log_start_offset for one, log in self.logs.items() if log.log_start_offset > log.segment_offsets[0]
+        }
+        self._write_offsets(LOG_START_OFFSETS, offsets)
+
+    @on_disk
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Kafka: each `replica.high.watermark.checkpoint.interval.ms`."""
+        self._write_offsets(HIGH_WATERMARKS, high_watermarks)
+        self.high_watermarks = dict(high_watermarks)
+
+    # Upkeep
+
+    @on_disk
+    def flush_due(self, now_ms: int) -> int:
+        """Flushes logs whose `log.flush.interval.ms` is over. How many."""
+        due = [log for log in self._dirty() if now_ms - log.last_flush_ms >= log.settings.flush_ms]
+        for log in due:
+            log.flush()
+        return len(due)
+
+    def _dirty(self) -> Iterator[PartitionLog]:
+        return (log for log in self.logs.values() if log.recovery_point < log.log_end_offset)
+
+    @on_disk
+    def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> int:
+        """Deletes old segments of the logs whose high watermark is given. How many segments."""
+        return sum(
+            self.logs[partition].apply_retention(high_watermark)
+            for partition, high_watermark in high_watermarks.items()
+            if partition in self.logs
+        )
+
+    def close(self) -> None:
+        """A clean shutdown: nothing will be read again at the next start. An offline directory is only unlocked."""
+        try:
+            if self.health.cause is None:
+                self._close_logs()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    @on_disk
+    def _close_logs(self) -> None:
+        for log in self.logs.values():
+            log.close()
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
+        self._disk.replace(f"{self.path}/{CLEAN_SHUTDOWN}", b"")

@@ -1,0 +1,89 @@
+"""What storage asks of a disk. Logs are written over these two ports and import no `os`.
+
+`disk_files.FileDisk` is a machine's own file system. `disk_memory.MemoryDisk` keeps everything in memory and can lose
+what was not synced, for the simulator and for tests. Paths are texts with `/` between the parts. What fails on the way
+to the disk is an OSError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.storage.batches import Bytes
+
+
+class File(Protocol):
+    """One open file. It stays readable after `remove` of its path, until it is closed or nobody refers to it."""
+
+    def append(self, data: Bytes) -> None:
+        """Writes at the end, all of it."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the file's end."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """When it returns, the file's bytes and length are on the disk. Its name is not: `Disk.sync_names`."""
+
+    def fileno(self) -> int:
+        """For sendfile. OSError where the file is none of the system's."""
+
+    def close(self) -> None:
+        """Safe to call twice."""
+
+
+class Disk(Protocol):
+    def open(self, path: str) -> File:
+        """Opened to read and append; created if it is not there."""
+
+    def read(self, path: str) -> bytes:
+        """A whole small file. FileNotFoundError."""
+
+    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+        """The whole file at once. `durable`: after a crash it is the new one; else anything, so that the reader must
+        be able to tell."""
+
+    def rename(self, path: str, new_path: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """A file, or an empty directory. One that is not there is none to remove."""
+
+    def names(self, directory: str) -> Sequence[str]:
+        """What is in a directory, sorted. FileNotFoundError."""
+
+    def make_directory(self, path: str) -> None:
+        """With the ones above it; one that exists is left alone."""
+
+    def sync_names(self, directory: str) -> None:
+        """When it returns, what was created, renamed and removed in `directory` is on the disk."""
+
+    def modified_ms(self, path: str) -> int:
+        """Wall time of the last change. FileNotFoundError."""
+
+    def lock(self, path: str) -> Lock:
+        """Raises AlreadyLocked if another process has it."""
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes of a log that need not be read to be sent: `file.fileno()` from `position`, `length` of them.
+
+    A range stays readable when its segment is removed. It is not protected from a truncation: whoever truncates a log
+    has stopped being its leader, and what then goes out is cut or fails its CRC at the receiver.
+    """
+
+    file: File
+    position: int
+    length: int
+
+    def read(self) -> bytes:
+        return self.file.read_at(self.position, self.length)

@@ -1,0 +1,124 @@
+"""The machine's own file system, as storage asks for it. The only file of this room that imports `os`, and so one that
+the broker's core must not import: a host makes a `FileDisk` and hands it in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+
+from controller.storage.batches import Bytes
+from controller.storage.errors import AlreadyLocked
+
+
+class OpenFile:
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str) -> None:
+        self._fd = -1
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def append(self, data: Bytes) -> None:
+        written = os.write(self._fd, data)
+        if written < len(data):
+            with memoryview(data) as rest:
+                while written < len(data):
+                    written += os.write(self._fd, rest[written:])
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length and (data := os.pread(self._fd, length - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # A removed segment's file is closed here, once the last range that was read from it is gone: closed earlier,
+        # its descriptor could be another file's by the time sendfile comes to it.
+        self.close()
+
+
+class _HeldLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+
+class FileDisk:
+    def open(self, path: str) -> OpenFile:
+        return OpenFile(path)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+        beside = path + ".tmp"
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fdatasync(file.fileno())
+        os.replace(beside, path)
+        if durable:
+            self.sync_names(os.path.dirname(path))
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def names(self, directory: str) -> Sequence[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def sync_names(self, directory: str) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def lock(self, path: str) -> _HeldLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise AlreadyLocked(f"{path}: another process has this log directory") from None
+        return _HeldLock(fd)

@@ -1,0 +1,197 @@
+"""A disk in memory that forgets as a real one does: a crash takes what was not synced, or a part of it.
+
+For the simulator, and for tests of recovery. What survives a crash is drawn from a `Draw`, so that one seed gives one
+outcome. A synced file keeps its synced bytes; of the bytes appended since then any length may be left, and these may
+be zeroed or garbled from some place on. A name that was created, renamed or removed since its directory was synced may
+be as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from controller.storage.batches import Bytes
+from controller.storage.errors import AlreadyLocked
+
+
+class Draw(Protocol):
+    """What `crash` needs of a random.Random."""
+
+    def randint(self, a: int, b: int) -> int: ...
+    def random(self) -> float: ...
+    def randbytes(self, n: int) -> bytes: ...
+
+
+@dataclass(slots=True)
+class _Inode:
+    data: bytearray = field(default_factory=bytearray)
+    synced: int = 0
+    """How many bytes from the beginning are on the disk."""
+    cut: bytes = b""
+    """Synced bytes that were cut off after `synced`; they come back unless the file is synced again."""
+    modified_ms: int = 0
+
+
+class MemoryFile:
+    __slots__ = ("_disk", "_inode")
+
+    def __init__(self, disk: MemoryDisk, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+
+    def append(self, data: Bytes) -> None:
+        self._disk.touch()
+        self._inode.data += data
+        self._inode.modified_ms = self._disk.now_ms
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return bytes(self._inode.data[position : position + length])
+
+    def size(self) -> int:
+        return len(self._inode.data)
+
+    def truncate(self, size: int) -> None:
+        self._disk.touch()
+        inode = self._inode
+        if size < inode.synced:
+            inode.cut = bytes(inode.data[size : inode.synced]) + inode.cut
+            inode.synced = size
+        del inode.data[size:]
+
+    def sync(self) -> None:
+        self._disk.touch()
+        self._inode.synced, self._inode.cut = len(self._inode.data), b""
+
+    def fileno(self) -> int:
+        raise OSError("a file in memory has no descriptor")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Lock:
+    def __init__(self, disk: MemoryDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def release(self) -> None:
+        self._disk.locks.discard(self._path)
+
+
+class MemoryDisk:
+    """`fail_after`: so many changes are still carried out, and then every one is an OSError; None for never."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, _Inode] = {}
+        self._synced_names: dict[str, _Inode] = {}
+        self._directories: set[str] = set()
+        self.locks: set[str] = set()
+        self.now_ms = 0
+        self.fail_after: int | None = None
+        self.changes = 0
+
+    def touch(self) -> None:
+        """Counts a change; OSError if it is one too many."""
+        if self.fail_after is not None and self.changes >= self.fail_after:
+            raise OSError("the disk has failed")
+        self.changes += 1
+
+    def open(self, path: str) -> MemoryFile:
+        if path not in self._names:
+            self.touch()
+            self._names[path] = _Inode(modified_ms=self.now_ms)
+        return MemoryFile(self, self._names[path])
+
+    def read(self, path: str) -> bytes:
+        if path not in self._names:
+            raise FileNotFoundError(path)
+        return bytes(self._names[path].data)
+
+    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+        self.touch()
+        self._names[path] = _Inode(bytearray(data), len(data) if durable else 0, modified_ms=self.now_ms)
+        if durable:
+            self._synced_names[path] = self._names[path]
+
+    def rename(self, path: str, new_path: str) -> None:
+        self.touch()
+        for name in [name for name in self._names if name == path or name.startswith(path + "/")]:
+            self._names[new_path + name[len(path) :]] = self._names.pop(name)
+        if path in self._directories:
+            self._directories = {
+                new_path + one[len(path) :] if (one + "/").startswith(path + "/") else one for one in self._directories
+            }
+
+    def remove(self, path: str) -> None:
+        if path in self._names:
+            self.touch()
+            del self._names[path]
+        self._directories.discard(path)
+
+    def names(self, directory: str) -> Sequence[str]:
+        if directory not in self._directories:
+            raise FileNotFoundError(directory)
+        inside = directory + "/"
+        found = {path[len(inside) :].partition("/")[0] for path in self._names if path.startswith(inside)}
+        found |= {path[len(inside) :] for path in self._directories if path.startswith(inside)}
+        return sorted(name for name in found if "/" not in name)
+
+    def make_directory(self, path: str) -> None:
+        parts = path.split("/")
+        self._directories |= {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
+
+    def sync_names(self, directory: str) -> None:
+        self.touch()
+        inside = directory + "/"
+        kept = {path: one for path, one in self._synced_names.items() if not path.startswith(inside)}
+        self._synced_names = kept | {path: one for path, one in self._names.items() if path.startswith(inside)}
+
+    def modified_ms(self, path: str) -> int:
+        if path not in self._names:
+            raise FileNotFoundError(path)
+        return self._names[path].modified_ms
+
+    def lock(self, path: str) -> _Lock:
+        if path in self.locks:
+            raise AlreadyLocked(f"{path}: another process has this log directory")
+        self.locks.add(path)
+        return _Lock(self, path)
+
+    # Faults
+
+    def crash(self, draw: Draw) -> None:
+        """The machine loses power and comes back. Directories stay; files opened before must not be used again."""
+        names: dict[str, _Inode] = {}
+        for path in sorted(self._names.keys() | self._synced_names.keys()):
+            now, before = self._names.get(path), self._synced_names.get(path)
+            kept = now if now is before or draw.random() < 0.5 else before
+            if kept is not None:
+                names[path] = kept
+        torn: set[int] = set()
+        for inode in names.values():
+            if id(inode) not in torn:
+                torn.add(id(inode))
+                _tear(inode, draw)
+        self._names, self._synced_names = names, dict(names)
+        self.locks.clear()
+        self.fail_after = None
+
+    def damage(self, path: str, position: int) -> None:
+        """Flips every bit of one byte, synced or not."""
+        self._names[path].data[position] ^= 0xFF
+
+
+def _tear(inode: _Inode, draw: Draw) -> None:
+    if inode.cut and draw.random() < 0.5:
+        inode.data[inode.synced :] = inode.cut
+    elif len(inode.data) > inode.synced:
+        del inode.data[draw.randint(inode.synced, len(inode.data)) :]
+        damaged_from = draw.randint(inode.synced, len(inode.data))
+        kind = draw.randint(0, 2)
+        if kind == 1:
+            inode.data[damaged_from:] = bytes(len(inode.data) - damaged_from)
+        elif kind == 2:
+            inode.data[damaged_from:] = draw.randbytes(len(inode.data) - damaged_from)
+    inode.synced, inode.cut = len(inode.data), b""

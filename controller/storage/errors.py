@@ -1,0 +1,102 @@
+"""What storage refuses, and what it can find broken. Every error names the file or the bytes, and the position.
+
+Two families: `BadBatches` and its kin say that somebody handed in bytes or asked for an offset that can't be had; the
+log is as it was. `CorruptLog` and `LogOffline` say that the files themselves can't be trusted; the log directory goes
+offline, and the process goes on with its others.
+"""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Anything that storage raises of its own."""
+
+
+class BadBatches(StorageError):
+    """Bytes handed in that are not appended. `position`: where in them the batch begins."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"batch at byte {self.position}: {self.reason}"
+
+
+class CorruptBatch(BadBatches):
+    """Not a whole record batch, or one whose CRC-32C is another (Kafka: CORRUPT_MESSAGE)."""
+
+
+class UnsupportedMagic(CorruptBatch):
+    """A message set of version 0 or 1 (Kafka: UNSUPPORTED_FOR_MESSAGE_FORMAT)."""
+
+
+class InvalidBatch(BadBatches):
+    """Whole and unharmed, but against the rules for its sender (Kafka: INVALID_RECORD)."""
+
+
+class InvalidTimestamp(BadBatches):
+    """Further from now than `message.timestamp.difference.max.ms` (Kafka: INVALID_TIMESTAMP)."""
+
+
+class BatchTooLarge(BadBatches):
+    """Over `max.message.bytes` (Kafka: MESSAGE_TOO_LARGE)."""
+
+
+class BatchesTooLarge(BadBatches):
+    """More in one append than a segment holds (Kafka: RECORD_LIST_TOO_LARGE)."""
+
+
+class OffsetsOutOfOrder(BadBatches):
+    """A follower's append that does not go on from the log's end, or turns back within itself."""
+
+
+class SequenceOutOfOrder(BadBatches):
+    """An idempotent producer left out a batch (Kafka: OUT_OF_ORDER_SEQUENCE_NUMBER)."""
+
+
+class ProducerFenced(BadBatches):
+    """An older epoch of a producer id than one that was seen (Kafka: INVALID_PRODUCER_EPOCH)."""
+
+
+class OffsetOutOfRange(StorageError):
+    """Not between the log's start and its end (Kafka: OFFSET_OUT_OF_RANGE)."""
+
+    def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        super().__init__(offset, log_start_offset, log_end_offset)
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+    def __str__(self) -> str:
+        return f"offset {self.offset}: the log has {self.log_start_offset} to {self.log_end_offset}"
+
+
+class CorruptLog(StorageError):
+    """A file is not what was flushed to it. `position` is in bytes, or a line number from 1 in a checkpoint."""
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(file, position, reason)
+        self.file = file
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file} at {self.position}: {self.reason}"
+
+
+class LogOffline(StorageError):
+    """The log directory was taken offline by `cause`, an OSError or CorruptLog (Kafka: KAFKA_STORAGE_ERROR)."""
+
+    def __init__(self, directory: str, cause: Exception) -> None:
+        super().__init__(directory, cause)
+        self.directory = directory
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.directory} is offline: {self.cause}"
+
+
+class AlreadyLocked(StorageError):
+    """Another process has the log directory."""

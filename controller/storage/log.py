@@ -1,0 +1,379 @@
+"""A partition's log: segments one after another, an end at which batches are appended, a start that retention moves.
+
+Plain synchronous code over a `Disk`; one caller at a time. The high watermark is the caller's: what is committed is a
+matter of replication, not of files. What `append_*` returned is in the file but, before `flush`, not on the disk:
+durability is the replicas', as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.storage.batches import NO_TIMESTAMP, BatchHeader, Bytes, headers_of, place, stamp, whole_bytes
+from controller.storage.checkpoints import LEADER_EPOCHS, encode_epochs
+from controller.storage.client_rules import check_from_client
+from controller.storage.disk import Disk, FileRange
+from controller.storage.epochs import EpochEnd
+from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
+from controller.storage.health import Health, on_disk
+from controller.storage.opening import Known, open_files
+from controller.storage.producers import KnownBatch
+from controller.storage.reading import Decompress, TimestampOffset, index_of, offset_for_time, range_from
+from controller.storage.rules import deletable, roll_reason
+from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
+from controller.storage.settings import LogSettings
+from controller.storage.snapshots import restore, snapshot_offsets, take_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """`base_offset` to `last_offset` are the records'. `duplicate`: they were in the log before, and nothing was
+    written. `log_append_time_ms` is -1 where the records keep their own time."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int = NO_TIMESTAMP
+    size_bytes: int = 0
+    duplicate: bool = False
+
+
+class PartitionLog:
+    """Opens `directory`, which exists, and recovers it; CorruptLog and OSError are raised as LogOffline.
+
+    `now_ms` gives wall time. `keep_recovery_point` must have written `recovery_point` durably when it returns: it is
+    called before a truncation below it. `settings` may be replaced at any time.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        settings: LogSettings,
+        now_ms: Callable[[], int],
+        *,
+        known: Known | None = None,
+        health: Health | None = None,
+        keep_recovery_point: Callable[[], None] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.health = health or Health(directory)
+        self._disk = disk
+        self._now_ms = now_ms
+        self._keep_recovery_point = keep_recovery_point or (lambda: None)
+        self._open(known or Known())
+
+    @on_disk
+    def _open(self, known: Known) -> None:
+        opened = open_files(self._disk, self.directory, self.settings, known, self._now_ms())
+        self._segments = opened.segments
+        self.epochs = opened.epochs
+        self.producers = opened.producers
+        self.topic_id = opened.topic_id
+        self.log_start_offset = opened.log_start_offset
+        self.cut_bytes = opened.cut_bytes
+        """What recovery cut off, for whoever reports it."""
+        self.log_end_offset = self._active.next_offset
+        self.recovery_point = max(self.log_end_offset if not known.clean else known.recovery_point, 0)
+        self.last_flush_ms = self._now_ms()
+        self._new_names = False
+        self._write_epochs()
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_offsets(self) -> tuple[int, ...]:
+        """The base offset of each segment."""
+        return tuple(segment.base_offset for segment in self._segments)
+
+    # Appending
+
+    @on_disk
+    def append_as_leader(self, batches: Bytes, leader_epoch: int) -> Appended:
+        """Checks whole batches, gives them the next offsets and this epoch, and writes them with one write.
+
+        A bytearray is written into and is not kept; other buffers are copied. Raises CorruptBatch, InvalidBatch,
+        InvalidTimestamp, BatchTooLarge, BatchesTooLarge, SequenceOutOfOrder or ProducerFenced, and has changed
+        nothing then. A batch that an idempotent producer sent before is answered with its first offsets.
+        """
+        headers = headers_of(batches)
+        now_ms = self._now_ms()
+        check_from_client(headers, len(batches), self.settings, now_ms)
+        known = self._known_batch(headers)
+        if known is not None:
+            return Appended(known.base_offset, known.last_offset, duplicate=True)
+        data = batches if isinstance(batches, bytearray) else bytearray(batches)
+        placed: list[BatchHeader] = []
+        position, offset = 0, self.log_end_offset
+        for header in headers:
+            header = place(data, position, header, offset, leader_epoch)
+            if self.settings.log_append_time:
+                header = stamp(data, position, header, now_ms)
+            placed.append(header)
+            position, offset = position + header.size_bytes, header.next_offset
+        self._append(data, placed, now_ms)
+        stamped_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
+        return Appended(placed[0].base_offset, offset - 1, stamped_ms, position)
+
+    def _known_batch(self, headers: list[BatchHeader]) -> KnownBatch | None:
+        """The batch of which this append is a repetition. Raises what ProducerStates.check_all raises."""
+        if all(header.producer_id < 0 for header in headers):
+            return None
+        known = self.producers.duplicate_of(headers[0])
+        if known is None:
+            self.producers.check_all(headers)
+        return known
+
+    @on_disk
+    def append_as_follower(self, batches: Bytes) -> Appended:
+        """Appends what a leader's log holds from this log's end on, with its offsets and epochs.
+
+        What follows the last whole batch is left alone, since an answer to a fetch may end anywhere. Raises
+        CorruptBatch, OffsetsOutOfOrder, and BadBatches if not one batch is whole.
+        """
+        with memoryview(batches) as view, view[: whole_bytes(view)] as data:
+            headers = headers_of(data)
+            if not headers:
+                raise BadBatches(0, f"{len(view)} bytes without a whole batch")
+            if self.log_start_offset == self.log_end_offset and headers[0].base_offset < self.log_end_offset:
+                # Records were deleted up to an offset within a batch, and a leader sends batches whole.
+                if headers[0].last_offset >= self.log_end_offset:
+                    self.restart_at(headers[0].base_offset)
+            position, expected = 0, self.log_end_offset
+            for header in headers:
+                if header.base_offset < expected:
+                    raise OffsetsOutOfOrder(position, f"base offset {header.base_offset}, expected {expected} or more")
+                position, expected = position + header.size_bytes, header.next_offset
+            self._append(data, headers, self._now_ms())
+        return Appended(headers[0].base_offset, expected - 1, size_bytes=position)
+
+    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
+        last_offset = headers[-1].last_offset
+        timestamp_ms = headers[0].max_timestamp_ms
+        if len(headers) > 1:
+            timestamp_ms = max(header.max_timestamp_ms for header in headers)
+        if roll_reason(self._active, len(data), last_offset, timestamp_ms, self.settings, now_ms) is not None:
+            self._roll(headers[0].base_offset)
+        self._active.append(data, headers)
+        latest = self.epochs.latest
+        for header in headers:
+            if header.leader_epoch != latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+                latest = header.leader_epoch
+            if header.producer_id >= 0:
+                self.producers.update(header)
+        self.log_end_offset = last_offset + 1
+        if self.log_end_offset - self.recovery_point >= self.settings.flush_messages:
+            self.flush()
+
+    @on_disk
+    def roll(self) -> None:
+        """Begins a new segment at the log's end, unless the last one is empty."""
+        if self._active.size_bytes:
+            self._roll(self.log_end_offset)
+
+    def _roll(self, base_offset: int) -> None:
+        now_ms = self._now_ms()
+        self.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
+        sealed = self._active
+        if sealed.size_bytes:
+            sealed.seal()
+        else:
+            self._segments.pop().remove()
+        self._segments.append(
+            Segment(self._disk, self.directory, base_offset, self.settings.index_interval_bytes, now_ms)
+        )
+        take_snapshot(self._disk, self.directory, base_offset, self.producers)
+        self._new_names = True
+        if sealed.size_bytes and self.recovery_point >= self.log_end_offset:
+            # No later flush and no recovery will look at that segment again, but its indexes have just changed.
+            sealed.sync(sealed=True)
+            self._sync_names()
+
+    # Flushing
+
+    @on_disk
+    def flush(self) -> None:
+        """All that was appended is on the disk when it returns, and `recovery_point` is the log's end.
+
+        The order matters: the recovery point says that what lies below it can't have been torn.
+        """
+        if self.recovery_point < self.log_end_offset or self._new_names:
+            for segment in self._segments[index_of(self._segments, self.recovery_point) :]:
+                segment.sync(sealed=segment is not self._active)
+        if self._new_names:
+            self._sync_names()
+        self._write_epochs()
+        self.recovery_point = self.log_end_offset
+        self.last_flush_ms = self._now_ms()
+
+    def _sync_names(self) -> None:
+        self._disk.sync_names(self.directory)
+        self._new_names = False
+
+    def _write_epochs(self) -> None:
+        if self.epochs.changed:
+            self._disk.replace(f"{self.directory}/{LEADER_EPOCHS}", encode_epochs(self.epochs.entries()))
+            self.epochs.changed = False
+
+    @on_disk
+    def close(self) -> None:
+        """Flushes, writes indexes and a producer snapshot, and closes the files. A range read before can't be read
+        any more."""
+        self.flush()
+        self._active.seal()
+        self._active.sync(sealed=True)
+        take_snapshot(self._disk, self.directory, self.log_end_offset, self.producers)
+        self._sync_names()
+        for segment in self._segments:
+            segment.save_indexes()
+            segment.close()
+
+    def abandon(self) -> None:
+        """The partition is being deleted: lets go of the files as they are. LogOffline from here on."""
+        self._segments.clear()
+        self.health = Health(self.directory)
+        self.health.fail(FileNotFoundError(f"{self.directory} is deleted"))
+
+    # Reading
+
+    @on_disk
+    def read(
+        self, offset: int, max_bytes: int, up_to: int | None = None, *, whole_first_batch: bool = True
+    ) -> FileRange:
+        """Where the batches from the one that holds `offset` on lie: at most `max_bytes` of them, all below the
+        offset `up_to` (the log's end by default), from one segment. Length 0 when there are none.
+
+        Kafka's rules for what a consumer must cope with: the first batch may begin before `offset`, the last may be
+        cut short; `whole_first_batch` lets a first batch that is larger than `max_bytes` through whole. Raises
+        OffsetOutOfRange.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
+        limit = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
+        if limit <= offset:
+            return self._active.range(0, 0)
+        return range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
+
+    @on_disk
+    def offset_for_timestamp(self, timestamp_ms: int, decompress: Decompress | None = None) -> TimestampOffset | None:
+        """The first record of this time or later; None if there is none. Where `decompress` is missing or knows no
+        way, a compressed batch counts as a whole, and its first offset is the answer."""
+        return offset_for_time(self._segments, timestamp_ms, self.log_start_offset, decompress)
+
+    # Leader epochs
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """A leader's first word in an epoch, before it has appended anything in it."""
+        if epoch != self.epochs.latest:
+            self.epochs.assign(epoch, start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        """The answer to OffsetForLeaderEpoch."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # Truncating
+
+    def lower_recovery_point(self, offset: int) -> bool:
+        """Before a truncation to `offset`. True if it must be written down now."""
+        if offset >= self.recovery_point:
+            return False
+        self.recovery_point = offset
+        return True
+
+    def truncated_end(self, offset: int) -> int:
+        """Where the log would end after `truncate_to(offset)`: a batch goes whole, so perhaps before `offset`."""
+        if offset >= self.log_end_offset or offset <= self._segments[0].base_offset:
+            return min(offset, self.log_end_offset)
+        segment = self._segments[index_of(self._segments, offset)]
+        for _, header in segment.headers_from(offset):
+            return min(offset, header.base_offset)
+        return offset
+
+    @on_disk
+    def truncate_to(self, offset: int) -> bool:
+        """Cuts off what is at `offset` and after, and the batch that `offset` lies within. True if anything was.
+
+        When it returns the cut is on the disk: what was cut can't come back with a crash.
+        """
+        if offset >= self.log_end_offset:
+            return False
+        if offset < self._segments[0].base_offset:
+            self.restart_at(offset)
+            return True
+        end = self.truncated_end(offset)
+        # First of all. A recovery point left above the new end would make the next torn tail look like a loss.
+        if self.lower_recovery_point(end):
+            self._keep_recovery_point()
+        while len(self._segments) > 1 and self._active.base_offset > end:
+            self._segments.pop().remove()
+        self._active.cut(self._active.position_of(end), end)
+        self._after_cut(end)
+        return True
+
+    @on_disk
+    def restart_at(self, offset: int) -> None:
+        """Lets everything go and begins again, empty, at `offset`: the leader has nothing as old as this log's end."""
+        if self.lower_recovery_point(0):
+            self._keep_recovery_point()
+        now_ms = self._now_ms()
+        while self._segments:
+            self._segments.pop().remove()
+        self._segments = [Segment(self._disk, self.directory, offset, self.settings.index_interval_bytes, now_ms)]
+        self.log_start_offset = offset
+        self.epochs.clear()
+        for found in snapshot_offsets(self._disk, self.directory):
+            self._disk.remove(segment_path(self.directory, found, SNAPSHOT_SUFFIX))
+        self._after_cut(offset)
+
+    def _after_cut(self, end: int) -> None:
+        self.log_end_offset = end
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.epochs.truncate_from_end(end)
+        self.producers = restore(self._disk, self.directory, self._segments, end)
+        self._write_epochs()
+        self._sync_names()
+
+    # Deleting
+
+    @on_disk
+    def delete_records_before(self, offset: int, high_watermark: int) -> bool:
+        """DeleteRecords, and a follower's way to its leader's log start: readers begin at `offset` from now on. The
+        files go with `apply_retention`. True if the start moved. Raises OffsetOutOfRange above the high watermark."""
+        if offset > min(high_watermark, self.log_end_offset):
+            raise OffsetOutOfRange(offset, self.log_start_offset, high_watermark)
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        return True
+
+    @on_disk
+    def apply_retention(self, high_watermark: int) -> int:
+        """Deletes the segments that the settings let go, the oldest first. How many."""
+        now_ms = self._now_ms()
+        count = deletable(self._segments, self.log_start_offset, high_watermark, self.settings, now_ms)
+        if count == len(self._segments):
+            self._roll(self.log_end_offset)
+            # What is to be deleted is all there is: the file that takes its place must be there first.
+            self._sync_names()
+        if count:
+            for segment in self._segments[:count]:
+                segment.remove()
+                # One by one: a crash that took a later one and gave back an earlier one would leave a gap.
+                self._sync_names()
+            del self._segments[:count]
+            first = self._segments[0].base_offset
+            self.log_start_offset = max(self.log_start_offset, first)
+            self.recovery_point = max(self.recovery_point, first)
+            self.epochs.truncate_from_start(self.log_start_offset)
+        elif len(self._segments) > 1:
+            self._segments[0].unload()
+        return count

@@ -1,0 +1,163 @@
+"""Opening a partition's directory: which files are its segments, what a crash left of them, and where the log ends.
+
+After a clean shutdown only the end is looked at. After a crash every batch from the recovery point's segment on is
+read and checked, the torn end is cut off, and all that is kept is synced. Damage below the recovery point is no
+crash's doing, and raises CorruptLog: to cut there would be to lose what was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from controller.storage.checkpoints import (
+    LEADER_EPOCHS,
+    NO_TOPIC_ID,
+    PARTITION_METADATA,
+    decode_epochs,
+    decode_topic_id,
+)
+from controller.storage.disk import Disk
+from controller.storage.epochs import EpochStart, LeaderEpochs
+from controller.storage.errors import CorruptLog
+from controller.storage.producers import ProducerStates
+from controller.storage.rules import Verdict, verdict_on
+from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from controller.storage.settings import LogSettings
+from controller.storage.snapshots import restore
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the log directory's checkpoints say of a log."""
+
+    recovery_point: int = 0
+    """Everything below was synced."""
+    log_start_offset: int = 0
+    clean: bool = False
+    """The last process closed the log, and nothing can be torn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    topic_id: bytes
+    log_start_offset: int
+    cut_bytes: int
+    """What was torn, and is no more; 0 after a clean shutdown."""
+
+
+def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, now_ms: int) -> Opened:
+    """Raises CorruptLog and OSError."""
+    segments = _segments(disk, directory, settings, now_ms)
+    epochs = LeaderEpochs(_epochs(disk, directory))
+    cut_bytes = 0
+    if segments:
+        cut_bytes = _settle(disk, directory, segments, epochs, known)
+    elif known.recovery_point > known.log_start_offset:
+        raise CorruptLog(directory, 0, f"no segment, though offsets up to {known.recovery_point} were flushed")
+    if not segments or known.log_start_offset > segments[-1].next_offset:
+        # Records were deleted by request up to an offset whose records a crash took.
+        _remove(segments)
+        segments = [Segment(disk, directory, known.log_start_offset, settings.index_interval_bytes, now_ms)]
+        disk.sync_names(directory)
+    log_end_offset = segments[-1].next_offset
+    epochs.truncate_from_end(log_end_offset)
+    log_start_offset = max(known.log_start_offset, segments[0].base_offset)
+    epochs.truncate_from_start(log_start_offset)
+    producers = restore(disk, directory, segments, log_end_offset)
+    return Opened(segments, epochs, producers, _topic_id(disk, directory), log_start_offset, cut_bytes)
+
+
+def _segments(disk: Disk, directory: str, settings: LogSettings, now_ms: int) -> list[Segment]:
+    names = disk.names(directory)
+    bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
+    known = {f"{base:020d}" for base in bases}
+    for name in names:
+        stem, _, suffix = name.rpartition(".")
+        orphan = "." + suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) and stem not in known
+        if orphan or suffix in ("tmp", "deleted"):
+            disk.remove(f"{directory}/{name}")
+    segments = [Segment(disk, directory, base, settings.index_interval_bytes, now_ms) for base in bases]
+    for segment, after in pairwise(segments):
+        segment.next_offset = after.base_offset
+    return segments
+
+
+def _is_segment(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdecimal()
+
+
+def _settle(disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, known: Known) -> int:
+    """Makes `segments` those that are kept, with their ends known. How many bytes were cut off."""
+    if known.clean:
+        cut_bytes = 0
+        segments[-1].find_end()
+    else:
+        cut_bytes = _recover(disk, directory, segments, epochs, known.recovery_point)
+    last = segments[-1]
+    if verdict_on(last.next_offset, False, known.recovery_point) is Verdict.LOST:
+        reason = f"the log ends at offset {last.next_offset}, though offsets up to {known.recovery_point} were flushed"
+        raise CorruptLog(last.path, last.size_bytes, reason)
+    return cut_bytes
+
+
+def _recover(disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int) -> int:
+    first = max((index for index, one in enumerate(segments) if one.base_offset <= recovery_point), default=0)
+    cut_bytes = 0
+    for index in range(first, len(segments)):
+        segment = segments[index]
+        damage = segment.recover()
+        after = segments[index + 1 : index + 2]
+        joins = not after or after[0].base_offset == segment.next_offset
+        if damage is None and joins:
+            continue
+        position = segment.size_bytes if damage is None else damage.position
+        reason = f"the next segment begins at {after[0].base_offset}" if damage is None else damage.reason
+        if verdict_on(segment.next_offset, True, recovery_point) is Verdict.LOST:
+            raise CorruptLog(segment.path, position, f"{reason} (flushed up to offset {recovery_point})")
+        cut_bytes = segment.size_bytes - position + sum(one.size_bytes for one in segments[index + 1 :])
+        _remove(segments[index + 1 :])
+        del segments[index + 1 :]
+        segment.cut(position, segment.next_offset)
+        break
+    epochs.truncate_from_end(segments[-1].next_offset)
+    for segment in segments[first:]:
+        _assign_epochs(segment, epochs)
+        segment.sync(sealed=segment is not segments[-1])
+    disk.sync_names(directory)
+    return cut_bytes
+
+
+def _assign_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
+    """The checkpoint may not have the epochs of what was appended since it was written."""
+    for _, header in segment.headers_from(segment.base_offset):
+        if header.leader_epoch > epochs.latest:
+            epochs.assign(header.leader_epoch, header.base_offset)
+
+
+def _remove(segments: Sequence[Segment]) -> None:
+    """The newest first, so that what a crash leaves is a log without a gap."""
+    for segment in reversed(segments):
+        segment.remove()
+
+
+def _epochs(disk: Disk, directory: str) -> list[EpochStart]:
+    path = f"{directory}/{LEADER_EPOCHS}"
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return []
+    return decode_epochs(path, data)
+
+
+def _topic_id(disk: Disk, directory: str) -> bytes:
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return NO_TOPIC_ID
+    return decode_topic_id(path, data)

@@ -1,0 +1,181 @@
+"""What a log knows of idempotent producers: the last batches of each producer id, so that one that is sent again is
+recognised and one that is left out is noticed.
+
+Pure. It is derived from batch headers alone: rebuilt from the log, or from a `.snapshot` file and what follows it.
+Rules and format: Kafka 2.8's ProducerAppendInfo and ProducerStateManager, without transactions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from controller.storage.batches import INT_MAX, NO_SEQUENCE, BatchHeader
+from controller.storage.errors import CorruptLog, ProducerFenced, SequenceOutOfOrder
+
+KEPT_BATCHES = 5
+"""As many as a producer may have in flight; a batch before these is no longer known as a duplicate."""
+
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_NO_TRANSACTION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBatch:
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Producer:
+    epoch: int
+    timestamp_ms: int
+    batches: list[KnownBatch] = field(default_factory=list)
+    """The newest last, KEPT_BATCHES at most, all of `epoch`."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class ProducerStates:
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def producer(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def duplicate_of(self, header: BatchHeader) -> KnownBatch | None:
+        """The batch that was appended before with the same sequences, if it is still known."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return None
+        for known in producer.batches:
+            if known.first_sequence == header.base_sequence and known.last_sequence == header.last_sequence:
+                return known
+        return None
+
+    def check(self, header: BatchHeader, position: int = 0) -> None:
+        """Whether a leader may append the batch. Raises ProducerFenced or SequenceOutOfOrder.
+
+        A producer id that is not known may begin anywhere: its records may have been deleted.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return
+        who = f"producer {header.producer_id}"
+        if header.producer_epoch < producer.epoch:
+            raise ProducerFenced(position, f"{who}: epoch {header.producer_epoch}, seen {producer.epoch}")
+        if header.producer_epoch > producer.epoch:
+            expected = 0
+        elif not producer.batches:
+            return
+        else:
+            expected = (producer.last_sequence + 1) & INT_MAX
+        if header.base_sequence != expected:
+            raise SequenceOutOfOrder(position, f"{who}: sequence {header.base_sequence}, expected {expected}")
+
+    def check_all(self, headers: Sequence[BatchHeader]) -> None:
+        """`check` for the batches of one append, of which each follows those before it."""
+        before: dict[int, BatchHeader] = {}
+        position = 0
+        for header in headers:
+            last = before.get(header.producer_id)
+            if header.producer_id < 0:
+                pass
+            elif last is None:
+                self.check(header, position)
+            elif (header.producer_epoch, header.base_sequence) != (
+                last.producer_epoch,
+                (last.last_sequence + 1) & INT_MAX,
+            ):
+                raise SequenceOutOfOrder(
+                    position,
+                    f"producer {header.producer_id}: sequence {header.base_sequence} after {last.last_sequence}",
+                )
+            before[header.producer_id] = header
+            position += header.size_bytes
+
+    def update(self, header: BatchHeader) -> None:
+        """The batch is in the log. Nothing is refused: a follower takes what its leader took."""
+        if header.producer_id < 0:
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._producers[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms)
+        producer.timestamp_ms = header.max_timestamp_ms
+        if header.base_sequence != NO_SEQUENCE:  # a control batch has none
+            known = KnownBatch(
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp_ms,
+            )
+            producer.batches = [*producer.batches[1 - KEPT_BATCHES :], known]
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forgets producers that sent nothing for so long."""
+        kept = {
+            producer_id: producer
+            for producer_id, producer in self._producers.items()
+            if now_ms - producer.timestamp_ms < expiration_ms
+        }
+        self._producers = kept
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def encode(self) -> bytes:
+        """The bytes of a snapshot file. Of each producer it keeps the last batch alone, as Kafka's does."""
+        body = b"".join(self._entries())
+        head = _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self._producers))
+        crc = crc32c(head[6:] + body)
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc, len(self._producers)) + body
+
+    def _entries(self) -> Iterator[bytes]:
+        for producer_id, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else KnownBatch(-1, -1, -1, -1, producer.timestamp_ms)
+            yield _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.last_offset - last.base_offset,
+                producer.timestamp_ms,
+                -1,
+                _NO_TRANSACTION,
+            )
+
+    @classmethod
+    def decode(cls, file: str, data: bytes) -> ProducerStates:
+        """Raises CorruptLog: the snapshot is of no use, an older one or the log itself is."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            raise CorruptLog(file, 0, f"{len(data)} bytes, fewer than a snapshot's head")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise CorruptLog(file, 0, f"version {version}: expected {_SNAPSHOT_VERSION}")
+        if crc32c(data[6:]) != crc:
+            raise CorruptLog(file, 2, "CRC-32C of the snapshot is another")
+        if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise CorruptLog(file, 6, f"{count} producers announced, {len(data)} bytes")
+        states = cls()
+        for entry in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, _, _ = entry
+            producer = states._producers[producer_id] = Producer(epoch, timestamp_ms)
+            if last_sequence != NO_SEQUENCE:
+                first_sequence = (last_sequence - delta) & INT_MAX
+                known = KnownBatch(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms)
+                producer.batches = [known]
+        return states

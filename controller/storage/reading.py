@@ -1,0 +1,87 @@
+"""Reading a log: which file and where for an offset, which offset for a timestamp. No state of its own."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controller.storage.batches import HEADER_BYTES, BatchHeader
+from controller.storage.disk import FileRange
+from controller.storage.records import decode_records
+from controller.storage.segment import Segment
+
+Decompress: TypeAlias = Callable[[int, bytes], bytes | None]
+"""A codec's number and a batch's records; None from who does not know the codec."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffset:
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+def index_of(segments: Sequence[Segment], offset: int) -> int:
+    """The segment that holds `offset`: the last that begins at or before it."""
+    if offset >= segments[-1].base_offset:
+        return len(segments) - 1
+    return max(bisect_right(segments, offset, key=lambda one: one.base_offset) - 1, 0)
+
+
+def range_from(
+    segments: Sequence[Segment], offset: int, max_bytes: int, up_to: int, whole_first_batch: bool
+) -> FileRange:
+    """See PartitionLog.read; `offset` is within the log, or its end."""
+    index = index_of(segments, offset)
+    while True:
+        segment = segments[index]
+        start = segment.position_of(offset)
+        end = segment.position_of(up_to) if up_to < segment.next_offset else segment.size_bytes
+        is_last = index == len(segments) - 1
+        if start < end or is_last or up_to <= segment.next_offset:
+            break
+        index += 1
+    length = max(end - start, 0)
+    if length > max_bytes:
+        whole = segment.batch_bytes(start) if whole_first_batch else 0
+        length = max(max_bytes, whole)
+    return segment.range(start, length)
+
+
+def offset_for_time(
+    segments: Sequence[Segment], timestamp_ms: int, log_start_offset: int, decompress: Decompress | None
+) -> TimestampOffset | None:
+    """See PartitionLog.offset_for_timestamp."""
+    for segment in segments[index_of(segments, log_start_offset) :]:
+        if segment.latest_timestamp_ms < timestamp_ms:
+            continue
+        for position, header in segment.headers_since(timestamp_ms, log_start_offset):
+            if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= log_start_offset:
+                found = _in_batch(segment, position, header, timestamp_ms, log_start_offset, decompress)
+                if found is not None:
+                    return found
+    return None
+
+
+def _in_batch(
+    segment: Segment,
+    position: int,
+    header: BatchHeader,
+    timestamp_ms: int,
+    log_start_offset: int,
+    decompress: Decompress | None,
+) -> TimestampOffset | None:
+    payload: bytes | None = segment.file.read_at(position + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
+    if header.codec:
+        assert payload is not None
+        payload = None if decompress is None else decompress(header.codec, payload)
+    if payload is None:
+        # Whoever begins here misses nothing, and reads at most a batch too much.
+        first = max(header.base_offset, log_start_offset)
+        return TimestampOffset(header.max_timestamp_ms, first, header.leader_epoch)
+    for record in decode_records(header, payload):
+        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
+            return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+    return None

@@ -1,0 +1,280 @@
+"""One segment of a log: a file of batches, and the two sparse indexes derived from it.
+
+Carries out and keeps count; when to roll, cut or delete is decided in `rules.py` and asked for by `log.py`. File names
+and the order of index entries are Kafka's LogSegment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from controller.storage.batches import NO_TIMESTAMP, BatchHeader, Bytes
+from controller.storage.disk import Disk, File, FileRange
+from controller.storage.errors import CorruptBatch, CorruptLog
+from controller.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
+from controller.storage.scan import Damage, check_batches, headers_between
+
+MARKS = 256
+LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX = ".log", ".index", ".timeindex", ".snapshot"
+
+
+def segment_path(directory: str, offset: int, suffix: str) -> str:
+    return f"{directory}/{offset:020d}{suffix}"
+
+
+class Segment:
+    """`next_offset` is -1 until the end was looked at (`find_end`, or `recover`)."""
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, index_interval_bytes: int, now_ms: int) -> None:
+        self.base_offset = base_offset
+        self.path = segment_path(directory, base_offset, LOG_SUFFIX)
+        self._disk = disk
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self.file: File = disk.open(self.path)
+        self.size_bytes = self.file.size()
+        self.next_offset = base_offset if self.size_bytes == 0 else -1
+        self.offsets = SparseIndex(disk, segment_path(directory, base_offset, INDEX_SUFFIX), OFFSET_ENTRY)
+        self.times = SparseIndex(disk, segment_path(directory, base_offset, TIME_INDEX_SUFFIX), TIME_ENTRY)
+        self._loaded = self.size_bytes == 0
+        self._unindexed_bytes = 0
+        self.created_ms = now_ms
+        self.first_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+        self._marks: dict[int, int] = {}
+        """Where the batches appended last begin, by base offset: readers at the end, and the high watermark, ask for
+        these."""
+
+    # Appending
+
+    def append(self, data: Bytes, headers: Sequence[BatchHeader]) -> None:
+        """`data` is the batches whose headers these are, with their offsets. One write."""
+        position = self.size_bytes
+        self.file.append(data)
+        if position == 0:
+            self.first_timestamp_ms = headers[0].max_timestamp_ms
+        marks = self._marks
+        for header in headers:
+            self._note(position, header)
+            marks[header.base_offset] = position
+            position += header.size_bytes
+        self.size_bytes = position
+        while len(marks) > MARKS:
+            del marks[next(iter(marks))]
+
+    def _note(self, position: int, header: BatchHeader) -> None:
+        last_offset = header.last_offset
+        if header.max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms, self._max_timestamp_offset = header.max_timestamp_ms, last_offset
+        if self._unindexed_bytes > self._index_interval_bytes:
+            self.offsets.append(last_offset - self.base_offset, position)
+            self._index_time()
+            self._unindexed_bytes = 0
+        self._unindexed_bytes += header.size_bytes
+        self.next_offset = last_offset + 1
+
+    def _index_time(self) -> None:
+        last = self.times.last()
+        if self.max_timestamp_ms > (NO_TIMESTAMP if last is None else last[0]):
+            self.times.append(self.max_timestamp_ms, self._max_timestamp_offset - self.base_offset)
+
+    # Opening
+
+    def recover(self) -> Damage | None:
+        """Reads every batch, checks it, and builds the indexes anew; stops at the first damage, and leaves it there.
+        What follows from its position on counts as not there until `cut` is called."""
+        self._forget()
+        damage = check_batches(self.file, self.base_offset, self._accept, end=self.size_bytes)
+        # As when a segment is sealed: this may be one that was.
+        self._index_time()
+        return damage
+
+    def _accept(self, position: int, header: BatchHeader) -> None:
+        if position == 0:
+            self.first_timestamp_ms = header.max_timestamp_ms
+        self._note(position, header)
+
+    def _forget(self) -> None:
+        self.offsets.clear()
+        self.times.clear()
+        self._loaded = True
+        self._unindexed_bytes = 0
+        self.next_offset = self.base_offset
+        self.first_timestamp_ms = self.max_timestamp_ms = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+
+    def find_end(self) -> None:
+        """Learns `next_offset` and the largest timestamp from the indexes and what follows their last entry. Raises
+        CorruptLog."""
+        self._load()
+        first = next(self._headers(0), None)
+        if first is None:
+            return
+        self.first_timestamp_ms = first[1].max_timestamp_ms
+        last = self.offsets.last()
+        for _, header in self._headers(0 if last is None else last[1]):
+            self.next_offset = header.next_offset
+            if header.max_timestamp_ms > self.max_timestamp_ms:
+                self.max_timestamp_ms, self._max_timestamp_offset = header.max_timestamp_ms, header.last_offset
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        try:
+            self.offsets.load()
+            self.times.load()
+            self._check_last_entries()
+        except UnsoundIndex:
+            self._rebuild()
+            return
+        self._loaded = True
+        last = self.times.last()
+        if last is not None and last[0] > self.max_timestamp_ms:
+            self.max_timestamp_ms, self._max_timestamp_offset = last[0], last[1] + self.base_offset
+
+    def _check_last_entries(self) -> None:
+        if self.size_bytes and not len(self.times):
+            # No batch has a timestamp, or else the file was lost.
+            raise UnsoundIndex(f"{self.path}: no time index")
+        last = self.offsets.last()
+        if last is not None and not self._begins_batch_of(last[1], last[0] + self.base_offset):
+            raise UnsoundIndex(f"{self.path}: index entry {last} is of another file")
+
+    def _begins_batch_of(self, position: int, offset: int) -> bool:
+        """Whether a batch that begins at `position` goes up to `offset`, or one after it does."""
+        if position >= self.size_bytes:
+            return False
+        try:
+            for _, header in headers_between(self.file, position, self.size_bytes):
+                return self.base_offset <= header.base_offset <= offset
+        except CorruptBatch:
+            return False
+        return False
+
+    def _rebuild(self) -> None:
+        next_offset = self.next_offset
+        damage = self.recover()
+        if damage is not None:
+            raise CorruptLog(self.path, damage.position, damage.reason)
+        # A segment before another ends where that begins, though its last batches may have been compacted away.
+        self.next_offset = max(next_offset, self.next_offset)
+
+    def unload(self) -> None:
+        """Lets go of the indexes' memory."""
+        if self._loaded and self.size_bytes:
+            self.offsets.unload()
+            self.times.unload()
+            self._loaded = False
+
+    # Reading
+
+    def _headers(self, start: int) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            yield from headers_between(self.file, start, self.size_bytes)
+        except CorruptBatch as error:
+            raise CorruptLog(self.path, error.position, error.reason) from None
+
+    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) from the batch that holds `offset`, or the first after it. Raises CorruptLog."""
+        self._load()
+        entry = self.offsets.floor(offset - self.base_offset)
+        if entry is not None and not self._begins_batch_of(entry[1], entry[0] + self.base_offset):
+            self._rebuild()
+            entry = self.offsets.floor(offset - self.base_offset)
+        for position, header in self._headers(0 if entry is None else entry[1]):
+            if header.last_offset >= offset:
+                yield position, header
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch that holds `offset`, or the first after it, begins; the end if there is none."""
+        if offset >= self.next_offset >= 0:
+            return self.size_bytes
+        position = self._marks.get(offset)
+        if position is None:
+            position = next((position for position, _ in self.headers_from(offset)), self.size_bytes)
+        return position
+
+    def batch_bytes(self, position: int) -> int:
+        """The size of the batch that begins there; 0 at the end."""
+        return next((header.size_bytes for _, header in self._headers(position)), 0)
+
+    def range(self, position: int, length: int) -> FileRange:
+        return FileRange(self.file, position, length)
+
+    def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """From where the first batch with a record of this time or later, at `offset` or above, is to be sought."""
+        self._load()
+        entry = self.times.floor(timestamp_ms)
+        return self.headers_from(max(offset, self.base_offset if entry is None else entry[1] + self.base_offset))
+
+    # Ending
+
+    def cut(self, position: int, next_offset: int) -> None:
+        """Makes the file end at `position`, where the batch with `next_offset` would begin, and syncs that: what was
+        cut off must not come back with the next crash."""
+        self._load()
+        self.file.truncate(position)
+        self.file.sync()
+        self.size_bytes, self.next_offset = position, next_offset
+        self._unindexed_bytes = 0
+        self._marks.clear()
+        self.offsets.cut_keys(next_offset - self.base_offset)
+        self.times.cut_values(next_offset - self.base_offset)
+        last = self.times.last()
+        self.max_timestamp_ms = NO_TIMESTAMP if last is None else last[0]
+        self._max_timestamp_offset = self.base_offset if last is None else self.base_offset + last[1]
+        # The batches after the last entry of the time index may have a later time.
+        for _, header in self.headers_from(self._max_timestamp_offset):
+            if header.max_timestamp_ms > self.max_timestamp_ms:
+                self.max_timestamp_ms, self._max_timestamp_offset = header.max_timestamp_ms, header.last_offset
+        if position == 0:
+            self.first_timestamp_ms = NO_TIMESTAMP
+
+    def sync(self, sealed: bool) -> None:
+        """A sealed segment's indexes too: they are not built again once the recovery point is past them."""
+        self.file.sync()
+        if sealed:
+            self.save_indexes()
+            self.offsets.sync()
+            self.times.sync()
+
+    def seal(self) -> None:
+        """Nothing will be appended any more: the time index gets its last entry, both go to disk."""
+        self._load()
+        self._index_time()
+        self.save_indexes()
+
+    def save_indexes(self) -> None:
+        if self._loaded:
+            self.offsets.save()
+            self.times.save()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def remove(self) -> None:
+        """Off the disk. The file is not closed: ranges of it may be on their way out."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            self._disk.remove(segment_path(self._directory, self.base_offset, suffix))
+
+    # What the rules look at
+
+    @property
+    def latest_timestamp_ms(self) -> int:
+        """-1 if no batch has one."""
+        self._load()
+        return self.max_timestamp_ms
+
+    @property
+    def latest_ms(self) -> int:
+        known_ms = self.latest_timestamp_ms
+        return known_ms if known_ms >= 0 else self._disk.modified_ms(self.path)
+
+    @property
+    def offset_entries(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def time_entries(self) -> int:
+        return len(self.times)

@@ -1,0 +1,100 @@
+"""What a log is told, under Kafka's names and with Kafka 2.8's defaults. Values; texts are parsed here, files are not
+read here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+UNLIMITED = -1
+
+
+def _setting(default: int, broker: str, topic: str, least: int, most: int = LONG_MAX) -> int:
+    metadata = {"broker": broker, "topic": topic, "least": least, "most": most}
+    value: int = field(default=default, metadata=metadata)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Each field has a name in the broker's properties and, most, one in a topic's config. ValueError for a value out
+    of range. `retention_*` and `roll_ms`: see `from_broker` for the names that take precedence over others."""
+
+    segment_bytes: int = _setting(1024**3, "log.segment.bytes", "segment.bytes", 14, INT_MAX)
+    roll_ms: int = _setting(7 * 24 * 3600 * 1000, "log.roll.ms", "segment.ms", 1)
+    index_interval_bytes: int = _setting(4096, "log.index.interval.bytes", "index.interval.bytes", 0, INT_MAX)
+    index_size_max_bytes: int = _setting(10 * 1024**2, "log.index.size.max.bytes", "segment.index.bytes", 24, INT_MAX)
+    flush_messages: int = _setting(LONG_MAX, "log.flush.interval.messages", "flush.messages", 1)
+    flush_ms: int = _setting(LONG_MAX, "log.flush.interval.ms", "flush.ms", 0)
+    retention_bytes: int = _setting(UNLIMITED, "log.retention.bytes", "retention.bytes", UNLIMITED)
+    retention_ms: int = _setting(7 * 24 * 3600 * 1000, "log.retention.ms", "retention.ms", UNLIMITED)
+    max_message_bytes: int = _setting(1024**2 + 12, "message.max.bytes", "max.message.bytes", 0, INT_MAX)
+    timestamp_difference_max_ms: int = _setting(
+        LONG_MAX, "log.message.timestamp.difference.max.ms", "message.timestamp.difference.max.ms", 0
+    )
+    producer_id_expiration_ms: int = _setting(
+        7 * 24 * 3600 * 1000, "transactional.id.expiration.ms", "", 1, INT_MAX
+    )  # in Kafka 2.8 the expiration of idempotent producers, too
+    log_append_time: bool = False
+    """message.timestamp.type is LogAppendTime."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if one.metadata:
+                value, least, most = getattr(self, one.name), one.metadata["least"], one.metadata["most"]
+                if not least <= value <= most:
+                    raise ValueError(f"{one.metadata['broker']}={value}: expected {least} to {most}")
+
+    def with_topic(self, config: Mapping[str, str]) -> LogSettings:
+        """These settings with what a topic's config says of them; its other names are left alone."""
+        return self._replaced(config, "topic", "message.timestamp.type")
+
+    @classmethod
+    def from_broker(cls, properties: Mapping[str, str]) -> LogSettings:
+        """From a broker's properties; names that are no log's are left alone. As in Kafka, `.ms` wins over
+        `.minutes`, and that over `.hours`."""
+        return cls()._replaced(_in_ms(properties), "broker", "log.message.timestamp.type")
+
+    def _replaced(self, texts: Mapping[str, str], side: str, timestamp_type: str) -> LogSettings:
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        for one in fields(self):
+            name = one.metadata.get(side) if one.metadata else None
+            if name and name in texts:
+                values[one.name] = _integer(name, texts[name])
+        if timestamp_type in texts:
+            if texts[timestamp_type] not in ("CreateTime", "LogAppendTime"):
+                raise ValueError(f"{timestamp_type}={texts[timestamp_type]}: expected CreateTime or LogAppendTime")
+            values["log_append_time"] = texts[timestamp_type] == "LogAppendTime"
+        return LogSettings(**values)
+
+
+BROKER_NAMES: tuple[str, ...] = (
+    *(one.metadata["broker"] for one in fields(LogSettings) if one.metadata),
+    *("log.message.timestamp.type", "log.roll.hours", "log.retention.hours", "log.retention.minutes"),
+)
+"""Every name of a broker's properties that `LogSettings.from_broker` looks at."""
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}={text}: expected a whole number") from None
+
+
+_LONGER = (
+    ("log.retention.minutes", "log.retention.ms", 60_000),
+    ("log.retention.hours", "log.retention.ms", 3_600_000),
+    ("log.roll.hours", "log.roll.ms", 3_600_000),
+)
+
+
+def _in_ms(properties: Mapping[str, str]) -> dict[str, str]:
+    found = dict(properties)
+    for name, ms_name, factor in _LONGER:
+        if name in properties and ms_name not in found:
+            value = _integer(name, properties[name])
+            found[ms_name] = str(value * factor if value >= 0 else value)
+    return found

@@ -1,0 +1,43 @@
+"""Producer states on disk: written when a segment begins and when a log is closed, read and caught up when it is
+opened or truncated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.storage.disk import Disk
+from controller.storage.errors import CorruptLog
+from controller.storage.producers import ProducerStates
+from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """Ascending."""
+    stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in disk.names(directory) if name.endswith(SNAPSHOT_SUFFIX)]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerStates) -> None:
+    """The states as they are when the log ends at `offset`. Not synced: its CRC tells whether it is whole."""
+    disk.replace(segment_path(directory, offset, SNAPSHOT_SUFFIX), producers.encode(), durable=False)
+
+
+def restore(disk: Disk, directory: str, segments: Sequence[Segment], log_end_offset: int) -> ProducerStates:
+    """The states at the log's end: from the newest snapshot that can be read, and the headers after it. Snapshots
+    that are beyond the end, or can't be read, are removed."""
+    states, offset = ProducerStates(), 0
+    for found in reversed(snapshot_offsets(disk, directory)):
+        path = segment_path(directory, found, SNAPSHOT_SUFFIX)
+        if found > log_end_offset:
+            disk.remove(path)
+            continue
+        try:
+            states, offset = ProducerStates.decode(path, disk.read(path)), found
+            break
+        except CorruptLog:  # of a derived file: what it held is in the log
+            disk.remove(path)
+    for segment in segments:
+        if segment.next_offset > offset and segment.size_bytes:
+            for _, header in segment.headers_from(offset):
+                states.update(header)
+    return states

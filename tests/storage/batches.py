@@ -1,0 +1,40 @@
+"""Batches to append, and a clock to append them by."""
+
+from __future__ import annotations
+
+from controller.storage.records import Record, encode_batch
+
+START_MS = 1_700_000_000_000
+
+
+class Clock:
+    """Wall time that a test sets."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def batch(
+    count: int = 1,
+    *,
+    base_offset: int = 0,
+    value: bytes = b"value",
+    timestamp_ms: int = START_MS,
+    step_ms: int = 0,
+    leader_epoch: int = -1,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    attributes: int = 0,
+) -> bytes:
+    """`producer`: id, epoch, base sequence. `step_ms` from one record's timestamp to the next's."""
+    records = [Record(base_offset + n, timestamp_ms + n * step_ms, b"%d" % n, value) for n in range(count)]
+    return encode_batch(
+        records,
+        leader_epoch=leader_epoch,
+        attributes=attributes,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+    )
