@@ -20,6 +20,9 @@ from controller.zookeeper.drive import drive
 
 RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
+LOOK_AGAIN_MS = 20.0
+"""How long a request waits that may not go out, before the term is looked at again: an acknowledged ping may have
+extended its lease, otherwise the channels are about to be closed."""
 
 Connect = Callable[[Address], BrokerConnection]
 """A new connection of this process's to an address, not opened yet."""
@@ -97,9 +100,7 @@ class _Channel:
             broken = await self._opened(connection)
             if broken is None:
                 retry_ms = RETRY_FIRST_MS
-                if not await self._serve(connection):
-                    connection.close()
-                    return
+                await self._serve(connection)
                 await self._channels.clock.sleep(RETRY_FIRST_MS)
             else:
                 await self._channels.clock.sleep(retry_ms)
@@ -112,8 +113,8 @@ class _Channel:
             return error
         return None
 
-    async def _serve(self, connection: BrokerConnection) -> bool:
-        """Until the connection breaks (True: open another) or the term is over (False)."""
+    async def _serve(self, connection: BrokerConnection) -> None:
+        """Until the connection breaks or the channel is closed."""
         channels = self._channels
         while not self._is_closed():
             if not self._waiting:
@@ -121,19 +122,19 @@ class _Channel:
                 await self._filled
                 continue
             if not channels.may_send():
-                return False
+                await channels.clock.sleep(LOOK_AGAIN_MS)
+                continue
             request = self._waiting[0]
             asked = connection.ask(request.api_key, request.api_version, request.body, channels.request_timeout_ms)
             try:
                 body = await asked
             except PeerError:
-                return not self._is_closed()
+                return
             if self._is_closed():
-                return False
+                return
             self._waiting.popleft()
             if request.response_event is not None:
                 channels.events.put(request.response_event(body))
-        return False
 
 
 class SimulatedPeers:

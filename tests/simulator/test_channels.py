@@ -219,3 +219,42 @@ def test_a_void_term_sends_nothing_more() -> None:
     world.channels.send(2, request(1))
     world.pass_ms(5_000)
     assert broker.got == []
+
+
+@pytest.mark.parametrize("void_ms", [1.0, 30.0, 400.0])
+def test_a_term_whose_lease_was_extended_sends_what_waited(void_ms: float) -> None:
+    """As on the real host: a process that was stopped may come to its channels before it comes to the answer to its
+    last ping. The channel that gave up here would never send again in a term that goes on."""
+    world = World()
+    broker = world.broker()
+    world.channels.announce([endpoint()])
+    world.channels.send(2, request(1))
+    world.pass_ms(100)
+    world.may_send = False
+    world.channels.send(2, request(2))
+    world.channels.send(2, request(3))
+    world.pass_ms(void_ms)
+    assert broker.got == [1]
+    world.may_send = True
+    world.pass_ms(1_000)
+    assert broker.got == world.events.seen == [1, 2, 3]
+
+
+def test_a_channel_that_gives_up_for_good_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: what may not go out now never does."""
+    serve = channels._Channel._serve
+
+    async def once(self: Any, connection: BrokerConnection) -> None:
+        may_send = self._channels.may_send
+
+        def close_if_not() -> bool:
+            if not may_send():
+                self.close()
+            return bool(may_send())
+
+        self._channels.may_send = close_if_not
+        await serve(self, connection)
+
+    monkeypatch.setattr(channels._Channel, "_serve", once)
+    with pytest.raises(AssertionError):
+        test_a_term_whose_lease_was_extended_sends_what_waited(30.0)
