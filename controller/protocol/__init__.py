@@ -1,7 +1,8 @@
 """Kafka's wire protocol, in the versions of a 2.8 cluster: values, frames, and which versions are spoken.
 
 This is the room's face; `bulk` (encoders over columns) is imported by its own name. It knows no socket, no clock and
-nothing else of the project. docs/protocol.md says what a controller puts into its requests, and when it sends them.
+nothing else of the project. The data plane's values are in modules of their own: `produce_values`, `fetch_values`,
+`admin_values`. docs/protocol.md says what a controller puts into its requests, and when it sends them.
 """
 
 from controller.protocol.api_keys import (
@@ -50,6 +51,7 @@ from controller.protocol.codec import (
     encode_request,
     encode_request_body,
     encode_response,
+    encode_response_parts,
     request_head,
     response_body,
     unsupported_api_versions,
@@ -105,13 +107,21 @@ from controller.protocol.framing import (
     FrameBuffer,
     frame_size,
     framed,
+    framed_parts,
 )
 from controller.protocol.headers import (
     RequestHeader,
 )
 from controller.protocol.messages import (
+    CLUSTER_MESSAGES,
+    RECORD_MESSAGES,
     RequestValue,
     ResponseValue,
+)
+from controller.protocol.records import (
+    Part,
+    RecordRange,
+    Records,
 )
 from controller.protocol.versions import (
     SUPPORTED,
@@ -121,6 +131,7 @@ from controller.protocol.versions import (
 )
 
 __all__ = [
+    "CLUSTER_MESSAGES",
     "CONFIG_SOURCE_DEFAULT",
     "CONFIG_SOURCE_DYNAMIC_BROKER",
     "CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER",
@@ -137,6 +148,7 @@ __all__ = [
     "NO_EPOCH",
     "NO_LEADER",
     "NO_TOPIC_ID",
+    "RECORD_MESSAGES",
     "SUPPORTED",
     "AlterIsrPartition",
     "AlterIsrPartitionResult",
@@ -184,7 +196,10 @@ __all__ = [
     "MetadataResponseBroker",
     "MetadataResponsePartition",
     "MetadataResponseTopic",
+    "Part",
     "ProtocolError",
+    "RecordRange",
+    "Records",
     "RemainingPartition",
     "Request",
     "RequestHeader",
@@ -213,8 +228,10 @@ __all__ = [
     "encode_request",
     "encode_request_body",
     "encode_response",
+    "encode_response_parts",
     "frame_size",
     "framed",
+    "framed_parts",
     "request_head",
     "response_body",
     "unsupported_api_versions",

@@ -7,6 +7,7 @@ used up exactly (see `REST_ALLOWED`). Encoding raises UnencodableValue for a val
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,7 +22,8 @@ from controller.protocol.headers import (
     write_request_header,
     write_response_header,
 )
-from controller.protocol.messages import MESSAGES, RequestValue, ResponseValue
+from controller.protocol.messages import CLUSTER_MESSAGES, MESSAGES, RequestValue, ResponseValue
+from controller.protocol.records import Part, joined
 
 REST_ALLOWED = frozenset({ApiKey.METADATA})
 """Requests that real clients send with bytes after their end: librdkafka writes "all topics" in Metadata 9 and later
@@ -34,9 +36,13 @@ class Request:
     value: RequestValue
 
 
-def decode_request(frame: bytes) -> Request:
-    """MalformedFrame, UnknownApi, UnsupportedVersion (with the header)."""
-    header, pos = read_request_header(frame)
+def decode_request(frame: bytes, served: Container[int] = CLUSTER_MESSAGES) -> Request:
+    """MalformedFrame, UnknownApi, UnsupportedVersion (with the header).
+
+    `served`: the API keys that the receiver answers; of any other the body is not looked at. By default the data plane
+    is none of them. Records in the value are views into `frame`.
+    """
+    header, pos = read_request_header(frame, served)
     value = layout(MESSAGES[header.api_key].request, header.api_version).read(
         frame, pos, rest_allowed=header.api_key in REST_ALLOWED
     )
@@ -53,13 +59,20 @@ def encode_request_body(api_key: ApiKey, version: int, value: RequestValue) -> b
 
 
 def encode_request(header: RequestHeader, value: RequestValue) -> bytes:
-    return request_head(header) + encode_request_body(header.api_key, header.api_version, value)
+    parts = layout(MESSAGES[header.api_key].request, header.api_version).write_parts(value)
+    return joined((request_head(header), *parts))
 
 
 def encode_response(header: RequestHeader, value: ResponseValue) -> bytes:
-    """The frame that answers the request with this header, in its version."""
-    body = layout(MESSAGES[header.api_key].response, header.api_version).write(value)
-    return write_response_header(header.api_key, header.api_version, header.correlation_id) + body
+    """The frame that answers the request with this header, in its version. Ranges of records are read."""
+    return joined(encode_response_parts(header, value))
+
+
+def encode_response_parts(header: RequestHeader, value: ResponseValue) -> list[Part]:
+    """The same frame in parts: bytes, and between them the records as they stand in the value, neither copied nor read,
+    so that a server can send them from their file. `framing.framed_parts` puts the size before."""
+    parts = layout(MESSAGES[header.api_key].response, header.api_version).write_parts(value)
+    return [write_response_header(header.api_key, header.api_version, header.correlation_id), *parts]
 
 
 def response_body(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, bytes]:
@@ -74,7 +87,7 @@ def decode_response_body(api_key: ApiKey, version: int, body: bytes) -> Response
 
 
 def decode_response(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, ResponseValue]:
-    """A response's correlation id and value. MalformedFrame.
+    """A response's correlation id and value, in which records are views into `frame`. MalformedFrame.
 
     An ApiVersions response is read in version 0 when it carries UNSUPPORTED_VERSION, since a broker that does not know
     the version asked for answers so.

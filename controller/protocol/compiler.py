@@ -18,6 +18,7 @@ from typing import Any
 
 from controller.protocol import primitives
 from controller.protocol.errors import MalformedFrame, UnencodableValue
+from controller.protocol.records import Output, Part, joined
 from controller.protocol.schema import (
     NO_DEFAULT,
     Array,
@@ -25,15 +26,20 @@ from controller.protocol.schema import (
     Fixed,
     Inline,
     Ints,
+    Longs,
     Message,
+    Nested,
+    RecordBytes,
     Struct,
     Text,
+    Texts,
     Ungrouped,
     default_of,
 )
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 Writer = Callable[[Any, bytearray], None]
+"""Of a structure with records it needs an `Output`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +82,20 @@ class Layout:
 
     def write(self, value: Any) -> bytes:
         """The value's bytes, or UnencodableValue when this version can't say it."""
+        return joined(self.write_parts(value))
+
+    def write_parts(self, value: Any) -> list[Part]:
+        """The same, with the records apart: as they stand in the value, not copied and not read."""
         if type(value) is not self._value:
             raise UnencodableValue(f"{self._name}: got a {type(value).__name__}")
-        out = bytearray()
+        out = Output()
         try:
             if self._adaptation is not None:
                 value = self._adaptation.write(value)
             self._compiled.write(value, out)
         except (struct.error, ValueError, TypeError, AttributeError) as error:
             raise UnencodableValue(f"{self._name}: {error}") from error
-        return bytes(out)
+        return out.parts()
 
 
 @cache
@@ -164,6 +174,9 @@ class _Source:
         if isinstance(kind, Inline):
             self._inline(name, kind)
             return
+        if isinstance(kind, Nested):
+            self._nested(name, kind)
+            return
         if not nullable:
             self._writer += [
                 f"if value.{name} is None:",
@@ -173,6 +186,8 @@ class _Source:
             self._text(name)
         elif isinstance(kind, Ints):
             self._ints(name, nullable)
+        elif isinstance(kind, Longs | Texts | RecordBytes):
+            self._plain(name, _PLAIN[type(kind)])
         elif isinstance(kind, Array):
             self._array(name, kind)
         elif isinstance(kind, Ungrouped):
@@ -217,6 +232,17 @@ class _Source:
         else:
             self._reader.append(general)
         self._writer.append(f"write_ints(out, value.{name}, {self._flexible})")
+
+    def _plain(self, name: str, kind: str) -> None:
+        self._size += 1 if self._flexible else 4
+        self._reader.append(f"_{name}, pos = read_{kind}(data, pos, end, {self._flexible})")
+        self._writer.append(f"write_{kind}(out, value.{name}, {self._flexible})")
+
+    def _nested(self, name: str, kind: Nested) -> None:
+        inner = self._inner(name, kind.of)
+        self._size += inner.size
+        self._reader.append(f"_{name}, pos = read_{name}(data, pos, end)")
+        self._writer.append(f"write_{name}(value.{name}, out)")
 
     def _array(self, name: str, kind: Array) -> None:
         inner = self._inner(name, kind.of)
@@ -273,8 +299,9 @@ class _Source:
             self._names[f"read_{field.name}"] = alone.read
             self._names[f"write_{field.name}"] = alone.write
             self._names["Alone"] = _Alone
+            self._names[f"default_{field.name}"] = default
             self._reader += [
-                f"_{field.name} = {default!r}",
+                f"_{field.name} = default_{field.name}",
                 f"content = tags.get({field.tag})",
                 "if content is not None:",
                 f"    alone, stop = read_{field.name}(content, 0, len(content))",
@@ -283,7 +310,7 @@ class _Source:
                 f"    _{field.name} = alone.content",
             ]
             self._writer += [
-                f"if value.{field.name} != {default!r}:",
+                f"if value.{field.name} != default_{field.name}:",
                 "    content = bytearray()",
                 f"    write_{field.name}(Alone(value.{field.name}), content)",
                 f"    tags.append(({field.tag}, content))",
@@ -313,16 +340,23 @@ class _Alone:
     content: Any
 
 
+_PLAIN = {Longs: "longs", Texts: "texts", RecordBytes: "records"}
 _PRIMITIVES = (
     "SHORT_ARRAYS",
     "read_count",
     "read_group_rows",
     "read_ints",
+    "read_longs",
+    "read_records",
     "read_tags",
     "read_text",
+    "read_texts",
     "write_count",
     "write_group_rows",
     "write_ints",
+    "write_longs",
+    "write_records",
     "write_tags",
     "write_text",
+    "write_texts",
 )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from controller.protocol.errors import MalformedFrame
+from collections.abc import Iterable
+
+from controller.protocol.errors import MalformedFrame, UnencodableValue
+from controller.protocol.records import Part, RecordRange, joined, size_bytes
 
 SIZE_BYTES = 4
+FRAME_BYTES_SAID_MAX = 2**31 - 1
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Kafka's default of socket.request.max.bytes: a broker closes the connection of a client that announces more."""
 
@@ -12,6 +16,24 @@ FRAME_BYTES_MAX = 100 * 1024 * 1024
 def framed(frame: bytes) -> bytes:
     """The frame with its size before it, as it goes over the connection."""
     return len(frame).to_bytes(SIZE_BYTES, "big") + frame
+
+
+def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
+    """A frame in parts with its size before it, ready to be sent one after the other: what is in memory is joined
+    (copied once) up to the next range. UnencodableValue for more than a size can say."""
+    parts = list(parts)
+    size = sum(map(size_bytes, parts))
+    if size > FRAME_BYTES_SAID_MAX:
+        raise UnencodableValue(f"a frame of {size} bytes: four bytes can say {FRAME_BYTES_SAID_MAX}")
+    ready: list[bytes | RecordRange] = []
+    in_memory: list[Part] = [size.to_bytes(SIZE_BYTES, "big")]
+    for part in parts:
+        if isinstance(part, bytes | memoryview):
+            in_memory.append(part)
+        else:
+            ready += (joined(in_memory), part)
+            in_memory = []
+    return [*ready, joined(in_memory)] if in_memory else ready
 
 
 def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:
@@ -45,7 +67,8 @@ class FrameBuffer:
             stop = body + frame_size(bytes(self._pending[start:body]), self._limit)
             if stop > len(self._pending):
                 break
-            frames.append(bytes(self._pending[body:stop]))
+            with memoryview(self._pending) as pending:
+                frames.append(bytes(pending[body:stop]))
             start = stop
         del self._pending[:start]
         return frames

@@ -8,6 +8,7 @@ versions, for the same reason. ControlledShutdown version 0 has no client id at 
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from dataclasses import dataclass
 
 from controller.protocol.api_keys import ApiKey
@@ -27,12 +28,13 @@ class RequestHeader:
     client_id: str | None
 
 
-def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
-    """The header and where the body begins. MalformedFrame, UnknownApi, UnsupportedVersion."""
+def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHeader, int]:
+    """The header and where the body begins. MalformedFrame, UnknownApi for what is not among `served`,
+    UnsupportedVersion."""
     if len(frame) < _HEAD.size:
         raise MalformedFrame(f"a frame of {len(frame)} bytes has no request header")
     key, version, correlation = _HEAD.unpack_from(frame)
-    if key not in MESSAGES:
+    if key not in served or key not in MESSAGES:
         raise UnknownApi(key)
     api_key = ApiKey(key)
     request = MESSAGES[api_key].request

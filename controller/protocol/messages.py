@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from controller.protocol import client_schemas, control_schemas
+from controller.protocol import admin_schemas, client_schemas, control_schemas, fetch_schemas, produce_schemas
+from controller.protocol.admin_values import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (
     ApiVersionsRequest,
@@ -33,6 +45,20 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from controller.protocol.fetch_values import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from controller.protocol.produce_values import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 from controller.protocol.schema import Message
 
 RequestValue: TypeAlias = (
@@ -46,6 +72,16 @@ RequestValue: TypeAlias = (
     | CreateTopicsRequest
     | CreatePartitionsRequest
     | DeleteTopicsRequest
+    | ProduceRequest
+    | FetchRequest
+    | ListOffsetsRequest
+    | OffsetForLeaderEpochRequest
+    | InitProducerIdRequest
+    | DeleteRecordsRequest
+    | DescribeConfigsRequest
+    | AlterConfigsRequest
+    | IncrementalAlterConfigsRequest
+    | FindCoordinatorRequest
 )
 ResponseValue: TypeAlias = (
     LeaderAndIsrResponse
@@ -58,6 +94,16 @@ ResponseValue: TypeAlias = (
     | CreateTopicsResponse
     | CreatePartitionsResponse
     | DeleteTopicsResponse
+    | ProduceResponse
+    | FetchResponse
+    | ListOffsetsResponse
+    | OffsetForLeaderEpochResponse
+    | InitProducerIdResponse
+    | DeleteRecordsResponse
+    | DescribeConfigsResponse
+    | AlterConfigsResponse
+    | IncrementalAlterConfigsResponse
+    | FindCoordinatorResponse
 )
 
 
@@ -69,7 +115,7 @@ class Exchange:
     response: Message
 
 
-MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
+CLUSTER_MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
     {
         ApiKey.METADATA: Exchange(client_schemas.METADATA_REQUEST, client_schemas.METADATA_RESPONSE),
         ApiKey.LEADER_AND_ISR: Exchange(
@@ -91,3 +137,32 @@ MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
         ApiKey.ALTER_ISR: Exchange(control_schemas.ALTER_ISR_REQUEST, control_schemas.ALTER_ISR_RESPONSE),
     }
 )
+"""What is asked of a cluster that needs not hold records: the control plane, metadata and topics."""
+
+RECORD_MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: Exchange(produce_schemas.PRODUCE_REQUEST, produce_schemas.PRODUCE_RESPONSE),
+        ApiKey.FETCH: Exchange(fetch_schemas.FETCH_REQUEST, fetch_schemas.FETCH_RESPONSE),
+        ApiKey.LIST_OFFSETS: Exchange(fetch_schemas.LIST_OFFSETS_REQUEST, fetch_schemas.LIST_OFFSETS_RESPONSE),
+        ApiKey.FIND_COORDINATOR: Exchange(
+            admin_schemas.FIND_COORDINATOR_REQUEST, admin_schemas.FIND_COORDINATOR_RESPONSE
+        ),
+        ApiKey.DELETE_RECORDS: Exchange(admin_schemas.DELETE_RECORDS_REQUEST, admin_schemas.DELETE_RECORDS_RESPONSE),
+        ApiKey.INIT_PRODUCER_ID: Exchange(
+            produce_schemas.INIT_PRODUCER_ID_REQUEST, produce_schemas.INIT_PRODUCER_ID_RESPONSE
+        ),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: Exchange(
+            fetch_schemas.OFFSET_FOR_LEADER_EPOCH_REQUEST, fetch_schemas.OFFSET_FOR_LEADER_EPOCH_RESPONSE
+        ),
+        ApiKey.DESCRIBE_CONFIGS: Exchange(
+            admin_schemas.DESCRIBE_CONFIGS_REQUEST, admin_schemas.DESCRIBE_CONFIGS_RESPONSE
+        ),
+        ApiKey.ALTER_CONFIGS: Exchange(admin_schemas.ALTER_CONFIGS_REQUEST, admin_schemas.ALTER_CONFIGS_RESPONSE),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: Exchange(
+            admin_schemas.INCREMENTAL_ALTER_CONFIGS_REQUEST, admin_schemas.INCREMENTAL_ALTER_CONFIGS_RESPONSE
+        ),
+    }
+)
+"""What is asked of brokers that hold records, and of their settings."""
+
+MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType({**CLUSTER_MESSAGES, **RECORD_MESSAGES})

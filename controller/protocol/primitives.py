@@ -1,4 +1,4 @@
-"""Reading and writing what every layout is made of: varints, lengths, strings, arrays of int32, tagged fields.
+"""Reading and writing what every layout is made of: varints, lengths, strings, plain arrays, records, tagged fields.
 
 The generated code of `compiler` inlines the short paths and calls these for the rest. A reader takes the frame and a
 position and returns the value and the position after it; it never reads past the frame's end and never trusts a
@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Any
 
 from controller.protocol.errors import MalformedFrame, UnencodableValue
+from controller.protocol.records import Output, Records, size_bytes
 
 # An unsigned varint of 32 bits has at most five bytes; a longer one is refused, as Kafka does. (A reader that goes on
 # while the high bit is set takes time quadratic in the frame's length: a frame of 400 kB keeps it busy for seconds.)
@@ -90,6 +91,34 @@ def read_ints(data: bytes, pos: int, end: int, compact: bool) -> tuple[tuple[int
     return ints(count).unpack_from(data, pos), pos + 4 * count
 
 
+def read_longs(data: bytes, pos: int, end: int, compact: bool) -> tuple[tuple[int, ...] | None, int]:
+    count, pos = read_count(data, pos, end, compact, 8)
+    if count <= 0:
+        return (() if count == 0 else None), pos
+    return Struct(f">{count}q").unpack_from(data, pos), pos + 8 * count
+
+
+def read_texts(data: bytes, pos: int, end: int, compact: bool) -> tuple[tuple[str, ...] | None, int]:
+    count, pos = read_count(data, pos, end, compact, 1 if compact else 2)
+    if count < 0:
+        return None, pos
+    texts: list[str] = []
+    for _ in range(count):
+        text, pos = read_text(data, pos, end, compact)
+        if text is None:
+            raise MalformedFrame(f"null in an array of strings before byte {pos}")
+        texts.append(text)
+    return tuple(texts), pos
+
+
+def read_records(data: bytes, pos: int, end: int, compact: bool) -> tuple[memoryview | None, int]:
+    """A view: nothing is copied, and the frame lives as long as it does."""
+    length, pos = read_count(data, pos, end, compact, 1)
+    if length < 0:
+        return None, pos
+    return memoryview(data)[pos : pos + length], pos + length
+
+
 def read_tags(data: bytes, pos: int, end: int) -> tuple[dict[int, bytes], int]:
     """A section of tagged fields: the bytes of each by its tag. A tag that comes twice is refused."""
     count, pos = read_varint(data, pos)
@@ -156,6 +185,32 @@ def write_text(out: bytearray, text: str | None, compact: bool) -> None:
 def write_ints(out: bytearray, values: Sequence[int], compact: bool) -> None:
     write_count(out, len(values), compact)
     out += ints(len(values)).pack(*values)
+
+
+def write_longs(out: bytearray, values: Sequence[int], compact: bool) -> None:
+    write_count(out, len(values), compact)
+    out += Struct(f">{len(values)}q").pack(*values)
+
+
+def write_texts(out: bytearray, texts: Sequence[str] | None, compact: bool) -> None:
+    if texts is None:
+        write_count(out, -1, compact)
+        return
+    write_count(out, len(texts), compact)
+    for text in texts:
+        if text is None:
+            raise UnencodableValue("null in an array of strings")
+        write_text(out, text, compact)
+
+
+def write_records(out: Output, records: Records | None, compact: bool) -> None:
+    if records is None:
+        write_count(out, -1, compact)
+        return
+    size = size_bytes(records)
+    write_count(out, size, compact)
+    if size:
+        out.splice(records)
 
 
 def write_tags(out: bytearray, tags: Sequence[tuple[int, bytes]]) -> None:

@@ -33,6 +33,21 @@ class Ints:
 
 
 @dataclass(frozen=True, slots=True)
+class Longs:
+    """An array of int64, a tuple of int as a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """An array of strings, a tuple of str as a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBytes:
+    """Records (`controller.protocol.records`): int32 length, or compact."""
+
+
+@dataclass(frozen=True, slots=True)
 class Array:
     """An array of structures, a tuple as a value."""
 
@@ -43,6 +58,13 @@ class Array:
 class Inline:
     """A structure written in place, without a length: a tuple of exactly one as a value. (What an early version had
     one of, and a later one an array.)"""
+
+    of: Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A structure written in place, as a value the structure itself."""
 
     of: Struct
 
@@ -62,7 +84,7 @@ class Ungrouped:
     row: Struct
 
 
-Type: TypeAlias = Fixed | Text | Ints | Array | Inline | Ungrouped
+Type: TypeAlias = Fixed | Text | Ints | Longs | Texts | RecordBytes | Array | Inline | Nested | Ungrouped
 
 INT8 = Fixed("b", 1)
 INT16 = Fixed("h", 2)
@@ -72,6 +94,9 @@ BOOL = Fixed("?", 1)
 UUID = Fixed("16s", 16)
 TEXT = Text()
 INTS = Ints()
+LONGS = Longs()
+TEXTS = Texts()
+RECORDS = RecordBytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from controller.protocol import SUPPORTED, ApiKey, decode_response, encode_request
+from controller.protocol import SUPPORTED, ApiKey, ProtocolError, decode_request, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import FrameBuffer, framed
 from controller.zookeeper import jute
@@ -68,6 +68,15 @@ class BrokerTarget:
         if not answers:
             return "answered later"
         return "connection closed" if answers[0] is None else "answered"
+
+
+def feed_request(data: bytes) -> str:
+    """Of any API, those that a broker does not serve among them."""
+    try:
+        decode_request(data, SUPPORTED)
+    except ProtocolError:
+        return "refused"
+    return "taken"
 
 
 def feed_response(data: bytes) -> str:
@@ -202,7 +211,7 @@ def targets() -> list[Target]:
     responses = [
         KEY_AND_VERSION.pack(exchange.api_key, exchange.version) + (exchange.response or b"") for exchange in _EXCHANGES
     ]
-    requests = [exchange.request for exchange in recorded()]
+    requests = [exchange.request for exchange in recorded() if exchange.api_key in EXAMPLES]
     examples = [
         encode_request(header(key, version), value)
         for key, value in EXAMPLES.items()
@@ -212,6 +221,7 @@ def targets() -> list[Target]:
         Target("recorded request to a broker", requests, BrokerTarget().feed),
         Target("request to a broker", examples, BrokerTarget().feed),
         Target("requests to another broker", examples + requests, BrokerTarget().feed),
+        Target("request", [exchange.request for exchange in recorded()], feed_request),
         Target("response", responses, feed_response),
         Target("stream of frames", [framed(one) + framed(two) for one, two in pairwise(requests)], feed_stream),
         Target("column of states", [GOOD_STATE], feed_states_column),

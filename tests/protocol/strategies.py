@@ -10,7 +10,21 @@ from hypothesis import strategies as st
 from controller.protocol import ErrorCode
 from controller.protocol.client_values import MetadataRequest
 from controller.protocol.control_values import StopReplicaRequest
-from controller.protocol.schema import Array, Field, Fixed, Inline, Ints, Message, Struct, Text, Ungrouped
+from controller.protocol.schema import (
+    Array,
+    Field,
+    Fixed,
+    Inline,
+    Ints,
+    Longs,
+    Message,
+    Nested,
+    RecordBytes,
+    Struct,
+    Text,
+    Texts,
+    Ungrouped,
+)
 
 _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 # No surrogates: they have no UTF-8. Few characters, so that names repeat.
@@ -50,6 +64,8 @@ def _struct(table: Struct, version: int) -> st.SearchStrategy[Any]:
 def _field(field: Field, version: int) -> st.SearchStrategy[Any]:
     if field.name.endswith("error_code"):
         return st.sampled_from([int(code) for code in ErrorCode])
+    if field.name == "log_append_time_ms":  # -1, or what kio can say: whole seconds that there are
+        return st.just(-1) | st.integers(0, 4_000_000_000).map(lambda seconds: seconds * 1_000)
     strategy = _type(field, version)
     return st.none() | strategy if field.nullable <= version else strategy
 
@@ -67,6 +83,14 @@ def _type(field: Field, version: int) -> st.SearchStrategy[Any]:
             return _TEXT
         case Ints():
             return st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4).map(tuple)
+        case Longs():
+            return st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4).map(tuple)
+        case Texts():
+            return st.lists(_TEXT, max_size=3).map(tuple)
+        case RecordBytes():
+            return st.binary(max_size=200)
+        case Nested(of=of):
+            return _struct(of, version)
         case Array(of=of):
             return st.lists(_struct(of, version), max_size=3).map(tuple)
         case Inline(of=of):

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.protocol import (
+    SUPPORTED,
     ApiKey,
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -300,7 +301,7 @@ def rows_of(request: LeaderAndIsrRequest | UpdateMetadataRequest) -> list[Row]:
 def test_a_real_clusters_requests_are_the_same_bytes_in_bulk() -> None:
     seen = {ApiKey.LEADER_AND_ISR: 0, ApiKey.UPDATE_METADATA: 0}
     for exchange in recorded():
-        request = decode_request(exchange.request)
+        request = decode_request(exchange.request, SUPPORTED)
         value = request.value
         if isinstance(value, LeaderAndIsrRequest):
             rows = rows_of(value)

@@ -79,15 +79,25 @@ def test_a_setting_that_is_not_known_is_named(setting: str) -> None:
 
 def test_supported_versions_are_those_of_a_2_8_broker() -> None:
     assert {key: (spoken.first, spoken.last) for key, spoken in SUPPORTED.items()} == {
+        ApiKey.PRODUCE: (0, 9),
+        ApiKey.FETCH: (0, 12),
+        ApiKey.LIST_OFFSETS: (0, 6),
         ApiKey.METADATA: (0, 11),
         ApiKey.LEADER_AND_ISR: (0, 5),
         ApiKey.STOP_REPLICA: (0, 3),
         ApiKey.UPDATE_METADATA: (0, 7),
         ApiKey.CONTROLLED_SHUTDOWN: (0, 3),
+        ApiKey.FIND_COORDINATOR: (0, 3),
         ApiKey.API_VERSIONS: (0, 3),
         ApiKey.CREATE_TOPICS: (0, 7),
         ApiKey.DELETE_TOPICS: (0, 6),
+        ApiKey.DELETE_RECORDS: (0, 2),
+        ApiKey.INIT_PRODUCER_ID: (0, 4),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (0, 4),
+        ApiKey.DESCRIBE_CONFIGS: (0, 4),
+        ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.CREATE_PARTITIONS: (0, 3),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
         ApiKey.ALTER_ISR: (0, 0),
     }
     assert list(SUPPORTED) == sorted(SUPPORTED)

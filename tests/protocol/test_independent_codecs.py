@@ -47,12 +47,31 @@ from controller.protocol import (
     encode_response,
     request_head,
 )
+from controller.protocol.admin_values import (
+    AlterConfigsResponse,
+    DeleteRecordsResponse,
+    DescribeConfigsResponse,
+    FindCoordinatorResponse,
+    IncrementalAlterConfigsResponse,
+)
 from controller.protocol.compiler import layout
+from controller.protocol.fetch_values import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
 from controller.protocol.messages import MESSAGES
+from controller.protocol.produce_values import InitProducerIdResponse, ProduceResponse
 from controller.protocol.schema import Message
 from tests.protocol.strategies import values
 
 KIO_MODULES = {
+    ApiKey.PRODUCE: "produce",
+    ApiKey.FETCH: "fetch",
+    ApiKey.LIST_OFFSETS: "list_offsets",
+    ApiKey.FIND_COORDINATOR: "find_coordinator",
+    ApiKey.DELETE_RECORDS: "delete_records",
+    ApiKey.INIT_PRODUCER_ID: "init_producer_id",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "offset_for_leader_epoch",
+    ApiKey.DESCRIBE_CONFIGS: "describe_configs",
+    ApiKey.ALTER_CONFIGS: "alter_configs",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "incremental_alter_configs",
     ApiKey.METADATA: "metadata",
     ApiKey.LEADER_AND_ISR: "leader_and_isr",
     ApiKey.STOP_REPLICA: "stop_replica",
@@ -71,6 +90,16 @@ CASES = [
     for version in range(message.first, message.last + 1)
 ]
 EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
+    ApiKey.PRODUCE: ProduceResponse(()),
+    ApiKey.FETCH: FetchResponse(()),
+    ApiKey.LIST_OFFSETS: ListOffsetsResponse(()),
+    ApiKey.FIND_COORDINATOR: FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ApiKey.DELETE_RECORDS: DeleteRecordsResponse(()),
+    ApiKey.INIT_PRODUCER_ID: InitProducerIdResponse(0),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochResponse(()),
+    ApiKey.DESCRIBE_CONFIGS: DescribeConfigsResponse(()),
+    ApiKey.ALTER_CONFIGS: AlterConfigsResponse(()),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsResponse(()),
     ApiKey.METADATA: MetadataResponse((), ()),
     ApiKey.LEADER_AND_ISR: LeaderAndIsrResponse(0),
     ApiKey.STOP_REPLICA: StopReplicaResponse(0),
@@ -91,6 +120,9 @@ RENAMED = {
     "id_": "id",
     "type_": "type",
     "timeout": "timeout_ms",
+    "max_wait": "max_wait_ms",
+    "transaction_timeout": "transaction_timeout_ms",
+    "log_append_time": "log_append_time_ms",
     "throttle_time": "throttle_time_ms",
 }
 
@@ -158,7 +190,9 @@ def differences(value: Any, kio_value: Any, where: str = "") -> Iterator[str]:
     else:
         if isinstance(kio_value, timedelta):
             kio_value = kio_value // timedelta(milliseconds=1)
-        elif isinstance(value, bytes):
+        elif where.endswith(".log_append_time"):
+            kio_value = -1 if kio_value is None else round(kio_value.timestamp() * 1000)
+        elif isinstance(value, bytes) and not where.endswith(".records"):
             kio_value = bytes(16) if kio_value is None else UUID(str(kio_value)).bytes
         if value != kio_value:
             yield f"{where}: {value!r} here, {kio_value!r} in kio"

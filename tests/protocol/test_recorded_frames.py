@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from controller.protocol import (
+    SUPPORTED,
     ApiKey,
     LeaderAndIsrRequest,
     MalformedFrame,
@@ -25,7 +26,7 @@ from tests.protocol.recording import CONTROL, recorded
 
 def test_every_request_and_response_is_the_same_bytes_again() -> None:
     for exchange in recorded():
-        request = decode_request(exchange.request)
+        request = decode_request(exchange.request, SUPPORTED)
         assert (request.header.api_key, request.header.api_version) == (exchange.api_key, exchange.version)
         assert request.header.correlation_id == exchange.correlation_id
         assert request.header.client_id == exchange.sender
@@ -38,7 +39,7 @@ def test_every_request_and_response_is_the_same_bytes_again() -> None:
 
 def test_head_and_body_apart_are_the_frame() -> None:
     for exchange in recorded():
-        request = decode_request(exchange.request)
+        request = decode_request(exchange.request, SUPPORTED)
         body = encode_request_body(exchange.api_key, exchange.version, request.value)
         assert request_head(request.header) + body == exchange.request
         if exchange.response is not None:
@@ -53,6 +54,11 @@ def test_the_recording_has_what_it_is_here_for() -> None:
     assert all(seen[api_key] >= 5 for api_key in CONTROL)
     assert seen[ApiKey.CREATE_TOPICS] == seen[ApiKey.CREATE_PARTITIONS] == 1
     assert seen[ApiKey.METADATA] == 16
+    assert seen[ApiKey.FETCH] == 60
+    assert seen[ApiKey.PRODUCE] == 9
+    assert seen[ApiKey.LIST_OFFSETS] == 3
+    assert seen[ApiKey.FIND_COORDINATOR] == 4
+    assert seen[ApiKey.INIT_PRODUCER_ID] == 1
     assert seen[ApiKey.API_VERSIONS] == 20
 
 
@@ -69,7 +75,7 @@ def test_no_frame_is_taken_that_is_shorter_or_longer(api_key: ApiKey) -> None:
 def test_what_the_documentation_says_of_the_controllers_fields() -> None:
     states = 0
     for exchange in recorded():
-        value = decode_request(exchange.request).value
+        value = decode_request(exchange.request, SUPPORTED).value
         if isinstance(value, LeaderAndIsrRequest):
             assert value.type == 0
             led = {state.leader for topic in value.topic_states for state in topic.partition_states}
