@@ -59,19 +59,28 @@ def _controller(view: View) -> Missing:
     return None
 
 
-def _metadata(view: View) -> Missing:
-    """The client sees every partition led, exactly the brokers that are registered, and a controller among them."""
+def _brokers(view: View) -> Missing:
+    """The client sees exactly the brokers that are registered, and a controller among them: so that controller has
+    taken them in, and places partitions on them."""
     seen = view.now.metadata
     if seen is None or view.now.metadata_at_ms < view.since_ms:
         return "no answer to a metadata request yet"
     if seen.error:
         return f"the client's last metadata request failed: {seen.error}"
-    if seen.partitions_led < seen.partitions_expected or not seen.partitions_expected:
-        return f"the client sees {seen.partitions_led} of {seen.partitions_expected} partitions led"
     if sorted(seen.brokers) != sorted(view.now.registered):
         return f"the client sees brokers {sorted(seen.brokers)}, registered are {sorted(view.now.registered)}"
     if seen.controller not in seen.brokers or seen.controller in view.other_than:
         return f"the client is told that the controller is {seen.controller}"
+    return None
+
+
+def _metadata(view: View) -> Missing:
+    """As `brokers`, and it sees every partition led."""
+    missing, seen = _brokers(view), view.now.metadata
+    if missing is not None or seen is None:
+        return missing
+    if seen.partitions_led < seen.partitions_expected or not seen.partitions_expected:
+        return f"the client sees {seen.partitions_led} of {seen.partitions_expected} partitions led"
     return None
 
 
@@ -98,6 +107,7 @@ CONDITIONS: dict[str, Condition] = {
     "registered": Condition(_registered),
     "gone": Condition(_gone, needs_node=True),
     "controller": Condition(_controller),
+    "brokers": Condition(_brokers),
     "metadata": Condition(_metadata),
     "leaders": Condition(_leaders, needs_partitions=True),
     "full-isr": Condition(_full_isr, needs_partitions=True),

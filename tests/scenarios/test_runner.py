@@ -226,6 +226,25 @@ def test_full_isr_is_every_registered_replica_in_every_isr() -> None:
     assert host.clock.now_ms() >= 400.0
 
 
+def test_brokers_are_known_when_the_client_is_told_of_all_that_are_registered() -> None:
+    class Learning(ScriptedHost):
+        def observe(self) -> Observation:
+            now = self.clock.now_ms()
+            known = (1, 2) if now < 400.0 else (1, 2, 3)
+            told = MetadataSeen(0, 0, 1, known if now < 1_200.0 else (1, 2), "")
+            return Observation(dict.fromkeys(self.alive, 7), 1, told, now)
+
+    host = Learning()
+    wait = 'do = "wait"\nuntil = "brokers"'
+    assert "brokers [1, 2], registered are [1, 2, 3]" in (
+        run(host, steps(START, wait + "\ndeadline_ms = 100")).failure or ""
+    )
+    assert run(host, steps(wait)).failure is None  # with no topic there is nothing to be led
+    assert 400.0 <= host.clock.now_ms() < 800.0
+    host.clock.advance_to(1_300.0)
+    assert "brokers [1, 2]" in (run(host, steps(wait + "\ndeadline_ms = 100")).failure or "")
+
+
 def test_a_wait_in_vain_fails_the_scenario_and_ends_it() -> None:
     host = ScriptedHost()
     outcome = run(
