@@ -29,7 +29,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """One request of the controller's to one broker: its body as it goes over the wire after the request header.
+    """One request of the controller's to one broker. Over the wire go, after the request header, `body` and then
+    `rest`, which is one object for all brokers where they are told the same: whoever sends it makes no copy to keep.
 
     `response_event` turns the response's body (after the response header) into the event to queue; None: no event.
     It runs on the channel's thread and must only decode.
@@ -39,6 +40,7 @@ class ControlRequest:
     api_version: int
     body: bytes
     response_event: Callable[[bytes], Any] | None = None
+    rest: bytes = b""
 
 
 class Channels(Protocol):

@@ -18,7 +18,7 @@ from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, 
 from controller.core.ports import ControlRequest
 from controller.core.term import Term
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.bulk import PartitionColumns, leader_and_isr_body, patch_broker_epoch, update_metadata_body
+from controller.protocol.bulk import PartitionColumns, common_part, leader_and_isr_body, own_part, update_metadata_body
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
@@ -161,9 +161,10 @@ class RequestBatch:
             offline=offline,
             live_brokers=[broker.advertised for broker in term.context.brokers],
         )
+        rest = common_part(body)  # of 100,000 partitions some megabytes, and there may be a thousand brokers
         for broker in receivers:
-            own = patch_broker_epoch(body, broker.epoch)
-            self._send(broker, ApiKey.UPDATE_METADATA, version, own, len(rows))
+            own = own_part(body, broker.epoch)
+            self._send(broker, ApiKey.UPDATE_METADATA, version, own, len(rows), rest=rest)
 
     def _columns_during_delete(self, rows: Rows) -> PartitionColumns:
         """As they are, but for partitions whose topics are queued for deletion: those have a leader that no broker
@@ -237,6 +238,7 @@ class RequestBatch:
         body: bytes,
         partitions: int,
         to_delete: tuple[tuple[str, int], ...] = (),
+        rest: bytes = b"",
     ) -> None:
         term = self._term
         event, epoch = _RESPONSE_EVENTS[api], term.epoch
@@ -246,7 +248,7 @@ class RequestBatch:
             return replace(answer, to_delete=to_delete) if to_delete else answer
 
         term.trace_sent(broker.id, broker.epoch, NAMES[api], partitions)
-        term.channels.send(broker.id, ControlRequest(int(api), version, body, response_event))
+        term.channels.send(broker.id, ControlRequest(int(api), version, body, response_event, rest))
 
 
 def _to_delete(topics: Mapping[str, Sequence[StopReplicaPartitionState]]) -> tuple[tuple[str, int], ...]:

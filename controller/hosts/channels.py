@@ -172,7 +172,7 @@ class _Channel:
                     await asyncio.sleep(LOOK_AGAIN_S)
                     continue
                 async with asyncio.timeout(self._channels.request_timeout_s):
-                    body = await wire.exchange(request.api_key, request.api_version, request.body)
+                    body = await wire.exchange(request.api_key, request.api_version, request.body, request.rest)
                 self._channels.answered(request, body)
                 self._queue.popleft()
                 progress = True

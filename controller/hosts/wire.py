@@ -12,6 +12,9 @@ from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import SIZE_BYTES, frame_size
 from controller.protocol.headers import RequestHeader
 
+PIECE_BYTES = 256 * 1024
+"""Written at once; what the socket does not take is copied by the transport."""
+
 
 @dataclass(slots=True)
 class Wire:
@@ -29,15 +32,19 @@ class Wire:
         reader, writer = await asyncio.open_connection(*address)
         return cls(client_id, reader, writer)
 
-    async def exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
-        """The response's body. OSError or EOFError when the connection breaks, MalformedFrame for an answer that is
-        none, or another request's."""
+    async def exchange(self, api_key: int, api_version: int, *body: bytes) -> bytes:
+        """Sends a body, in its parts, and gives the response's. Of what the other end does not take yet only a little
+        is copied: the same part may be on its way to a thousand brokers. OSError or EOFError when the connection
+        breaks, MalformedFrame for an answer that is none, or another request's."""
         correlation_id, self.correlation_id = self.correlation_id, self.correlation_id + 1
         key = ApiKey(api_key)
         head = request_head(RequestHeader(key, api_version, correlation_id, self.client_id))
-        self.writer.write((len(head) + len(body)).to_bytes(SIZE_BYTES, "big") + head)
-        self.writer.write(body)
-        await self.writer.drain()
+        size = len(head) + sum(map(len, body))
+        self.writer.write(size.to_bytes(SIZE_BYTES, "big") + head)
+        for part in body:
+            for start in range(0, len(part), PIECE_BYTES):
+                self.writer.write(memoryview(part)[start : start + PIECE_BYTES])
+                await self.writer.drain()
         size = frame_size(await self.reader.readexactly(SIZE_BYTES))
         answered, answer = response_body(key, api_version, await self.reader.readexactly(size))
         if answered != correlation_id:

@@ -119,7 +119,7 @@ def update_metadata_body(
     live_brokers: Sequence[UpdateMetadataBroker],
     broker_epoch: int = NO_BROKER_EPOCH,
 ) -> bytes:
-    """An UpdateMetadata's body, once for all brokers: `patch_broker_epoch` makes each one's of it. `topics` are
+    """An UpdateMetadata's body, once for all brokers: each one's is its `own_part` and the `common_part`. `topics` are
     (name, id), of which those without rows are left out; `offline` is int32[n, width], -1 is padding.
     UnencodableValue."""
     if version not in UPDATE_METADATA_VERSIONS:
@@ -133,10 +133,16 @@ def update_metadata_body(
     return _closed(out, flexible)
 
 
-def patch_broker_epoch(body: bytes, broker_epoch: int) -> bytes:
-    """The same request for another receiver. The body is of LeaderAndIsr 2 or later, UpdateMetadata 5 or later, or
-    StopReplica 1 or later: all have the broker epoch behind the controller's id and epoch."""
-    return b"".join((body[:_EPOCH_START], struct.pack(">q", broker_epoch), body[_EPOCH_STOP:]))
+def own_part(body: bytes, broker_epoch: int) -> bytes:
+    """What is a receiver's own of a request that goes to many: the beginning, with its broker epoch. The body is of
+    LeaderAndIsr 2 or later, UpdateMetadata 5 or later, or StopReplica 1 or later: all have the broker epoch behind the
+    controller's id and epoch."""
+    return body[:_EPOCH_START] + struct.pack(">q", broker_epoch)
+
+
+def common_part(body: bytes) -> bytes:
+    """The rest, the same for all of them: taken once, it is in memory once, however many receivers there are."""
+    return body[_EPOCH_STOP:]
 
 
 class _Matrix:

@@ -125,16 +125,17 @@ class _Channel:
                 await channels.clock.sleep(LOOK_AGAIN_MS)
                 continue
             request = self._waiting[0]
-            asked = connection.ask(request.api_key, request.api_version, request.body, channels.request_timeout_ms)
+            body = request.body + request.rest
+            asked = connection.ask(request.api_key, request.api_version, body, channels.request_timeout_ms)
             try:
-                body = await asked
+                answer = await asked
             except PeerError:
                 return
             if self._is_closed():
                 return
             self._waiting.popleft()
             if request.response_event is not None:
-                channels.events.put(request.response_event(body))
+                channels.events.put(request.response_event(answer))
 
 
 class SimulatedPeers:

@@ -73,6 +73,7 @@ class Sent:
     api: ApiKey
     value: Any
     response_event: Callable[[bytes], Any]
+    rest: bytes = b""
 
     def states(self) -> dict[str, Any]:
         """Its partition states, by topic-partition."""
@@ -101,9 +102,9 @@ class RecordingChannels:
             raise KeyError(broker)
         api = ApiKey(request.api_key)
         header = RequestHeader(api, request.api_version, 0, "test")
-        value: RequestValue = decode_request(request_head(header) + request.body).value
+        value: RequestValue = decode_request(request_head(header) + request.body + request.rest).value
         assert request.response_event is not None
-        self._host.sent.append(Sent(broker, api, value, request.response_event))
+        self._host.sent.append(Sent(broker, api, value, request.response_event, request.rest))
         answer = self._host.answer(broker, api, value)
         if answer is not None:
             frame = encode_response(header, answer)

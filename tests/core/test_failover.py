@@ -60,6 +60,20 @@ def test_the_phases_run_in_kafkas_order_and_are_told_with_a_table() -> None:
     assert [line.rsplit(maxsplit=3)[0].strip() for line in table.splitlines()[1:]] == PHASES
 
 
+def test_what_all_brokers_are_told_is_in_memory_once() -> None:
+    """An UpdateMetadata of 100,000 partitions to 1,000 brokers is some megabytes, not gigabytes."""
+    cluster = Cluster()
+    cluster.register(*range(2, 12))
+    cluster.topic("t", dict.fromkeys(range(50), (2, 3, 4)))
+    host = cluster.host(1)
+    told = [sent for sent in host.sent if sent.api is ApiKey.UPDATE_METADATA and len(sent.states()) == 50]
+    assert {sent.broker for sent in told} == set(range(1, 12))
+    assert len({sent.value.broker_epoch for sent in told}) == 11
+    assert len(told[0].rest) > 1_000
+    assert all(sent.rest is told[0].rest for sent in told)
+    cluster.check()
+
+
 def test_s32_update_metadata_precedes_leader_and_isr() -> None:
     """KAFKA-4443: a broker must know the endpoints before it hears of a leader."""
     cluster = Cluster()

@@ -16,10 +16,16 @@ from controller.hosts.channels import SocketChannels
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import Server
+from controller.hosts.wire import PIECE_BYTES
 from controller.points import Script, installed
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response
-from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
+from controller.protocol.control_values import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
 from controller.zookeeper.blocking import wait
 from controller.zookeeper.ports import HeldPorts
 from tests.hosts.harness import KeptTrace, running_network
@@ -128,6 +134,25 @@ def test_requests_are_answered_in_order_one_after_the_other(wired: Wired) -> Non
     wired.await_events(list(range(50)))
     assert wired.broker.received == list(range(50))
     assert wired.broker.clients == {"1"}
+    channels.close()
+
+
+def test_a_request_in_two_parts_arrives_whole(wired: Wired) -> None:
+    """As an UpdateMetadata to many brokers is: each one's beginning, and a rest that all have in common, here too
+    long to be written at once."""
+    brokers = tuple(
+        UpdateMetadataBroker(number, (UpdateMetadataEndpoint(9092, "h" * 250, "PLAINTEXT"),)) for number in range(3_000)
+    )
+    whole = encode_request_body(ApiKey.UPDATE_METADATA, VERSION, UpdateMetadataRequest(1, 7, (), brokers))
+    assert len(whole) > 2 * PIECE_BYTES
+    channels = wired.channels()
+    channels.announce([wired.endpoint()])
+    channels.send(
+        2, ControlRequest(ApiKey.UPDATE_METADATA, VERSION, whole[:16], numbered(7).response_event, whole[16:])
+    )
+    channels.send(2, numbered(8))
+    wired.await_events([7, 8])
+    assert wired.broker.received == [7, 8]
     channels.close()
 
 
