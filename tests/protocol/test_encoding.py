@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,13 +30,31 @@ from controller.protocol import (
     encode_request,
     encode_request_body,
 )
+from controller.protocol.admin_values import (
+    COORDINATOR_OF_TRANSACTION,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    FindCoordinatorRequest,
+)
 from controller.protocol.compiler import compile_struct, layout
+from controller.protocol.fetch_values import (
+    READ_COMMITTED,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from controller.protocol.messages import MESSAGES
-from controller.protocol.schema import INT32, TEXT, Array, Field, Inline, Message, Struct, Ungrouped
+from controller.protocol.produce_values import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.schema import INT32, TEXT, Array, Field, Inline, Message, Nested, Struct, Ungrouped
 
 STATE = LeaderAndIsrPartitionState(0, 1, 2, 3, (2, 1), 4, (2, 1))
 LEADER_AND_ISR = LeaderAndIsrRequest(1, 1, (LeaderAndIsrTopicState("pay", (STATE,)),), ())
 STOP = StopReplicaRequest(1, 1, (StopReplicaTopicState("pay", (StopReplicaPartitionState(0),)),))
+FETCH = FetchRequest(500, 1, ())
 TOPICS = CreateTopicsRequest((CreatableTopic("pay", 1, 1),))
 TWO_ENDPOINTS = UpdateMetadataBroker(1, (UpdateMetadataEndpoint(1, "a"), UpdateMetadataEndpoint(2, "b")))
 
@@ -87,6 +105,61 @@ UNENCODABLE: dict[str, tuple[ApiKey, int, RequestValue, str]] = {
         1,
         replace(LEADER_AND_ISR, topic_states=LEADER_AND_ISR.topic_states * 2),
         "another name",
+    ),
+    "a transaction's records before there were any": (
+        ApiKey.PRODUCE,
+        2,
+        ProduceRequest(-1, 1_000, (), "transfer"),
+        "transactional_id is not in version 2",
+    ),
+    "committed records only, before that could be asked": (
+        ApiKey.FETCH,
+        3,
+        replace(FETCH, isolation_level=READ_COMMITTED),
+        "isolation_level is not in version 3",
+    ),
+    "a session before there were any": (ApiKey.FETCH, 6, replace(FETCH, session_id=5), "session_id is not in"),
+    "forgotten topics without a session to forget them": (
+        ApiKey.FETCH,
+        6,
+        replace(FETCH, forgotten_topics_data=(ForgottenTopic("pay", (0,)),)),
+        "forgotten_topics_data is not in",
+    ),
+    "a last fetched epoch that the version does not look at": (
+        ApiKey.FETCH,
+        11,
+        replace(FETCH, topics=(FetchTopic("pay", (FetchPartition(0, 5, 1, last_fetched_epoch=3),)),)),
+        "last_fetched_epoch is not in",
+    ),
+    "a producer's next epoch before it could be asked for": (
+        ApiKey.INIT_PRODUCER_ID,
+        2,
+        InitProducerIdRequest(None, 0, producer_id=7),
+        "producer_id is not in version 2",
+    ),
+    "more offsets than the version gives": (
+        ApiKey.LIST_OFFSETS,
+        1,
+        ListOffsetsRequest((ListOffsetsTopic("pay", (ListOffsetsPartition(0, -1, max_num_offsets=2),)),)),
+        "max_num_offsets is not in",
+    ),
+    "a transaction's coordinator before there were any": (
+        ApiKey.FIND_COORDINATOR,
+        0,
+        FindCoordinatorRequest("transfer", COORDINATOR_OF_TRANSACTION),
+        "key_type is not in",
+    ),
+    "records that are none": (
+        ApiKey.PRODUCE,
+        9,
+        ProduceRequest(-1, 1_000, (ProduceTopic("pay", (ProducePartition(0, cast(bytes, bytearray(b"ab"))),)),)),
+        "length",
+    ),
+    "a setting's name that is null": (
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        DescribeConfigsRequest((DescribeConfigsResource(2, "pay", cast(tuple[str], (None,))),)),
+        "null in an array",
     ),
     "a string too long": (ApiKey.API_VERSIONS, 3, ApiVersionsRequest("x" * 40_000, ""), "40000 bytes"),
     "a string without UTF-8": (ApiKey.API_VERSIONS, 3, ApiVersionsRequest("\ud800", ""), "surrogates"),
@@ -157,7 +230,7 @@ def tables(table: Struct) -> list[Struct]:
     found = [table]
     for field in table.fields:
         match field.type:
-            case Array(of=of) | Inline(of=of):
+            case Array(of=of) | Inline(of=of) | Nested(of=of):
                 found += tables(of)
             case Ungrouped(row=row):
                 found += tables(row)
