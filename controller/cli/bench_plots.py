@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette without its yellow, which white paper swallows."""
@@ -27,9 +28,11 @@ class PlotsUnavailable(Exception):
 
 
 class Look(Enum):
-    """Measured points joined by a line, points alone, or a line that was computed."""
+    """Measured points joined by a line (dashed, for a second line of one colour), points alone, or a line that was
+    computed."""
 
     Measured = "measured"
+    Dashed = "dashed"
     Points = "points"
     Computed = "computed"
 
@@ -75,8 +78,9 @@ class Panel:
     marks: Sequence[Mark] = ()
 
 
-def save(path: Path, title: str, panels: Sequence[Panel], columns: int = 3) -> None:
-    """Draws `panels`, at most `columns` of them side by side, into the PNG file `path`.
+def save(path: Path, title: str, panels: Sequence[Panel], columns: int = 3, same_y: bool = False) -> None:
+    """Draws `panels`, at most `columns` of them side by side, into the PNG file `path`. `same_y`: all with one range
+    of y. Several panels whose lines have the same names share one legend, below.
 
     Raises ValueError if there is no panel, PlotsUnavailable, and OSError if the file can't be written.
     """
@@ -91,11 +95,19 @@ def save(path: Path, title: str, panels: Sequence[Panel], columns: int = 3) -> N
     # A Figure of its own, without pyplot: no state of the process is touched and no window opened.
     figure = Figure(figsize=(PANEL_WIDTH_IN * columns, PANEL_HEIGHT_IN * rows + 0.5), layout="constrained")
     figure.suptitle(title, fontsize=13, color=INK)
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, sharey=same_y).flat)
     for place, panel in zip(axes, panels, strict=False):
         _draw(place, panel)
-    for place in list(axes)[len(panels) :]:
+    for place in axes[len(panels) :]:
         place.set_axis_off()
+    names = {tuple(one.name for one in (*panel.lines, *panel.marks)) for panel in panels}
+    if len(panels) > 1 and len(names) == 1:
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    else:
+        for place in axes[: len(panels)]:
+            if len(place.get_legend_handles_labels()[1]) > 1:
+                place.legend(fontsize=8, frameon=False)
     # Without the writer's name and version, equal figures are equal files wherever they are drawn.
     figure.savefig(path, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
 
@@ -105,8 +117,10 @@ def _draw(axes: Axes, panel: Panel) -> None:
         _draw_line(axes, line)
     if panel.log_x:
         axes.set_xscale("log")
+        _plain_numbers(axes.xaxis)
     if panel.log_y:
         axes.set_yscale("log")
+        _plain_numbers(axes.yaxis)
     if panel.diagonal:
         reach = max((max(line.x, default=0) for line in panel.lines), default=0)
         axes.plot([0, reach], [0, reach], color=GRID, linewidth=1.2, zorder=1)
@@ -121,8 +135,14 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.tick_params(colors=INK, labelsize=9)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    if len(panel.lines) + len(panel.marks) > 1:
-        axes.legend(fontsize=8, frameon=False)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """0.1, 1 and 1,000 rather than powers of ten, and nothing at the small ticks between."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
@@ -130,7 +150,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
     if line.look is Look.Computed:
         axes.plot(line.x, line.y, color=colour, linestyle="--", linewidth=1.2, label=line.name)
         return
-    joined = "-" if line.look is Look.Measured else "none"
+    joined = {Look.Measured: "-", Look.Dashed: "--", Look.Points: "none"}[line.look]
     axes.plot(
         line.x, line.y, color=colour, linestyle=joined, linewidth=1.6, marker=marker, markersize=4.5, label=line.name
     )

@@ -119,9 +119,8 @@ def crossing_slots(mean_interval: float, wheels: int, costs: UnitCosts) -> float
 
 def mean_migrations(longest: int, wheel_size: int) -> float:
     """How many times a timer of scheme 7 moves down, on the average, if intervals are uniform on 1 to `longest` ticks:
-    an estimate that takes the place of the bound m. A timer whose interval is beyond the k lowest wheels goes down once
-    from the k-th above them, and once from each between, but for those few (one in `wheel_size`) that it jumps over
-    because what is left of its interval is too short.
+    an estimate that takes the place of the bound m. A timer that starts k wheels up goes down k times at most: it jumps
+    over a wheel in between if too little is left of its interval, as it is for one in `wheel_size`.
 
     CostModelError: `longest` below 1, `wheel_size` below 2.
     """
