@@ -80,7 +80,7 @@ class Panel:
 
 def save(path: Path, title: str, panels: Sequence[Panel], columns: int = 3, same_y: bool = False) -> None:
     """Draws `panels`, at most `columns` of them side by side, into the PNG file `path`. `same_y`: all with one range
-    of y. Several panels whose lines have the same names share one legend, below.
+    of y. The legend is below if it is the same for all panels.
 
     Raises ValueError if there is no panel, PlotsUnavailable, and OSError if the file can't be written.
     """
@@ -100,13 +100,13 @@ def save(path: Path, title: str, panels: Sequence[Panel], columns: int = 3, same
         _draw(place, panel)
     for place in axes[len(panels) :]:
         place.set_axis_off()
-    names = {tuple(one.name for one in (*panel.lines, *panel.marks)) for panel in panels}
-    if len(panels) > 1 and len(names) == 1:
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    legends = [place.get_legend_handles_labels() for place in axes[: len(panels)]]
+    if len({tuple(labels) for _, labels in legends}) == 1:
+        if len(legends[0][1]) > 1:
+            figure.legend(*legends[0], loc="outside lower center", ncols=min(2 * columns, 4), fontsize=9, frameon=False)
     else:
-        for place in axes[: len(panels)]:
-            if len(place.get_legend_handles_labels()[1]) > 1:
+        for place, (_, labels) in zip(axes, legends, strict=False):
+            if len(labels) > 1:
                 place.legend(fontsize=8, frameon=False)
     # Without the writer's name and version, equal figures are equal files wherever they are drawn.
     figure.savefig(path, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})

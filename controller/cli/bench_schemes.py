@@ -29,7 +29,7 @@ from controller.timer.schemes import CATALOGUE
 HELP = "the seven timer schemes: cost against outstanding timers, and the model that chooses"
 COULD_NOT_RUN = 3
 LEAST_OUTSTANDING = 100
-INTERVALS = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000)
+INTERVALS = (500, 1_000, 2_000, 4_000, 8_000, 16_000)
 """Mean intervals of the sweep, in ticks."""
 WHEELS = 3
 OPERATIONS = ("start", "stop", "tick")
