@@ -1,0 +1,109 @@
+"""A request that waits for a condition, until its time is over: what a purgatory holds.
+
+It is the timer's task itself, so nothing is allocated beside it. How it may end is declared in
+`statemachines.operation`; who decides between two that would end it at once is its purgatory (`Judge`). Knows no host:
+no thread, no lock, no clock.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta, abstractmethod
+from typing import Final, Protocol
+
+from controller.timer.task import TimerTask
+from statemachines.machine import CompiledMachine
+from statemachines.operation import OperationState
+from statemachines.tables import OPERATION
+
+PENDING: Final = OperationState.Pending
+COMPLETED: Final = OperationState.Completed
+EXPIRED: Final = OperationState.Expired
+CANCELLED: Final = OperationState.Cancelled
+
+
+class Judge(Protocol):
+    """Decides who ends an operation."""
+
+    def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
+        """Moves a pending operation to `end`, and says whether it was this call that did."""
+
+
+class _Nobody:
+    """An operation that is not watched is known to one thread alone, the one that made it."""
+
+    __slots__ = ()
+
+    def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
+        if operation.state is not PENDING:
+            return False
+        operation.state = end
+        return True
+
+
+NOBODY: Final[Judge] = _Nobody()
+
+
+class DelayedOperation(TimerTask, metaclass=ABCMeta):
+    """Override `try_complete` and `on_complete`, and `on_expiration` where it is wanted.
+
+    Each operation ends once: `on_complete` is called once, however many would complete it and whether or not its time
+    is over at that moment, or not at all after a cancellation, whose caller answers. `state` says how it ended, and
+    says so already while `on_complete` runs (`pending`, a task's, is about the timer alone). No lock is held while any
+    of the three runs, so all of them may call the purgatory again, for any key.
+    """
+
+    __slots__ = ("judge", "state", "timeout_ms", "turn")
+
+    def __init__(self, timeout_ms: int) -> None:
+        """`timeout_ms` counts from when it is watched; 0 or less: it is tried once, and then its time is over."""
+        # As TimerTask's __init__ has it, which called from here would double the cost of making an operation.
+        self._callback = None
+        self._next = None
+        self.timeout_ms = timeout_ms
+        self.state: OperationState = PENDING
+        self.judge: Judge = NOBODY
+        """The purgatory that watches it: whoever ends it asks there."""
+        self.turn = 0
+        """For a purgatory that has threads: whether one is in `try_complete` now."""
+
+    @abstractmethod
+    def try_complete(self) -> bool:
+        """Looks at the condition; if it holds, `return self.force_complete()`, else False.
+
+        Called by one thread at a time, at any time between being handed to a purgatory and the operation's end: first
+        of all before it is watched.
+        """
+
+    @abstractmethod
+    def on_complete(self) -> None:
+        """Answers, with what there is by then: the condition may not hold (`state` is Expired then)."""
+
+    def on_expiration(self) -> None:
+        """Called after `on_complete`, if it was the time that ended it: for counters."""
+
+    def force_complete(self) -> bool:
+        """Completes it whatever its condition says. True: this call did. False: it has ended before."""
+        if not self.judge.settle(self, COMPLETED):
+            return False
+        self.on_complete()
+        return True
+
+    def has_ended(self) -> bool:
+        return self.state is not PENDING
+
+    def run(self) -> None:
+        """Its time is over; the timer calls this."""
+        if self.judge.settle(self, EXPIRED):
+            self.on_complete()
+            self.on_expiration()
+
+
+def require_single_end(machine: CompiledMachine[OperationState]) -> None:
+    """ "Is it still pending?" is all that a `Judge` asks. ValueError if the declaration asks for more."""
+    for end in machine.states:
+        wanted = frozenset() if end is PENDING else frozenset({PENDING})
+        if machine.valid_sources(end) != wanted:
+            raise ValueError(f"{machine.name}: {end.name} may be entered from {sorted(machine.valid_sources(end))}")
+
+
+require_single_end(OPERATION)

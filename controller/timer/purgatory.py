@@ -1,0 +1,158 @@
+"""The purgatory: where requests wait that can't be answered yet, each until its condition holds or its time is over.
+
+    operation  -- watches -->  keys           news of a key: `check_and_complete(key)` tries who watches it
+    operation  -- is in ---->  the timer      which ends it when its time is over
+
+Whichever comes first ends the operation and answers; the other finds it ended. An operation that has ended leaves the
+timer at once, in constant time. It stays in the watch lists, where finding it would cost a search, until a purge: E
+estimates how many operations are in them. It grows by one with each that is watched, and is set to the number of those
+that are pending just before a purge, so that what is watched meanwhile adds to it: it errs upwards, never downwards.
+A purge begins when E exceeds the pending by more than an interval (source: Kafka's DelayedOperationPurgatory, 0.9 to
+3.9), and by more than a share of them, for it walks past all that are pending: so its cost an operation is constant
+however many those are.
+
+This one is for a host with one thread, as a simulator or an event loop is; it takes no lock.
+`controller.timer.threaded_purgatory` is for threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Generic
+
+from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
+from controller.timer.ports import Timer
+from controller.timer.report import log_failure
+from controller.timer.task import TimerTask
+from controller.timer.watchers import K, O, Watchers, WatchLists
+from controller.timer.wheel import TimerError
+from statemachines.operation import OperationState
+
+PURGE_INTERVAL = 1_000
+"""Kafka's: how many ended operations in the watch lists are worth a purge. More costs memory, fewer cost time."""
+PURGE_SHARE = 1.0
+"""As many ended operations as pending ones: the lists are at most twice what they must be. 0 is Kafka's rule."""
+
+
+class AlreadyWatched(Exception):
+    """An operation was handed to a purgatory for the second time, or has ended."""
+
+    def __init__(self, operation: DelayedOperation) -> None:
+        super().__init__(operation)
+        self.operation = operation
+
+    def __str__(self) -> str:
+        return f"operation {self.operation!r} can't be watched again; it is {self.operation.state.name}"
+
+
+class Purgatory(Generic[K, O]):
+    """`K` is what operations wait for, `O` what they are. The timer may be shared with other purgatories and tasks.
+
+    `on_error` hears of an operation that raised while news of its key were told; the others are told all the same.
+    ValueError: `purge_interval` below 1, `purge_share` below 0.
+    """
+
+    def __init__(
+        self,
+        timer: Timer,
+        *,
+        purge_interval: int = PURGE_INTERVAL,
+        purge_share: float = PURGE_SHARE,
+        on_error: Callable[[TimerTask, Exception], None] = log_failure,
+        watchers: Watchers[K, O] | None = None,
+    ) -> None:
+        if purge_interval < 1:
+            raise ValueError(f"purge_interval {purge_interval}: expected 1 or more")
+        if purge_share < 0:
+            raise ValueError(f"purge_share {purge_share}: expected 0 or more")
+        self._timer = timer
+        self._purge_interval = purge_interval
+        self._purge_share = purge_share
+        self._on_error = on_error
+        self._watchers: Watchers[K, O] = WatchLists() if watchers is None else watchers
+        self._estimate = 0
+        self.delayed = 0
+        """Operations that are watched and pending."""
+        self.purges = 0
+        self.purged = 0
+        """Entries of watch lists that purges have left out."""
+
+    @property
+    def watched(self) -> int:
+        """Entries in the watch lists, an operation counting once a key, ended ones included until they are purged."""
+        return self._watchers.watched
+
+    def try_complete_else_watch(self, operation: O, keys: Collection[K]) -> bool:
+        """False: it is watched, and will end in its time at the latest. True: it has ended by the time this returns.
+
+        AlreadyWatched. What the operation raises comes through, and so does what the timer raises (that it is
+        closed): then the operation will not end by itself, and is cancelled if it had not ended.
+        """
+        if operation.judge is not NOBODY or operation.state is not PENDING:
+            raise AlreadyWatched(operation)
+        if operation.try_complete():
+            return True
+        # Nothing can have happened since: one thread.
+        operation.judge = self
+        self.delayed += 1
+        self._estimate += 1
+        self._watchers.watch(operation, keys)
+        try:
+            self._timer.start(operation, operation.timeout_ms)
+        except TimerError:
+            self.settle(operation, CANCELLED)
+            raise
+        if self._estimate - self.delayed > self._purge_interval:
+            self._purge_if_worth_it()
+        return operation.state is not PENDING
+
+    def check_and_complete(self, key: K) -> int:
+        """Something about `key` has changed: tries every operation that watches it; how many this call completed."""
+        completed = 0
+        ended = False
+        for operation in self._watchers.of(key):
+            if operation.state is PENDING:
+                try:
+                    if self._try(operation):
+                        completed += 1
+                except Exception as error:  # noqa: BLE001 - whatever one raises, the others are tried
+                    self._on_error(operation, error)
+            ended = ended or operation.state is not PENDING
+        if ended:
+            self._watchers.sweep(key)
+        return completed
+
+    def cancel_for_key(self, key: K) -> list[O]:
+        """What they wait for is gone: nobody watches `key` any more. Those that were pending have ended by this call,
+        in the order in which they came; the caller answers them, for `on_complete` is not called."""
+        return [operation for operation in self._watchers.take(key) if self.settle(operation, CANCELLED)]
+
+    def cancel_all(self) -> list[O]:
+        """As `cancel_for_key`, for every key: at the end of a host, whose last duty is to answer them."""
+        return [operation for key in self._watchers.watched_keys() for operation in self.cancel_for_key(key)]
+
+    def purge(self) -> int:
+        """Leaves ended operations out of every watch list; how many entries that were."""
+        self._estimate = self.delayed
+        gone = sum(self._watchers.sweep(key) for key in self._watchers.watched_keys())
+        self.purges += 1
+        self.purged += gone
+        return gone
+
+    def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
+        """For operations: see `Judge`. It leaves the timer at once."""
+        if operation.state is not PENDING:
+            return False
+        operation.state = end
+        self.delayed -= 1
+        if end is not EXPIRED:
+            self._timer.cancel(operation)
+        return True
+
+    def _try(self, operation: O) -> bool:
+        return operation.try_complete()
+
+    def _purge_if_worth_it(self) -> None:
+        ended = self._estimate - self.delayed
+        if ended > self._purge_interval and ended > self._purge_share * self.delayed:
+            self.purge()
