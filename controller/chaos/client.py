@@ -92,7 +92,7 @@ class MetadataClient:
     before. So there is one client for each broker of `bootstrap`, which begins with that one and goes to others as it
     likes; they ask in turn. Every RENEWAL_S one of them makes way for a new one, which has asked its own broker first:
     else all may end at the same. One that had no answer is left out for a while, as a client turns from a silent
-    broker. The topics that are expected may be set at any time; with none nobody asks.
+    broker. Nobody asks before `begin`; the topics that are expected may be set at any time.
     """
 
     def __init__(self, bootstrap: str, interval_ms: float, seen: Callable[[MetadataSeen], None]) -> None:
@@ -109,9 +109,14 @@ class MetadataClient:
         for thread in self._threads:
             thread.start()
 
+    def begin(self) -> None:
+        """Asks from now on, if it does not yet."""
+        self._asked.set()
+
     def expect(self, topics: Sequence[TopicSpec]) -> None:
         self._topics = (*self._topics, *topics)
-        self._asked.set()
+        for client in self._clients:  # what had no answer while the brokers were starting
+            client.left_out_until_s = 0.0
 
     def close(self) -> None:
         self._closed.set()

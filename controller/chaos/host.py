@@ -109,6 +109,8 @@ class RealHost:
             self._processes[node] = launch(
                 [sys.executable, "-m", "controller.cli", "broker", "--config", str(settings)], stdout=log, stderr=log
             )
+        assert self._client is not None
+        self._client.begin()
 
     def _write_settings(self, node: int) -> Path:
         assert self._ports is not None

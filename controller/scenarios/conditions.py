@@ -79,7 +79,9 @@ def _metadata(view: View) -> Missing:
     missing, seen = _brokers(view), view.now.metadata
     if missing is not None or seen is None:
         return missing
-    if seen.partitions_led < seen.partitions_expected or not seen.partitions_expected:
+    if not seen.partitions_expected:
+        return "there are no topics yet whose partitions the client could see led"
+    if seen.partitions_led < seen.partitions_expected:
         return f"the client sees {seen.partitions_led} of {seen.partitions_expected} partitions led"
     return None
 

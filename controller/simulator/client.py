@@ -46,7 +46,7 @@ Views = Mapping[tuple[str, int], PartitionView]
 
 
 class SimulatedClient:
-    """`brokers`: where each is reached. `seen` is told what comes of each metadata request, once there are topics."""
+    """`brokers`: where each is reached. `seen` is told what comes of each metadata request, from `begin` on."""
 
     def __init__(
         self,
@@ -67,14 +67,18 @@ class SimulatedClient:
         self._connections: dict[int, BrokerConnection] = {}
         self._latest: tuple[bytes, MetadataSeen] | None = None
         self._shunned: int | None = None
+        self._asking = False
         self._closed = False
 
+    def begin(self) -> None:
+        """Asks from now on, if it does not yet."""
+        if not self._asking:
+            self._asking = True
+            drive(self._keep_asking())
+
     def expect(self, topics: Sequence[TopicSpec]) -> None:
-        begins = not self._topics
         self._topics = (*self._topics, *topics)
         self._latest = None
-        if begins and topics:
-            drive(self._keep_asking())
 
     def close(self) -> None:
         self._closed = True

@@ -132,6 +132,8 @@ class SimulatedHost:
         if node in self._cut_off:
             process.connection.cut()
         self._processes[node] = process
+        assert self._client is not None
+        self._client.begin()
 
     def _settings(self, node: int) -> dict[str, str]:
         host, port = self._world.addresses[node]

@@ -70,7 +70,7 @@ def test_seeds_that_fail_come_first_with_the_command_that_replays_them(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"camerlengo simulate {file} --seed 1"
     assert "steps-completed" in lines[1]
-    assert "no answer to a metadata request yet" in lines[1]
+    assert "there are no topics yet" in lines[1]
     assert lines[2] == f"camerlengo simulate {file} --seed 2"
     assert lines[-1] == "0 of 2 seeds passed"
 
