@@ -14,8 +14,8 @@ Rooms that know no host import from here. The drivers that have a host are in `c
 """
 
 from controller.timer.ports import Timer
-from controller.timer.task import TimerTask
+from controller.timer.task import COMPILED, TimerTask
 from controller.timer.virtual import VirtualTimer
 from controller.timer.wheel import AlreadyStarted, TimerError, TimingWheel
 
-__all__ = ["AlreadyStarted", "Timer", "TimerError", "TimerTask", "TimingWheel", "VirtualTimer"]
+__all__ = ["COMPILED", "AlreadyStarted", "Timer", "TimerError", "TimerTask", "TimingWheel", "VirtualTimer"]

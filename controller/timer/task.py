@@ -7,14 +7,21 @@ the wheel alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
+
+T = TypeVar("T")
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this is mypyc's build, which makes instances cheaply."""
 
 if TYPE_CHECKING:
-    from mypy_extensions import i64, mypyc_attr
-else:
+    from mypy_extensions import i64
 
-    def mypyc_attr(**_: bool) -> Callable[[type], type]:
-        """Says something to mypyc alone."""
+try:
+    from mypy_extensions import mypyc_attr
+except ImportError:  # only the compiler, which brings it, listens to what is said with it
+
+    def mypyc_attr(*attrs: str, **kwattrs: object) -> Callable[[T], T]:
         return lambda cls: cls
 
 
@@ -49,6 +56,21 @@ class TimerTask:
         """When it is due, on its timer's clock, before clipping to a tick; when it was, if it is pending no more.
         AttributeError before its first start."""
         return self._due_ms
+
+
+@mypyc_attr(free_list_len=1)
+class CallbackTask(TimerTask):
+    """What a timer makes itself, for a callback. Compiled, the memory of one that is over is kept for the next."""
+
+    __slots__ = ()
+
+
+# In Python, an __init__ of its own is a third of the cost of making a task and starting it: this has object's again.
+BareTask: type[CallbackTask] = (
+    CallbackTask
+    if COMPILED
+    else type("CallbackTask", (CallbackTask,), {"__slots__": (), "__init__": object.__init__, "__module__": __name__})
+)
 
 
 class Bucket(TimerTask):

@@ -24,7 +24,7 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from controller.timer.task import Bucket, TimerTask
+from controller.timer.task import COMPILED, BareTask, Bucket, CallbackTask, TimerTask
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -35,8 +35,6 @@ MAX_DELAY_MS: Final = 1 << 44
 """557 years; a task that is started for later than that is pending until it is cancelled, and never runs."""
 MAX_WHEEL_SIZE: Final = 1 << 16
 FIRES_LAST: Final = 1 << 30
-
-new_task: Final = object.__new__
 
 
 class TimerError(Exception):
@@ -133,9 +131,12 @@ class TimingWheel:
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerTask:
         """A new task that calls `callback`, started: as `start`, whose lines are here again, without what a new
-        task needs not be asked. Making one and starting it takes a fifth longer."""
-        task = new_task(TimerTask)
-        task._callback = callback
+        task needs not be asked. Making one and starting it takes a third longer."""
+        if COMPILED:
+            task = CallbackTask(callback)
+        else:
+            task = BareTask()
+            task._callback = callback
         due_ms: i64 = self.now_ms + delay_ms
         task._due_ms = due_ms
         if due_ms < self._soonest_ms and self._sooner(task, delay_ms):
