@@ -216,8 +216,12 @@ class LogDirectory:
             if self.health.cause is None:
                 self._close_logs()
         finally:
-            if self._lock is not None:
-                self._lock.release()
+            self.unlock()
+
+    def unlock(self) -> None:
+        """Lets another process have the directory, as a death would. The next start recovers."""
+        if self._lock is not None:
+            self._lock.release()
 
     @on_disk
     def _close_logs(self) -> None:

@@ -89,6 +89,11 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self._segments)
 
     @property
+    def active_bytes(self) -> int:
+        """Of the segment that is appended to."""
+        return self._active.size_bytes
+
+    @property
     def segment_offsets(self) -> tuple[int, ...]:
         """The base offset of each segment."""
         return tuple(segment.base_offset for segment in self._segments)
@@ -142,10 +147,10 @@ class PartitionLog:
             headers = headers_of(data)
             if not headers:
                 raise BadBatches(0, f"{len(view)} bytes without a whole batch")
-            if self.log_start_offset == self.log_end_offset and headers[0].base_offset < self.log_end_offset:
+            is_empty = self.log_start_offset == self.log_end_offset
+            if is_empty and headers[0].base_offset < self.log_end_offset <= headers[0].last_offset:
                 # Records were deleted up to an offset within a batch, and a leader sends batches whole.
-                if headers[0].last_offset >= self.log_end_offset:
-                    self.restart_at(headers[0].base_offset)
+                self.restart_at(headers[0].base_offset)
             position, expected = 0, self.log_end_offset
             for header in headers:
                 if header.base_offset < expected:
@@ -183,19 +188,19 @@ class PartitionLog:
         now_ms = self._now_ms()
         self.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
         sealed = self._active
-        if sealed.size_bytes:
-            sealed.seal()
-        else:
+        if not sealed.size_bytes:
             self._segments.pop().remove()
+        else:
+            sealed.seal()
+            if self.recovery_point >= self.log_end_offset:
+                # Once there is a later segment, no flush and no recovery looks at this one's indexes again.
+                sealed.sync(sealed=True)
+                self._sync_names()
         self._segments.append(
             Segment(self._disk, self.directory, base_offset, self.settings.index_interval_bytes, now_ms)
         )
         take_snapshot(self._disk, self.directory, base_offset, self.producers)
         self._new_names = True
-        if sealed.size_bytes and self.recovery_point >= self.log_end_offset:
-            # No later flush and no recovery will look at that segment again, but its indexes have just changed.
-            sealed.sync(sealed=True)
-            self._sync_names()
 
     # Flushing
 

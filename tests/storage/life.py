@@ -58,7 +58,8 @@ class Life:
             operation()
             self.log.read(self.log.log_start_offset, 100)
         except LogOffline as offline:
-            assert isinstance(offline.cause, OSError), offline
+            if not isinstance(offline.cause, OSError):
+                raise
             self.crash(before, min(lower, self.flushed))
         else:
             self.disk.fail_after = None
@@ -149,9 +150,10 @@ class Life:
         matching = [one for one in candidates if is_beginning(held, log, one)]
         assert matching, f"what was recovered, up to {log.log_end_offset}, was never appended so"
         self.batches = [one for one in matching[0] if header(one).next_offset <= log.log_end_offset]
-        if not held and self.end != log.log_end_offset:
-            # Records were deleted by request that the crash would have taken: it begins anew after them.
-            assert log.log_end_offset == log.log_start_offset <= self.deleted_before
+        if not held:
+            # Perhaps the crash took records that were deleted by request before: the log begins anew after them.
+            assert self.end == log.log_end_offset or log.log_end_offset <= self.deleted_before
+            assert log.log_end_offset == log.log_start_offset
             self.batches, self.base = [], log.log_end_offset
         self.flushed = log.recovery_point
         self.sequence = self.next_sequence()

@@ -119,8 +119,12 @@ PLANTS: tuple[Plant, ...] = (
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, StorageError)):
-        for seed in SEEDS:
-            run(seed)
+        run_all()
+
+
+def run_all() -> None:
+    for seed in SEEDS:
+        run(seed)
 
 
 def test_a_failing_disk_fails_every_change_from_then_on() -> None:
