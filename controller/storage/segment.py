@@ -134,12 +134,24 @@ class Segment:
             self.max_timestamp_ms, self._max_timestamp_offset = last[0], last[1] + self.base_offset
 
     def _check_last_entries(self) -> None:
-        if self.size_bytes and not len(self.times):
+        """Raises UnsoundIndex if the last entry of one is not of a batch in this file."""
+        last_offset, last_time = self.offsets.last(), self.times.last()
+        if last_offset is not None and not self._begins_batch_of(last_offset[1], last_offset[0] + self.base_offset):
+            raise UnsoundIndex(f"{self.path}: index entry {last_offset} is of another file")
+        if last_time is None:
             # No batch has a timestamp, or else the file was lost.
             raise UnsoundIndex(f"{self.path}: no time index")
-        last = self.offsets.last()
-        if last is not None and not self._begins_batch_of(last[1], last[0] + self.base_offset):
-            raise UnsoundIndex(f"{self.path}: index entry {last} is of another file")
+        offset = last_time[1] + self.base_offset
+        before = self.offsets.floor(last_time[1])
+        try:
+            for _, header in headers_between(self.file, 0 if before is None else before[1], self.size_bytes):
+                if header.last_offset >= offset:
+                    if header.max_timestamp_ms == last_time[0] and header.base_offset <= offset:
+                        return
+                    break
+        except CorruptBatch as error:
+            raise UnsoundIndex(f"{self.path} at {error.position}: {error.reason}") from None
+        raise UnsoundIndex(f"{self.path}: time index entry {last_time} is of another file")
 
     def _begins_batch_of(self, position: int, offset: int) -> bool:
         """Whether a batch that begins at `position` goes up to `offset`, or one after it does."""

@@ -57,7 +57,7 @@ def live_and_die(path: str, seed: int, draw: random.Random, flushed: Flushed) ->
     assert process.stdout is not None
     with process, process.stdout:
         assert process.stdout.readline() == "ready\n"
-        for _ in range(draw.randint(0, 8)):
+        for _ in range(draw.randint(0, 3)):
             _take(process.stdout.readline(), flushed)
         try:
             # Killed as a line arrives it would always die just after a flush.

@@ -1,0 +1,301 @@
+"""What a log is after a crash, case by case: torn tails are cut, flushed bytes that changed are an error that names
+file and position, and take the log directory offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controller.storage import CorruptLog, LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
+from controller.storage.disk_files import FileDisk
+from tests.storage.batches import START_MS, Clock, batch
+
+PARTITION = ("torn", 3)
+SETTINGS = LogSettings(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
+SIZE = len(batch())
+
+
+def opened(path: Path) -> LogDirectory:
+    return LogDirectory(FileDisk(), str(path / "logs"), lambda _: SETTINGS, Clock())
+
+
+def filled(path: Path, *, count: int, flush_at: int) -> LogDirectory:
+    """`count` batches of one record, flushed and checkpointed after `flush_at` of them, and not closed."""
+    directory = opened(path)
+    log = directory.create(PARTITION)
+    for number in range(count):
+        log.append_as_leader(batch(timestamp_ms=START_MS + number), number // 10)
+        if number + 1 == flush_at:
+            log.flush()
+            directory.checkpoint_recovery_points()
+    directory.unlock()
+    return directory
+
+
+def segment(path: Path, base: int) -> Path:
+    return path / "logs" / "torn-3" / f"{base:020d}.log"
+
+
+def change(path: Path, edit: Callable[[bytearray], object]) -> None:
+    data = bytearray(path.read_bytes())
+    edit(data)
+    path.write_bytes(data)
+
+
+def cut_short(data: bytearray) -> None:
+    del data[-7:]
+
+
+def cut_to_a_header(data: bytearray) -> None:
+    del data[-SIZE + 61 :]
+
+
+def cut_within_a_header(data: bytearray) -> None:
+    del data[-SIZE + 30 :]
+
+
+def zeroed(data: bytearray) -> None:
+    data[-SIZE:] = bytes(SIZE)
+
+
+def zeroed_values(data: bytearray) -> None:
+    data[-10:] = bytes(10)
+
+
+def one_bit(data: bytearray) -> None:
+    data[-1] ^= 1
+
+
+def another_length(data: bytearray) -> None:
+    data[-SIZE + 8 : -SIZE + 12] = b"\x7f\xff\xff\xff"
+
+
+def a_negative_length(data: bytearray) -> None:
+    data[-SIZE + 8 : -SIZE + 12] = b"\xff\xff\xff\xff"
+
+
+def an_older_offset(data: bytearray) -> None:
+    # Before what the CRC covers: only the order of offsets tells.
+    data[-SIZE : -SIZE + 8] = (0).to_bytes(8)
+
+
+TEARS = (
+    cut_short,
+    cut_to_a_header,
+    cut_within_a_header,
+    zeroed,
+    zeroed_values,
+    one_bit,
+    another_length,
+    a_negative_length,
+    an_older_offset,
+)
+
+
+@pytest.mark.parametrize("tear", TEARS, ids=lambda tear: str(tear.__name__))
+def test_a_torn_last_batch_is_cut_off(tmp_path: Path, tear: Callable[[bytearray], object]) -> None:
+    filled(tmp_path, count=6, flush_at=4)
+    change(segment(tmp_path, 0), tear)
+    directory = opened(tmp_path)
+    log = directory.logs[PARTITION]
+    assert log.log_end_offset == 5
+    assert log.cut_bytes > 0
+    assert segment(tmp_path, 0).stat().st_size == 5 * SIZE
+    assert log.append_as_leader(batch(), 1).base_offset == 5
+    directory.close()
+
+
+@pytest.mark.parametrize("tear", TEARS, ids=lambda tear: str(tear.__name__))
+def test_the_same_below_the_recovery_point_takes_the_directory_offline(
+    tmp_path: Path, tear: Callable[[bytearray], object]
+) -> None:
+    filled(tmp_path, count=6, flush_at=6)
+    change(segment(tmp_path, 0), tear)
+    before = segment(tmp_path, 0).read_bytes()
+    failures: list[Exception] = []
+    directory = LogDirectory(FileDisk(), str(tmp_path / "logs"), lambda _: SETTINGS, Clock(), failures.append)
+    cause = directory.health.cause
+    assert isinstance(cause, CorruptLog)
+    assert (cause.file, cause.position) == (str(segment(tmp_path, 0)), 5 * SIZE)
+    assert failures == [cause]
+    assert directory.logs == {}
+    with pytest.raises(LogOffline, match=r"00000000\.log at"):
+        directory.create(("other", 0))
+    directory.close()
+    assert segment(tmp_path, 0).read_bytes() == before, "what is damaged is evidence, and is left alone"
+
+
+def test_sound_batches_after_damage_do_not_hide_it(tmp_path: Path) -> None:
+    filled(tmp_path, count=6, flush_at=5)
+    change(segment(tmp_path, 0), lambda data: data.__setitem__(SIZE + 70, data[SIZE + 70] ^ 1))
+    cause = opened(tmp_path).health.cause
+    assert isinstance(cause, CorruptLog)
+    assert cause.position == SIZE
+
+
+def test_a_flushed_log_that_is_shorter_is_a_loss_though_every_batch_in_it_is_sound(tmp_path: Path) -> None:
+    filled(tmp_path, count=6, flush_at=6)
+    change(segment(tmp_path, 0), lambda data: data.__delitem__(slice(4 * SIZE, None)))
+    cause = opened(tmp_path).health.cause
+    assert isinstance(cause, CorruptLog)
+    assert "ends at offset 4, though offsets up to 6" in str(cause)
+
+
+def test_a_flushed_log_that_is_gone_is_a_loss(tmp_path: Path) -> None:
+    filled(tmp_path, count=6, flush_at=6)
+    segment(tmp_path, 0).unlink()
+    assert "no segment, though offsets up to 6" in str(opened(tmp_path).health.cause)
+
+
+def test_segments_after_a_torn_one_go_with_its_tail(tmp_path: Path) -> None:
+    directory = filled(tmp_path, count=40, flush_at=2)
+    bases = directory.logs[PARTITION].segment_offsets
+    assert len(bases) > 3
+    change(segment(tmp_path, bases[1]), cut_short)
+    log = opened(tmp_path).logs[PARTITION]
+    assert log.segment_offsets == bases[:2]
+    assert log.log_end_offset == bases[2] - 1
+    assert not segment(tmp_path, bases[2]).exists()
+
+
+def test_a_segment_that_is_missing_among_unflushed_ones_ends_the_log(tmp_path: Path) -> None:
+    directory = filled(tmp_path, count=40, flush_at=2)
+    bases = directory.logs[PARTITION].segment_offsets
+    segment(tmp_path, bases[2]).unlink()
+    log = opened(tmp_path).logs[PARTITION]
+    assert log.segment_offsets == bases[:2]
+    assert log.log_end_offset == bases[2]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    "damage", [None, b"", b"\x01", bytes(24), b"\xff" * 48, b"\x00\x00\x00\x03\x00\x00\x00\x09" * 3]
+)
+def test_an_index_that_is_missing_or_unsound_is_built_again(tmp_path: Path, suffix: str, damage: bytes | None) -> None:
+    directory = opened(tmp_path)
+    log = directory.create(PARTITION)
+    for number in range(40):
+        log.append_as_leader(batch(timestamp_ms=START_MS + number), 0)
+    bases = log.segment_offsets
+    directory.close()
+    sound = {}
+    for base in bases:
+        path = segment(tmp_path, base).with_suffix(suffix)
+        sound[path] = path.read_bytes()
+        path.unlink() if damage is None else path.write_bytes(damage)
+    directory = opened(tmp_path)
+    assert directory.was_clean
+    log = directory.logs[PARTITION]
+    for offset in range(40):
+        assert headers_of(log.read(offset, 1).read())[0].base_offset == offset
+        found = log.offset_for_timestamp(START_MS + offset)
+        assert found is not None
+        assert found.offset == offset
+    directory.close()
+    if damage is None:
+        assert {path: path.read_bytes() for path in sound} == sound
+
+
+def test_an_index_of_another_segment_is_not_believed(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = directory.create(PARTITION)
+    for number in range(40):
+        log.append_as_leader(batch(number % 5 + 1, timestamp_ms=START_MS + number), 0)
+    first, second = log.segment_offsets[:2]
+    directory.close()
+    other = segment(tmp_path, first).with_suffix(".index")
+    other.write_bytes(segment(tmp_path, second).with_suffix(".index").read_bytes())
+    log = opened(tmp_path).logs[PARTITION]
+    for offset in range(second):
+        found = headers_of(log.read(offset, 1).read())[0]
+        assert found.base_offset <= offset <= found.last_offset
+
+
+def test_a_clean_shutdown_reads_no_batch_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened(tmp_path)
+    log = directory.create(PARTITION)
+    for _ in range(40):
+        log.append_as_leader(batch(), 0)
+    directory.close()
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+    monkeypatch.setattr("controller.storage.scan.crc_holds", lambda *_: pytest.fail("a batch was read"))
+    directory = opened(tmp_path)
+    assert directory.logs[PARTITION].log_end_offset == 40
+    assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_crash_after_a_clean_start_is_recovered_from_the_recovery_point(tmp_path: Path) -> None:
+    filled(tmp_path, count=6, flush_at=6)
+    opened(tmp_path).close()
+    directory = opened(tmp_path)
+    directory.logs[PARTITION].append_as_leader(batch(), 1)
+    directory.unlock()
+    change(segment(tmp_path, 0), cut_short)
+    assert opened(tmp_path).logs[PARTITION].log_end_offset == 6
+
+
+def test_damage_that_a_read_meets_takes_the_directory_offline(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = directory.create(PARTITION)
+    for _ in range(5):
+        log.append_as_leader(batch(), 0)
+    log.flush()
+    directory.close()
+    directory = opened(tmp_path)
+    change(segment(tmp_path, 0), lambda data: data.__setitem__(slice(SIZE, SIZE + 40), bytes(40)))
+    with pytest.raises(LogOffline, match="at 74: magic 0"):
+        directory.logs[PARTITION].read(2, 1000)
+    assert isinstance(directory.health.cause, CorruptLog)
+    with pytest.raises(LogOffline):
+        directory.logs[PARTITION].append_as_leader(batch(), 0)
+
+
+def test_a_failed_sync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened(tmp_path)
+    log: PartitionLog = directory.create(PARTITION)
+    log.append_as_leader(batch(), 0)
+
+    def fail(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("controller.storage.disk_files.OpenFile.sync", fail)
+        with pytest.raises(LogOffline):
+            log.flush()
+    with pytest.raises(LogOffline, match="Input/output error"):
+        log.flush()
+    assert log.recovery_point == 0
+
+
+def test_a_directory_is_held_by_one_process(tmp_path: Path) -> None:
+    from controller.storage import AlreadyLocked
+
+    directory = opened(tmp_path)
+    with pytest.raises(AlreadyLocked):
+        opened(tmp_path)
+    directory.close()
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "position"),
+    [
+        ("recovery-point-offset-checkpoint", "1\n0\n", 1),
+        ("recovery-point-offset-checkpoint", "0\n", 2),
+        ("recovery-point-offset-checkpoint", "0\n2\na 0 1\n", 2),
+        ("log-start-offset-checkpoint", "0\n1\na 0 x\n", 3),
+        ("replication-offset-checkpoint", "0\n1\na 0\n", 3),
+        ("replication-offset-checkpoint", "", 1),
+        ("torn-3/leader-epoch-checkpoint", "0\n2\n5 0\n4 9\n", 4),
+        ("torn-3/partition.metadata", "version: 0\ntopic_id: abc", 2),
+        ("torn-3/partition.metadata", "version: 1\n", 1),
+    ],
+)
+def test_an_unreadable_checkpoint_is_named_with_its_line(tmp_path: Path, name: str, text: str, position: int) -> None:
+    filled(tmp_path, count=3, flush_at=3)
+    (tmp_path / "logs" / name).write_text(text)
+    cause = opened(tmp_path).health.cause
+    assert isinstance(cause, CorruptLog)
+    assert (cause.file, cause.position) == (str(tmp_path / "logs" / name), position)
