@@ -48,27 +48,40 @@ def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:
 
 
 class FrameBuffer:
-    """Cuts a stream of bytes into frames: `feed` what came, and take the frames that are whole."""
+    """Cuts a stream of bytes into frames: `feed` what came, and take the frames that are whole.
 
-    __slots__ = ("_limit", "_pending")
+    A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each.
+    """
+
+    __slots__ = ("_limit", "_missing", "_pieces", "_prefix")
 
     def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
         self._limit = limit
-        self._pending = bytearray()
+        self._prefix = b""
+        self._missing: int | None = None
+        """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
+        self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that `data` completes, in order. MalformedFrame once a size is impossible: the stream is lost
         then, since nobody knows where the next frame begins."""
-        self._pending += data
         frames: list[bytes] = []
-        start = 0
-        while len(self._pending) - start >= SIZE_BYTES:
-            body = start + SIZE_BYTES
-            stop = body + frame_size(bytes(self._pending[start:body]), self._limit)
-            if stop > len(self._pending):
-                break
-            with memoryview(self._pending) as pending:
-                frames.append(bytes(pending[body:stop]))
-            start = stop
-        del self._pending[:start]
+        pos = 0
+        while pos < len(data):
+            if self._missing is None:
+                stop = pos + SIZE_BYTES - len(self._prefix)
+                self._prefix += data[pos:stop]
+                pos = stop
+                if len(self._prefix) < SIZE_BYTES:
+                    break
+                self._missing = frame_size(self._prefix, self._limit)
+                self._prefix = b""
+            piece = data[pos : pos + self._missing]
+            pos += len(piece)
+            self._missing -= len(piece)
+            self._pieces.append(piece)
+            if not self._missing:
+                frames.append(b"".join(self._pieces))
+                self._pieces = []
+                self._missing = None
         return frames

@@ -137,9 +137,10 @@ class Adaptation:
     write: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """A request or a response: its layout in versions `first` to `last`, flexible from `flexible`."""
+    """A request or a response: its layout in versions `first` to `last`, flexible from `flexible`. The same only as
+    itself, since what is looked up by a message at each frame can't wait for the hash of all its tables."""
 
     struct: Struct
     first: int
