@@ -9,9 +9,11 @@ import pytest
 from controller.protocol import (
     SUPPORTED,
     ApiKey,
+    ApiVersionsResponse,
     LeaderAndIsrRequest,
     MalformedFrame,
     UpdateMetadataRequest,
+    VersionRange,
     decode_request,
     decode_response,
     decode_response_body,
@@ -60,6 +62,20 @@ def test_the_recording_has_what_it_is_here_for() -> None:
     assert seen[ApiKey.FIND_COORDINATOR] == 4
     assert seen[ApiKey.INIT_PRODUCER_ID] == 1
     assert seen[ApiKey.API_VERSIONS] == 20
+
+
+def test_the_versions_spoken_are_those_that_a_real_broker_offers() -> None:
+    offers = []
+    for exchange in recorded():
+        if exchange.api_key is ApiKey.API_VERSIONS and exchange.response is not None:
+            _, value = decode_response(exchange.api_key, exchange.version, exchange.response)
+            assert isinstance(value, ApiVersionsResponse)
+            offers.append(
+                {offer.api_key: VersionRange(offer.min_version, offer.max_version) for offer in value.api_keys}
+            )
+    assert len(offers) == 20
+    for offered in offers:
+        assert {key: offered.get(key) for key in SUPPORTED} == SUPPORTED
 
 
 @pytest.mark.parametrize("api_key", CONTROL)
