@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -62,11 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
     budget_ns = arguments.cpu_ms * 1_000_000
     memory = Memory(arguments.slots - arguments.slots % WHEELS, WHEELS)
     try:
+        if arguments.plots is not None:
+            arguments.plots.mkdir(parents=True, exist_ok=True)
         points = list(_points(arguments.most, arguments.slots, budget_ns, arguments.seed))
         sweep = _sweep(arguments.outstanding, memory, arguments.seed)
         crossing = crossing_of(sweep)
         if arguments.plots is not None:
-            arguments.plots.mkdir(parents=True, exist_ok=True)
             save(
                 arguments.plots / CURVES_PNG,
                 f"Timer schemes, {arguments.slots} slots",
@@ -135,8 +137,11 @@ def table(points: Sequence[Point], sweep: Sweep, crossing: Crossing) -> str:
     lines = []
     for operation in OPERATIONS:
         found = {(point.scheme, point.outstanding): getattr(point, f"{operation}_ns") for point in points}
-        lines.append(f"{'ns a ' + operation + ', timers:':<26}" + "".join(f"{count:>12,}" for count in counts))
-        lines += [f"{name:<26}" + "".join(f"{found[name, count]:>12,.0f}" for count in counts) for name in names]
+        heads = "".join(f"{count:>11,}" for count in counts)
+        lines.append(f"{'ns a ' + operation + ', timers:':<26}{heads}{'growth':>8}")
+        for name in names:
+            costs_ns = [found[name, count] for count in counts]
+            lines.append(f"{name:<26}" + "".join(f"{cost:>11,.0f}" for cost in costs_ns) + growth(counts, costs_ns))
         lines.append("")
     hashed, most, mean = model_lines(sweep, crossing)
     memory = sweep.memory
@@ -152,6 +157,14 @@ def table(points: Sequence[Point], sweep: Sweep, crossing: Crossing) -> str:
         f" with {memory.wheels} migrations a timer {crossing.bound:,.0f}",
     ]
     return "\n".join(lines)
+
+
+def growth(counts: Sequence[int], costs_ns: Sequence[float]) -> str:
+    """The power of n with which a cost grows, from a tenth of the timers to all of them: 0 is constant, 1 is O(n)."""
+    tenth = counts[-1] // 10
+    if tenth not in counts:
+        return f"{'-':>8}"
+    return f"{math.log10(costs_ns[-1] / costs_ns[counts.index(tenth)]):>8.2f}"
 
 
 def curve_panels(points: Sequence[Point]) -> list[Panel]:

@@ -3,8 +3,9 @@ stopped and restarted meanwhile, by actions too; and a fault planted in each kin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -154,19 +155,25 @@ class WholeTurnCollected(UnorderedHashedWheel):
 class _DroppingWheel(TimingWheel):
     """A coarse bucket's first task does not come down with the others."""
 
-    def _bring_down(self, bucket: Bucket) -> None:
+    def _bring_down(self, *arguments: Any) -> None:
+        bucket = _bucket_of(arguments)
         first = bucket._next
         assert first is not None
         if first is not bucket:
             self.cancel(first)
-        super()._bring_down(bucket)
+        super()._bring_down(*arguments)
 
 
 class _FlatWheel(TimingWheel):
     """A coarse bucket's tasks fire when it is reached, as if it were of the finest wheel."""
 
-    def _bring_down(self, bucket: Bucket) -> None:
-        self._make_ready(bucket)
+    def _bring_down(self, *arguments: Any) -> None:
+        self._make_ready(_bucket_of(arguments))
+
+
+def _bucket_of(arguments: Sequence[object]) -> Bucket:
+    """Of what a wheel hands on inside itself, this alone is of interest here."""
+    return next(one for one in arguments if isinstance(one, Bucket))
 
 
 class MigrationDropped(HierarchicalWheels):

@@ -44,6 +44,8 @@ class HierarchicalWheels(Scheme):
 
     def _insert(self, timer: SchemeTimer, interval: int) -> None:
         self._wheel.start(_task_of(timer), interval)
+        # The wheel leaves the search for the bucket to the next tick. As published, it is the start that pays for it.
+        self._wheel.turn(self.now_tick)
 
     def _remove(self, timer: SchemeTimer) -> None:
         self._wheel.cancel(_task_of(timer))
