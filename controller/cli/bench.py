@@ -14,6 +14,8 @@ HELP = "measure: this library's parts, beside what else does the same work"
 
 BENCHMARKS = (  # one a line, in the order of --help
     "controller",
+    "timer",
+    "purgatory",
     "schemes",
 )
 

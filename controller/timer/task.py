@@ -27,7 +27,8 @@ except ImportError:  # only the compiler, which brings it, listens to what is sa
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TimerTask:
-    """Something to be done once, later. Give it a callback, or override `run`.
+    """Something to be done once, later. Give it a callback, or override `run`; a timer may call a callback without
+    asking `run`.
 
     It may be started again (on any timer) once it has run or been cancelled, and it may be in one timer at a time.
     """

@@ -60,7 +60,11 @@ class VirtualTimer(TimingWheel):
                 task._next = task._previous = None
                 fired += 1
                 try:
-                    task.run()
+                    callback = task._callback
+                    if callback is None:
+                        task.run()
+                    else:
+                        callback()
                 except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run
                     self._on_error(task, error)
         finally:

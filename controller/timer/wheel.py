@@ -48,9 +48,9 @@ class AlreadyStarted(TimerError):
 class Wheel:
     """One level: `size` buckets of `tick_ms` each. `limit_ms`: what is due from there on goes to the wheel above."""
 
-    __slots__ = ("above", "buckets", "level", "limit_ms", "now_ms", "size", "span_ms", "tick_ms")
+    __slots__ = ("above", "below", "buckets", "level", "limit_ms", "now_ms", "size", "span_ms", "tick_ms")
 
-    def __init__(self, level: int, tick_ms: int, size: int, now_ms: int) -> None:
+    def __init__(self, level: int, tick_ms: int, size: int, now_ms: int, below: Wheel | None = None) -> None:
         self.level = level
         self.tick_ms: i64 = tick_ms
         self.size: i64 = size
@@ -59,6 +59,11 @@ class Wheel:
         self.limit_ms: i64 = self.now_ms + self.span_ms
         self.buckets = [Bucket(level) for _ in range(size)]
         self.above: Wheel | None = None
+        self.below = below
+
+    def finer_end_ms(self) -> int:
+        """What is due from there on is not on a finer wheel."""
+        return 0 if self.below is None else self.below.limit_ms
 
 
 class TimingWheel:
@@ -182,7 +187,11 @@ class TimingWheel:
                 self._soonest_ms = queue[0][0] if queue else NEVER_MS
                 self.next_ms = at_ms
                 return True
-            self._bring_down(bucket)
+            below = self._lowest
+            while below.level < bucket.level - 1:
+                assert below.above is not None
+                below = below.above
+            self._bring_down(below, bucket)
         while queue and queue[0][2].empty:  # all of it was cancelled: nobody needs to wake for it
             heapq.heappop(queue)[2].queued = False
         if limit_ms > self.now_ms:
@@ -250,21 +259,29 @@ class TimingWheel:
             task = following
         fresh._next = fresh._previous = fresh
 
-    def _bring_down(self, bucket: Bucket) -> None:
-        """Each task to its bucket on a finer wheel, last first, before what is there."""
+    def _bring_down(self, wheel: Wheel, bucket: Bucket) -> None:
+        """Each task of a bucket of the wheel above `wheel` to its bucket on a finer one, last first, before what is
+        there. Most go to `wheel` itself."""
         lowest = self._lowest
+        tick_ms, size, buckets = wheel.tick_ms, wheel.size, wheel.buckets
+        finer_end_ms: i64 = wheel.finer_end_ms()
         task = bucket._previous
         while task is not bucket:
             assert task is not None
             previous = task._previous
             due_ms: i64 = task._due_ms
-            wheel = lowest
-            while due_ms >= wheel.limit_ms:
-                assert wheel.above is not None
-                wheel = wheel.above
-            finer = wheel.buckets[due_ms // wheel.tick_ms % wheel.size]
-            if not finer.queued:
-                self._queue_bucket(finer, due_ms - due_ms % wheel.tick_ms)
+            if due_ms >= finer_end_ms:
+                finer = buckets[due_ms // tick_ms % size]
+                if not finer.queued:
+                    self._queue_bucket(finer, due_ms - due_ms % tick_ms)
+            else:
+                own = lowest
+                while due_ms >= own.limit_ms:
+                    assert own.above is not None
+                    own = own.above
+                finer = own.buckets[due_ms // own.tick_ms % own.size]
+                if not finer.queued:
+                    self._queue_bucket(finer, due_ms - due_ms % own.tick_ms)
             first = finer._next
             assert first is not None
             task._previous = finer
@@ -291,7 +308,7 @@ class TimingWheel:
         heapq.heappush(self._queue, (at_ms, bucket.level or FIRES_LAST, bucket))
 
     def _wheel_above(self, wheel: Wheel) -> Wheel:
-        wheel.above = Wheel(wheel.level + 1, wheel.span_ms, wheel.size, self.now_ms)
+        wheel.above = Wheel(wheel.level + 1, wheel.span_ms, wheel.size, self.now_ms, wheel)
         return wheel.above
 
     def _clock_to(self, now_ms: i64) -> None:
