@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABCMeta, abstractmethod
 from typing import Final, Protocol
 
+from controller.timer.native import mypyc_attr
 from controller.timer.task import TimerTask
 from statemachines.machine import CompiledMachine
 from statemachines.operation import OperationState
@@ -43,6 +44,7 @@ class _Nobody:
 NOBODY: Final[Judge] = _Nobody()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DelayedOperation(TimerTask, metaclass=ABCMeta):
     """Override `try_complete` and `on_complete`, and `on_expiration` where it is wanted.
 
@@ -63,8 +65,8 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
         self.state: OperationState = PENDING
         self.judge: Judge = NOBODY
         """The purgatory that watches it: whoever ends it asks there."""
-        self.turn = 0
-        """For a purgatory that has threads: whether one is in `try_complete` now."""
+        self.turn: int
+        """For a purgatory that has threads, which sets it: whether one is in `try_complete` now."""
 
     @abstractmethod
     def try_complete(self) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Generic
 
+from controller.timer.native import mypyc_attr
 from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.report import log_failure
@@ -45,6 +46,7 @@ class AlreadyWatched(Exception):
         return f"operation {self.operation!r} can't be watched again; it is {self.operation.state.name}"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Purgatory(Generic[K, O]):
     """`K` is what operations wait for, `O` what they are. The timer may be shared with other purgatories and tasks.
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Final, Generic
 
+from controller.timer.native import mypyc_attr
 from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.purgatory import PURGE_INTERVAL, PURGE_SHARE, AlreadyWatched, Purgatory
@@ -86,6 +87,7 @@ class ShardedWatchLists(Generic[K, O]):
         return self._shards[hash(key) % len(self._shards)]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ThreadedPurgatory(Purgatory[K, O]):
     """As `Purgatory`, from any thread. An operation belongs to the thread that made it until it is handed in.
 
@@ -113,6 +115,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True
+        operation.turn = IDLE
         with self._guard:
             operation.judge = self
             self.delayed += 1

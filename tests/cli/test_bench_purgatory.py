@@ -1,0 +1,145 @@
+"""`bench purgatory`: the load is the one that was asked for, each request is answered once, and the figures say so."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controller.cli import bench_purgatory, bench_purgatory_runs
+from controller.cli.bench_purgatory_load import Load, key_sets, requests
+from controller.cli.bench_purgatory_runs import Run, WrongAnswers, run_real, run_virtual
+from controller.cli.main import main
+from controller.timer.operation import DelayedOperation
+from controller.timer.purgatory import Purgatory
+from statemachines.operation import OperationState
+
+LOAD = Load(rate=20_000, percentile_50_ms=20, percentile_75_ms=60, number=4_000, timeout_ms=100)
+
+
+def test_a_load_has_the_rate_and_the_percentiles_that_it_names() -> None:
+    load = replace(LOAD, number=200_000)
+    rows = list(requests(load, chunk=70_000))
+    assert [len(one.arrival_ms) for one in rows] == [70_000, 70_000, 60_000]
+    arrivals = np.concatenate([one.arrival_ms for one in rows])
+    latencies = np.concatenate([one.latency_ms for one in rows])
+    assert (np.diff(arrivals) >= 0).all()
+    assert arrivals[-1] == pytest.approx(200_000 / 20_000 * 1_000, rel=0.02)
+    assert np.percentile(latencies, 50) == pytest.approx(20, abs=1)
+    assert np.percentile(latencies, 75) == pytest.approx(60, abs=2)
+    gaps = np.bincount(arrivals)
+    assert gaps.var() == pytest.approx(gaps.mean(), rel=0.05), "arrivals a millisecond are Poisson's"
+    again = np.concatenate([one.arrival_ms for one in requests(load, chunk=70_000)])
+    assert (again == arrivals).all()
+    assert {len(set(keys)) for keys in key_sets(load)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rate": 0}, "rate 0"),
+        ({"number": 0}, "number 0"),
+        ({"keys_of_each": 101}, "keys_of_each 101"),
+        ({"percentile_75_ms": 20}, "percentiles 20/20"),
+        ({"size": -1}, "size -1"),
+    ],
+)
+def test_a_load_that_cant_be_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(LOAD, **change)
+
+
+def expected_to_expire(load: Load) -> int:
+    return sum(int((one.latency_ms >= load.timeout_ms).sum()) for one in requests(load))
+
+
+def test_on_the_virtual_clock_exactly_those_expire_whose_condition_comes_too_late() -> None:
+    done: list[int] = []
+    one = run_virtual(LOAD, progress=done.append)
+    assert (one.number, one.expired, done) == (4_000, expected_to_expire(LOAD), [4_000])
+    assert one.purges > 0
+    assert one.blocks_left is not None
+    assert one.blocks_left < 500
+
+
+@pytest.mark.parametrize("design", ["new", "old"])
+def test_on_the_real_clock_every_request_is_answered(design: str) -> None:
+    """A rate that any machine holds; few may expire that need not, if the machine stands still for a while."""
+    one = run_real(design, Load(2_000, 5, 10, 600, timeout_ms=5_000))
+    assert one.late_ms is not None, "not all were answered"
+    assert (one.number, one.design, one.expired) == (600, design, 0)
+
+
+def test_answers_that_are_not_one_a_request_void_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgets(Purgatory[Any, Any]):
+        def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
+            return super().settle(operation, end) and end is OperationState.Completed
+
+    monkeypatch.setattr(bench_purgatory_runs, "Purgatory", Forgets)
+    with pytest.raises(WrongAnswers, match="answers to 4000 requests"):
+        run_virtual(LOAD)
+
+
+def test_a_rate_is_held_at_95_in_100_of_it() -> None:
+    one = Run("new", "real", "20/60 ms", 1_000, 100.0, 95.0, 0.01, 3, 0, 2.0)
+    assert one.held
+    assert not replace(one, achieved=94.9).held
+    assert one.cpu_us == pytest.approx(10.0)
+
+
+def test_a_design_is_asked_for_no_more_once_it_has_collapsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, int]] = []
+
+    def fake(design: str, load: Load, *, collector: bool) -> Run:
+        asked.append((design, load.name, load.rate))
+        achieved = min(load.rate, 15_000 if design == "old" else 10**9)
+        return Run(design, "real", load.name, load.number, load.rate, achieved, 1.0, 0, 0, None)
+
+    monkeypatch.setattr(bench_purgatory, "run_real", fake)
+    loads = [[replace(LOAD, rate=rate)] for rate in (10_000, 20_000, 30_000, 40_000)]
+    runs = bench_purgatory._real_runs(["new", "old"], loads, True)
+    assert [rate for design, _, rate in asked if design == "new"] == [10_000, 20_000, 30_000, 40_000]
+    assert [rate for design, _, rate in asked if design == "old"] == [10_000, 20_000, 30_000]
+    arguments = argparse.Namespace(no_collector=False, timeout_ms=1, keys=1, keys_of_each=1, size=1, seed=1)
+    found = bench_purgatory.figures(runs, arguments)
+    assert found["held"] == {"new, 20/60 ms": 40_000, "old, 20/60 ms": 10_000}
+    text = bench_purgatory.table(found)
+    assert "held by old, 20/60 ms: 10000 requests/s" in text
+    rates, cpu = bench_purgatory.panels(runs)
+    assert [(line.name, list(line.x), list(line.y)) for line in rates.lines] == [
+        ("new", [10_000, 20_000, 30_000, 40_000], [10_000, 20_000, 30_000, 40_000]),
+        ("old", [10_000, 20_000, 30_000], [10_000, 15_000, 15_000]),
+    ]
+    assert [line.name for line in cpu.lines] == ["new", "old"]
+
+
+def test_the_command_prints_figures_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "purgatory", "--rates", "1000", "--number", "300", "--percentiles", "5/10", "--timeout-ms", "50"]
+    assert main([*words, "--json", "--plots", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["design"], one["clock"]) for one in found["runs"]] == [
+        ("new", "virtual"),
+        ("new", "real"),
+        ("old", "real"),
+    ]
+    assert (tmp_path / "purgatory.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rates", "10,x"], "--rates 10,x"),
+        (["--rates", "0"], "--rates 0"),
+        (["--designs", "new,newer"], "--designs new,newer"),
+        (["--percentiles", "60/20"], "percentiles 60/20"),
+        (["--number", "0"], "number 0"),
+    ],
+)
+def test_what_cant_be_measured_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "purgatory", *words]) == 2
+    assert message in capsys.readouterr().err
