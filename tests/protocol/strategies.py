@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(("", "pay", "orders", "x" * 200))
 
 
+@cache
 def values(message: Message, version: int) -> st.SearchStrategy[Any]:
     """Values that the message can hold in this version, with fields that it lacks at their defaults."""
     strategy = _struct(message.struct, version)
