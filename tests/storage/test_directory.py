@@ -1,0 +1,122 @@
+"""A log directory: its partitions, its checkpoints, and what outlives a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.storage import LogDirectory, LogOffline, LogSettings, headers_of
+from controller.storage.directory import partition_of
+from controller.storage.disk_files import FileDisk
+from tests.storage.batches import Clock, batch
+
+ONE, OTHER = ("one", 0), ("other-topic", 12)
+TOPIC_ID = bytes(range(16))
+
+
+def opened(path: Path, settings: LogSettings | None = None) -> LogDirectory:
+    directory = LogDirectory(FileDisk(), str(path), lambda _: settings or LogSettings(), Clock())
+    assert directory.health.cause is None
+    return directory
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_partitions_are_there_again_after_a_restart(tmp_path: Path, clean: bool) -> None:
+    directory = opened(tmp_path)
+    directory.create(ONE, TOPIC_ID).append_as_leader(batch(3), 4)
+    directory.create(OTHER)
+    directory.write_high_watermarks({ONE: 2})
+    directory.close() if clean else directory.unlock()
+    directory = opened(tmp_path)
+    assert directory.was_clean is clean
+    assert sorted(directory.logs) == [ONE, OTHER]
+    log = directory.logs[ONE]
+    assert (log.log_end_offset, log.topic_id, log.epochs.latest) == (3, TOPIC_ID, 4)
+    assert directory.high_watermarks == {ONE: 2}
+    assert directory.create(ONE) is log
+
+
+def test_a_deleted_partition_leaves_nothing_to_its_next_life(tmp_path: Path) -> None:
+    directory = opened(tmp_path, LogSettings(segment_bytes=200))
+    log = directory.create(ONE, TOPIC_ID)
+    for _ in range(9):
+        log.append_as_leader(batch(), 0)
+    log.flush()
+    log.delete_records_before(8, 9)
+    directory.write_high_watermarks({ONE: 9})
+    directory.checkpoint_recovery_points()
+    directory.checkpoint_log_start_offsets()
+    directory.delete(ONE)
+    with pytest.raises(LogOffline, match="deleted"):
+        log.read(8, 100)
+    again = directory.create(ONE)
+    assert (again.log_start_offset, again.log_end_offset, again.topic_id) == (0, 0, bytes(16))
+    assert directory.purge_deleted() == 1
+    directory.unlock()
+    directory = opened(tmp_path)
+    assert directory.logs[ONE].log_end_offset == 0
+    assert directory.high_watermarks == {}
+
+
+def test_the_start_after_deleted_records_outlives_a_crash_once_it_is_checkpointed(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = directory.create(ONE)
+    log.append_as_leader(batch(9), 0)
+    log.delete_records_before(5, 9)
+    directory.checkpoint_log_start_offsets()
+    directory.unlock()
+    assert opened(tmp_path).logs[ONE].log_start_offset == 5
+
+
+def test_many_truncations_write_the_recovery_points_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened(tmp_path)
+    partitions = [("many", number) for number in range(5)]
+    for one in partitions:
+        log = directory.create(one)
+        for _ in range(4):
+            log.append_as_leader(batch(), 0)
+        log.flush()
+    directory.checkpoint_recovery_points()
+    written: list[str] = []
+    replace = FileDisk.replace
+
+    def noted(self: FileDisk, path: str, data: bytes, durable: bool = True) -> None:
+        written.append(path.rpartition("/")[2])
+        replace(self, path, data, durable)
+
+    monkeypatch.setattr(FileDisk, "replace", noted)
+    assert all(directory.truncate(dict.fromkeys(partitions, 2)).values())
+    assert written.count("recovery-point-offset-checkpoint") == 1
+    text = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    assert text == "0\n5\n" + "".join(f"many {number} 2\n" for number in range(5))
+
+
+def test_upkeep_over_all_logs(tmp_path: Path) -> None:
+    directory = opened(tmp_path, LogSettings(segment_bytes=200, retention_bytes=0, flush_ms=100))
+    for one in (ONE, OTHER):
+        for _ in range(5):
+            directory.create(one).append_as_leader(batch(), 0)
+    now_ms = Clock().now_ms
+    assert directory.flush_due(now_ms + 99) == 0
+    assert directory.flush_due(now_ms + 100) == 2
+    assert directory.flush_due(now_ms + 500) == 0
+    assert directory.apply_retention({ONE: 5, ("gone", 1): 3}) == 3
+    assert directory.logs[ONE].log_start_offset == directory.logs[ONE].log_end_offset == 5
+    assert headers_of(directory.logs[OTHER].read(0, 1).read())[0].base_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        ("topic-0", ("topic", 0)),
+        ("a-b-17", ("a-b", 17)),
+        ("topic", None),
+        ("-3", None),
+        ("topic-0.00ff-delete", None),
+        ("topic-0.00ff-future", None),
+        ("meta.properties", None),
+    ],
+)
+def test_which_names_are_partitions(name: str, partition: tuple[str, int] | None) -> None:
+    assert partition_of(name) == partition
