@@ -7,12 +7,13 @@ sees one state throughout. Values only: no I/O, no clock; epochs are checked bef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 from controller.protocol.control_values import (
     LEADER_DURING_DELETE,
+    NO_BROKER_EPOCH,
     NO_LEADER,
     NO_TOPIC_ID,
     UpdateMetadataBroker,
@@ -77,10 +78,18 @@ class MetadataSnapshot:
 class MetadataCache:
     """Holds the present snapshot. `update` is the broker's alone; any thread may take `snapshot`."""
 
-    __slots__ = ("snapshot",)
+    __slots__ = ("_broker_epoch", "snapshot")
 
     def __init__(self) -> None:
         self.snapshot = MetadataSnapshot()
+        self._broker_epoch = NO_BROKER_EPOCH
 
     def update(self, request: UpdateMetadataRequest) -> None:
+        """The first partitions that a controller names to a new registration of this broker are all that it knows:
+        topics from before that are gone by now, or this broker would show them for good. (A broker can outlive its
+        session, and what is deleted then nobody tells it of.)"""
+        if request.topic_states and request.broker_epoch > self._broker_epoch:
+            if self._broker_epoch != NO_BROKER_EPOCH:
+                self.snapshot = replace(self.snapshot, topics={}, topic_ids={})
+            self._broker_epoch = request.broker_epoch
         self.snapshot = self.snapshot.updated(request)

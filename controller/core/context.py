@@ -6,7 +6,7 @@ term. Every derived set is one vector operation over the columns; what a gauge s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,17 +57,20 @@ class Replicas:
 class Deletions:
     """Topics by name. `queued`: all that are to be deleted. Of those, `ineligible`: what can't go on for now, since a
     replica's broker is dead, or failed to delete it, or the topic is being reassigned; `begun`: whose partitions have
-    left their state machine. Sets that are asked, and walked only in order."""
+    left their state machine. Sets that are asked, and walked only in order. `told`: for those that are begun, the
+    number of the request that told each (broker, broker epoch) to forget the topic."""
 
     queued: set[str] = field(default_factory=set)
     ineligible: set[str] = field(default_factory=set)
     begun: set[str] = field(default_factory=set)
+    told: dict[str, Mapping[tuple[int, int], int]] = field(default_factory=dict)
 
     def forget(self, topics: Iterable[str]) -> None:
         gone = frozenset(topics)
         self.queued -= gone
         self.ineligible -= gone
         self.begun -= gone
+        self.told = {name: requests for name, requests in self.told.items() if name not in gone}
 
 
 @dataclass(slots=True)
@@ -136,10 +139,6 @@ class ControllerContext:
 
     def rows_with_state(self) -> Rows:
         return np.flatnonzero(self.partitions.zk_version != NO_STATE)
-
-    def rows_to_tell(self) -> Rows:
-        """Partitions with a state, but for those whose topics are queued for deletion: what a new broker is told."""
-        return self.staying(self.rows_with_state())
 
     def rows_led_by_nobody_eligible(self) -> Rows:
         """Partitions with a state whose leader is none, dead or shutting down. None is sought for a topic that is

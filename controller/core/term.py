@@ -43,6 +43,15 @@ class RequestLog:
         waiting = self.waiting.get((broker, broker_epoch))
         return waiting.popleft() if waiting else None
 
+    def last(self, broker: int) -> int:
+        """The number of the latest request to a broker; -1 before the first."""
+        return self.sent.get(broker, 0) - 1
+
+    def is_answered(self, broker: int, broker_epoch: int, sequence: int) -> bool:
+        """Whether that life of the broker has answered this request, or will never."""
+        waiting = self.waiting.get((broker, broker_epoch))
+        return not waiting or waiting[0] > sequence
+
     def forget(self, broker: int) -> None:
         """All lives of a broker before its next one: their channels are closed."""
         for key in [key for key in self.waiting if key[0] == broker]:

@@ -4,7 +4,8 @@
     begun       partitions NonExistent; replicas Offline (told to stop, out of their ISRs), then DeletionStarted (told
                 to delete); those on dead brokers DeletionIneligible, and the topic waits
     answered    DeletionSuccessful, or DeletionIneligible, and the topic waits
-    done        every replica DeletionSuccessful: the znodes go, the context forgets the topic
+    done        every replica DeletionSuccessful, and every broker has forgotten the topic: the znodes go, the context
+                forgets it
 
 What waits is taken up when a broker of its comes back, or by the next controller, from the start: each step may be
 taken again. Which topics are queued is in the context; what stands in /admin/delete_topics survives a controller.
@@ -85,6 +86,7 @@ async def replicas_failed(term: Term, replicas: Replicas) -> None:
     """Replicas of queued topics whose broker is gone, or answered that it could not delete them."""
     table = term.context.partitions
     if not len(replicas):
+        await complete(term)
         return
     able = _in_states(term, replicas, ReplicaState.Offline, ReplicaState.DeletionStarted)
     replica_moves.move(term, replica_moves.pick(replicas, able), ReplicaState.DeletionIneligible)
@@ -103,6 +105,14 @@ def not_deleted(term: Term, replicas: Replicas) -> Replicas:
     """Those whose brokers still have them, as far as is known: they can be brought online again."""
     gone = _in_states(term, replicas, ReplicaState.DeletionStarted, ReplicaState.DeletionSuccessful)
     return replica_moves.pick(replicas, ~gone)
+
+
+async def complete(term: Term) -> None:
+    """Ends what waited only for a broker to forget it: one has answered, or is gone."""
+    if term.context.deletions.begun:
+        done, _, _ = _sort_out(term)
+        if done:
+            await _complete(term, done)
 
 
 async def resume(term: Term) -> int:
@@ -135,7 +145,7 @@ def _sort_out(term: Term) -> tuple[list[str], list[str], list[str]]:
     under_way = topics_with(states == ReplicaState.DeletionStarted)
     failed = topics_with(states == ReplicaState.DeletionIneligible)
     queued = sorted(deletions.queued)
-    done = [name for name in queued if name not in left]
+    done = [name for name in queued if name not in left and _is_forgotten(term, name)]
     retried = [name for name in queued if name in failed and name not in under_way]
     ready = [name for name in queued if name in left and name not in under_way and name not in deletions.ineligible]
     return done, retried, ready
@@ -151,6 +161,8 @@ async def _begin(term: Term, topics: Sequence[str]) -> None:
     batch = RequestBatch(term)
     batch.update_metadata(rows)
     batch.send()
+    told = {(broker.id, broker.epoch): term.requests.last(broker.id) for broker in context.brokers}
+    deletions.told.update(dict.fromkeys(topics, told))
     live, real = context.eligible(rows), table.assignment[rows] != NO_BROKER
     dead = Replicas.where(rows, ~live & real)
     there = Replicas.where(rows, live & real & (table.replica_state[rows] != ReplicaState.DeletionSuccessful))
@@ -161,6 +173,24 @@ async def _begin(term: Term, topics: Sequence[str]) -> None:
     replica_moves.stop_for_deletion(term, there, batch)
     batch.send()
     _wait(term, table.names_of_topics(dead.rows), "a replica's broker is dead")
+
+
+def _is_forgotten(term: Term, topic: str) -> bool:
+    """Whether every broker that is there has answered the request to forget the topic. One that had not, and no
+    replica to delete, would never hear of it again once the znodes are gone and another controller leads."""
+    told = term.context.deletions.told.get(topic, {})
+    living = {(broker.id, broker.epoch) for broker in term.context.brokers}
+    return all(term.requests.is_answered(*one, sequence) for one, sequence in told.items() if one in living)
+
+
+def told_too(term: Term, started: Sequence[int]) -> None:
+    """These brokers are new, and have been told of everything a moment ago: of what is being deleted, to forget it. A
+    broker whose session ended can be one that knows it."""
+    told = term.context.deletions.told
+    for broker in term.context.brokers:
+        if broker.id in started:
+            latest = {(broker.id, broker.epoch): term.requests.last(broker.id)}
+            told.update({topic: {**requests, **latest} for topic, requests in told.items()})
 
 
 async def _take_offline(term: Term, replicas: Replicas) -> None:

@@ -14,7 +14,7 @@ from controller.protocol.client_values import (
 )
 from controller.protocol.control_values import LEADER_DURING_DELETE
 from controller.protocol.errors import ErrorCode
-from tests.broker.harness import TOPIC_ID, BrokerUnderTest, live, metadata
+from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, live, metadata
 
 ALL = MetadataRequest(None)
 
@@ -143,3 +143,16 @@ def test_a_deleted_partition_goes_and_with_the_last_one_its_topic(under_test: Br
     assert [topic.name for topic in told(under_test).topics] == ["u"]
     (gone,) = told(under_test, asking("t")).topics
     assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_new_registration_is_told_of_everything_and_forgets_the_rest(under_test: BrokerUnderTest) -> None:
+    """A broker can outlive its session; of what was deleted meanwhile nobody tells it. Who is alive says nothing of
+    topics yet: a new controller begins with that."""
+    life = BROKER_EPOCH + 1
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(broker_epoch=life))
+    assert {topic.name for topic in told(under_test).topics} == {"t", "u"}
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 2), broker_epoch=life))
+    (topic,) = told(under_test).topics
+    assert [(topic.name, one.partition_index, one.leader_id) for one in topic.partitions] == [("t", 0, 2)]
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("u", 0, 1), broker_epoch=life))
+    assert {topic.name for topic in told(under_test).topics} == {"t", "u"}, "only the first replaces"

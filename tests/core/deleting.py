@@ -8,7 +8,12 @@ from typing import Any
 from controller.core.settings import ControllerSettings
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import encode_response, response_body
-from controller.protocol.control_values import LEADER_DURING_DELETE, StopReplicaPartitionError, StopReplicaResponse
+from controller.protocol.control_values import (
+    LEADER_DURING_DELETE,
+    StopReplicaPartitionError,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
 from controller.protocol.errors import ErrorCode
 from controller.protocol.headers import RequestHeader
 from controller.zookeeper import paths
@@ -89,3 +94,8 @@ def answer(host: Host, sent: Sent, error: ErrorCode = ErrorCode.NONE, whole: Err
     value = StopReplicaResponse(int(whole), () if whole else errors)
     frame = encode_response(RequestHeader(ApiKey.STOP_REPLICA, 3, 0, "test"), value)
     host.events.put(sent.response_event(response_body(ApiKey.STOP_REPLICA, 3, frame)[1]))
+
+
+def answer_metadata(host: Host, sent: Sent) -> None:
+    frame = encode_response(RequestHeader(ApiKey.UPDATE_METADATA, 7, 0, "test"), UpdateMetadataResponse(0))
+    host.events.put(sent.response_event(response_body(ApiKey.UPDATE_METADATA, 7, frame)[1]))

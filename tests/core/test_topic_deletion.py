@@ -20,7 +20,17 @@ from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete
-from tests.core.deleting import answer, answering, ask, left_of, recorded_writes, silent_about_deletion, told, word_of
+from tests.core.deleting import (
+    answer,
+    answer_metadata,
+    answering,
+    ask,
+    left_of,
+    recorded_writes,
+    silent_about_deletion,
+    told,
+    word_of,
+)
 from tests.core.driving import TOPIC_ID, Cluster, answer_to
 from tests.kafka_recording import deletion_requests, deletion_writes, flat_write
 
@@ -140,7 +150,7 @@ def test_a_dead_brokers_replica_makes_the_topic_wait_until_it_is_back() -> None:
     cluster.register(3)
     cluster.settle()
     words = told(host.sent[mark:])
-    assert words[3][0] == "update kept-0", "a new broker hears nothing of what is being deleted"
+    assert words[3][0] == "forget t-0 t-1 kept-0", "it may be one that knows the topic: its session ended, not its life"
     assert words[3][-3:] == ["forget t-0 t-1", "stop t-1", "delete t-1"]
     assert not any("delete" in word for broker in (1, 2) for word in words[broker]), "they have deleted theirs"
     assert left_of(cluster, "t") == []
@@ -168,6 +178,29 @@ def test_a_broker_that_dies_before_it_answers_is_told_again_when_it_is_back(boun
     cluster.register(3)
     cluster.settle()
     answer(host, unanswered[0])  # of an earlier life: nobody asks for it any more
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
+@pytest.mark.parametrize("end", ["it answers", "it dies", "it bounces"])
+def test_a_topic_waits_for_every_broker_to_forget_it(end: str) -> None:
+    """One that has none of its replicas, and is slow: the next controller would know nothing of the topic any more,
+    and clients of that broker would see it for good."""
+    cluster, host = answering(1, 2, 3, 4)
+    topic_of_two(cluster)
+    host.slow.add(4)
+    ask(cluster, "t")
+    assert told(host.sent)[4][-1] == "forget t-0 t-1"
+    assert {paths.topic("t"), paths.delete_topic("t")} <= set(left_of(cluster, "t"))
+    host.slow.clear()
+    if end == "it answers":
+        forget = [sent for sent in host.sent if sent.broker == 4][-1]
+        answer_metadata(host, forget)
+    else:
+        cluster.unregister(4)
+        if end == "it bounces":
+            cluster.register(4)
     cluster.settle()
     assert left_of(cluster, "t") == []
     cluster.check()

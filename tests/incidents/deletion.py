@@ -17,7 +17,6 @@ from controller.zookeeper.operations import Delete, Write
 from tests.core.deleting import left_of, word_of
 from tests.core.driving import Cluster, Host, Sent
 from tests.incidents.interruption import Operation
-from tests.incidents.operations import three_brokers
 
 ASSIGNMENT = {0: (2, 3, 4), 1: (3, 4)}
 REPLICAS = frozenset((broker, f"t-{partition}") for partition, brokers in ASSIGNMENT.items() for broker in brokers)
@@ -27,10 +26,14 @@ ANSWERS: WeakKeyDictionary[Cluster, list[Mapping[str, ErrorCode]]] = WeakKeyDict
 
 
 def topic_to_delete() -> tuple[Cluster, Host]:
-    cluster, host = three_brokers()
-    for one in cluster.hosts:
+    cluster = Cluster()
+    cluster.register(2, 3, 4)
+    host = cluster.new_host(1)
+    for one in (host, cluster.new_host(5)):  # the second is what `standby` looks for
         one.answering = True
         refuse_early_removal(one)
+        one.start()
+        cluster.settle()
     cluster.topic("t", ASSIGNMENT)
     cluster.topic_config("t", retention_ms="1000")
     cluster.topic("kept", {0: (2, 3, 4)})

@@ -3,6 +3,7 @@ come by the dozen with every change (docs/protocol.md)."""
 
 from __future__ import annotations
 
+from controller.core import topic_deletion
 from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from controller.core.handlers.topic_deletion import stop_replica_answered
 from controller.core.request_batch import NAMES
@@ -27,6 +28,8 @@ async def response(term: Term, event: Response) -> None:
     term.trace_answered(event.broker, event.broker_epoch, api, error)
     if error != ErrorCode.NONE:
         term.note("warning", f"broker {event.broker} refused {api}: {_name(error)}")
+    if isinstance(event, UpdateMetadataResponse):
+        await topic_deletion.complete(term)
     if isinstance(event, StopReplicaResponse) and event.to_delete:
         await stop_replica_answered(term, event)
     if isinstance(event, LeaderAndIsrResponse):
