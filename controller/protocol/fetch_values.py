@@ -107,8 +107,9 @@ NO_SNAPSHOT = SnapshotId()
 
 @dataclass(frozen=True, slots=True)
 class FetchPartitionData:
-    """`records` may end in the middle of a batch. `diverging_epoch`: up to where the follower's log may agree with the
-    leader's; `NO_DIVERGENCE` where none was found. `aborted_transactions` is None where they were not asked for."""
+    """`records` may end in the middle of a batch; where there are none Kafka sends empty ones, not None.
+    `diverging_epoch`: up to where the follower's log may agree with the leader's; `NO_DIVERGENCE` where none was found.
+    `aborted_transactions` is None where they were not asked for."""
 
     partition_index: int
     error_code: int

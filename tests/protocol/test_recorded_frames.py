@@ -10,6 +10,7 @@ from controller.protocol import (
     SUPPORTED,
     ApiKey,
     ApiVersionsResponse,
+    ErrorCode,
     LeaderAndIsrRequest,
     MalformedFrame,
     UpdateMetadataRequest,
@@ -22,6 +23,17 @@ from controller.protocol import (
     encode_response,
     request_head,
     response_body,
+)
+from controller.protocol.admin_values import FindCoordinatorResponse
+from controller.protocol.fetch_values import (
+    CONSUMER,
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchRequest,
+    FetchResponse,
 )
 from tests.protocol.recording import CONTROL, recorded
 
@@ -76,6 +88,64 @@ def test_the_versions_spoken_are_those_that_a_real_broker_offers() -> None:
     assert len(offers) == 20
     for offered in offers:
         assert {key: offered.get(key) for key in SUPPORTED} == SUPPORTED
+
+
+def fetches() -> list[tuple[FetchRequest, FetchResponse]]:
+    found = []
+    for exchange in recorded():
+        if exchange.api_key is ApiKey.FETCH and exchange.response is not None:
+            request = decode_request(exchange.request, SUPPORTED).value
+            _, response = decode_response(exchange.api_key, exchange.version, exchange.response)
+            assert isinstance(request, FetchRequest)
+            assert isinstance(response, FetchResponse)
+            found.append((request, response))
+    return found
+
+
+def test_what_the_documentation_says_of_followers_and_consumers() -> None:
+    for request, _ in fetches():
+        assert (request.max_wait_ms, request.min_bytes) == (500, 1)
+        asked = [partition for topic in request.topics for partition in topic.partitions]
+        assert all(partition.partition_max_bytes == 2**20 for partition in asked)
+        assert all(partition.current_leader_epoch >= 0 for partition in asked)
+        if request.replica_id == CONSUMER:
+            assert (request.session_id, request.session_epoch) == (NO_SESSION, FINAL_SESSION_EPOCH)
+            assert (request.isolation_level, request.max_bytes) == (READ_COMMITTED, 50 << 20)
+            continue
+        assert (request.isolation_level, request.max_bytes) == (READ_UNCOMMITTED, 10 << 20)
+        assert (request.session_id == NO_SESSION) == (request.session_epoch == INITIAL_SESSION_EPOCH)
+        assert request.topics or request.session_id
+        for partition in asked:
+            assert (partition.last_fetched_epoch >= 0) == (partition.fetch_offset > 0)
+            assert partition.log_start_offset == 0
+
+
+def test_what_the_documentation_says_of_a_leaders_answer() -> None:
+    ended = missing = 0
+    for request, response in fetches():
+        over = request.replica_id != CONSUMER and not response.session_id
+        assert not over or (request.forgotten_topics_data and not request.topics and not response.responses)
+        ended += over
+        for data in (data for topic in response.responses for data in topic.partitions):
+            assert data.records is not None
+            assert data.last_stable_offset == data.high_watermark
+            assert data.aborted_transactions == (() if request.isolation_level else None)
+            assert (data.error_code == 0) == (data.high_watermark >= 0) == (data.log_start_offset >= 0)
+            missing += data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (ended, missing) == (3, 3)
+
+
+def test_what_the_documentation_says_of_a_coordinator_that_is_not_there() -> None:
+    refusals = []
+    for exchange in recorded():
+        if exchange.api_key is ApiKey.FIND_COORDINATOR and exchange.response is not None:
+            _, value = decode_response(exchange.api_key, exchange.version, exchange.response)
+            assert isinstance(value, FindCoordinatorResponse)
+            refusals += [value] if value.error_code else []
+    assert (
+        refusals
+        == [FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")] * 2
+    )
 
 
 @pytest.mark.parametrize("api_key", CONTROL)
