@@ -1,0 +1,87 @@
+"""The timer through mypyc: the sources that pyproject.toml names are compiled into a copy of the tree, and the tests of
+the wheel and of the timers on it are run there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPILED_TESTS = ("test_exactness.py", "test_wheel.py", "test_threaded.py", "test_on_loop.py")
+LIMIT_S = 170
+SAYS_WHICH = "from controller.timer import COMPILED, task, virtual, wheel; print(COMPILED, wheel.__file__)"
+
+
+def sources() -> list[str]:
+    """What the build that README.md tells of compiles."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+    assert hook["enable-by-default"] is False, "pip install . builds pure Python"
+    named: list[str] = hook["include"]
+    return named
+
+
+def run(tree: Path, *words: str) -> str:
+    """The command's output, in `tree` and from its sources; AssertionError with all it said, if it fails."""
+    environment = os.environ | {"PYTHONPATH": str(tree), "MYPYC_OPT_LEVEL": "1", "MYPYC_DEBUG_LEVEL": "0"}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    copy = tmp_path_factory.mktemp("compiled")
+    skip = shutil.ignore_patterns("__pycache__", "data", "*.so")
+    for folder in ("controller", "statemachines", "tests/timer"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=skip)
+    shutil.copy(ROOT / "tests/__init__.py", copy / "tests")
+    run(copy, "-m", "mypyc", *sources())
+    shutil.copy(ROOT / "pyproject.toml", copy)  # for pytest; setuptools, which mypyc calls, wants another
+    yield copy
+    shutil.rmtree(copy)
+
+
+def test_the_sources_are_pure_where_nothing_was_compiled() -> None:
+    which, file = run(ROOT, "-c", SAYS_WHICH).split()
+    assert (which, Path(file).suffix) == ("False", ".py")
+
+
+def test_the_compiled_timer_passes_the_same_tests(tree: Path) -> None:
+    which, file = run(tree, "-c", SAYS_WHICH).split()
+    assert (which, Path(file).suffix) == ("True", ".so")
+    assert Path(file).is_relative_to(tree)
+    tests = [f"tests/timer/{name}" for name in COMPILED_TESTS]
+    said = run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert " passed" in said
+
+
+def test_a_fault_planted_in_the_compiled_timer_is_caught(tree: Path) -> None:
+    """A wheel of 20 ticks that takes what is due in 30 puts it where what is due in 10 is."""
+    planted = (
+        "from controller.timer import VirtualTimer, wheel\n"
+        "from tests.timer.model import Advance, History, Model, Start, run_history\n"
+        "from tests.timer.test_exactness import OnVirtualTimer\n"
+        "history = History([Start(1, 10), Start(2, 30), Advance(100)])\n"
+        "timer = VirtualTimer()\n"
+        "print(run_history(OnVirtualTimer(timer), history) == run_history(Model(), history))\n"
+        "timer = VirtualTimer()\n"
+        "timer._lowest.limit_ms = 40\n"
+        "print(run_history(OnVirtualTimer(timer), history) == run_history(Model(), history))\n"
+    )
+    assert run(tree, "-c", planted).split() == ["True", "False"]
