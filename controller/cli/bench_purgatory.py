@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.cli.bench_plots import Line, Panel, PlotsUnavailable, save
-from controller.cli.bench_purgatory_load import Load
+from controller.cli.bench_purgatory_load import CHUNK, Load
 from controller.cli.bench_purgatory_runs import Run, run_real, run_virtual
 from controller.cli.main import UsageError
 from controller.timer import COMPILED
@@ -194,6 +194,8 @@ def _row(one: dict[str, Any]) -> str:
     late = "-" if one["late_ms"] is None else f"{one['late_ms']:.0f}"
     real = one["clock"] == "real"
     verdict = ("held" if one["held"] else "not held") if real else "a CPU second"
+    if one["best"] is not None:
+        verdict += f", {one['best']:.0f} in the fastest {CHUNK}"
     return (
         f"{one['design']:<8}{one['clock']:<9}{one['load']:<13}{one['number']:>10}{one['target'] if real else '-':>10}"
         f"{one['achieved']:>12}{one['cpu_us']:>8.2f}{one['expired'] / one['number']:>9.0%}{late:>9}  {verdict}"

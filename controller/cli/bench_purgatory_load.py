@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 QUARTILE = 0.67448975
 """The 75th percentile of the standard normal distribution."""
 KEY_SETS = 4_096
-CHUNK = 200_000
+CHUNK = 50_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from controller.timer.ports import Timer
 from controller.timer.report import log_failure
 from controller.timer.task import TimerTask
 from controller.timer.watchers import K, O, Watchers, WatchLists
-from controller.timer.wheel import TimerError
 from statemachines.operation import OperationState
 
 PURGE_INTERVAL = 1_000
@@ -88,7 +87,7 @@ class Purgatory(Generic[K, O]):
         """False: it is watched, and will end in its time at the latest. True: it has ended by the time this returns.
 
         AlreadyWatched. What the operation raises comes through, and so does what the timer raises (that it is
-        closed): then the operation will not end by itself, and is cancelled if it had not ended.
+        closed) or a key (that it has no hash): then the operation is cancelled, if it had not ended.
         """
         if operation.judge is not NOBODY or operation.state is not PENDING:
             raise AlreadyWatched(operation)
@@ -98,10 +97,10 @@ class Purgatory(Generic[K, O]):
         operation.judge = self
         self.delayed += 1
         self._estimate += 1
-        self._watchers.watch(operation, keys)
         try:
+            self._watchers.watch(operation, keys)
             self._timer.start(operation, operation.timeout_ms)
-        except TimerError:
+        except Exception:
             self.settle(operation, CANCELLED)
             raise
         if self._estimate - self.delayed > self._purge_interval:

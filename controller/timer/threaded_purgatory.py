@@ -19,7 +19,6 @@ from controller.timer.purgatory import PURGE_INTERVAL, PURGE_SHARE, AlreadyWatch
 from controller.timer.report import log_failure
 from controller.timer.task import TimerTask
 from controller.timer.watchers import K, O, WatchLists
-from controller.timer.wheel import TimerError
 from statemachines.operation import OperationState
 
 SHARDS = 512
@@ -51,10 +50,17 @@ class ShardedWatchLists(Generic[K, O]):
         self._shards: list[_Shard[K, O]] = [_Shard() for _ in range(shards)]
 
     def watch(self, operation: O, keys: Collection[K]) -> None:
+        # The lines of `_shard` and of `WatchLists.watch` again: two calls a key would double what this takes.
+        shards = self._shards
         for key in keys:
-            shard = self._shard(key)
+            shard = shards[hash(key) % len(shards)]
             with shard.lock:
-                shard.lists.watch(operation, (key,))
+                lists = shard.lists
+                lists.watched += 1
+                try:
+                    lists.by_key[key].append(operation)
+                except KeyError:
+                    lists.by_key[key] = [operation]
 
     def of(self, key: K) -> list[O]:
         shard = self._shard(key)
@@ -115,23 +121,24 @@ class ThreadedPurgatory(Purgatory[K, O]):
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True
-        operation.turn = IDLE
+        operation.turn = TRYING  # nobody else knows of it yet; who learns of it finds this thread in the look below
+        operation.judge = self
         with self._guard:
-            operation.judge = self
             self.delayed += 1
             self._estimate += 1
-        self._watchers.watch(operation, keys)
-        # Its condition may have come true before it stood in the lists, and then nobody will look again.
-        self._try(operation)
-        if not operation.has_ended():
-            try:
+        try:
+            self._watchers.watch(operation, keys)
+            # Its condition may have come true before it stood in the lists, and then nobody will look again.
+            self._look(operation)
+            if not operation.has_ended():
                 self._timer.start(operation, operation.timeout_ms)
-            except TimerError:
-                self.settle(operation, CANCELLED)
-                raise
-            if operation.has_ended():  # perhaps before it was in the timer, where it would lie until its time
-                self._timer.cancel(operation)
-        self._purge_if_worth_it()
+                if operation.has_ended():  # perhaps before it was in the timer, where it would lie until its time
+                    self._timer.cancel(operation)
+        except Exception:
+            self.settle(operation, CANCELLED)
+            raise
+        if self._estimate - self.delayed > self._purge_interval:
+            self._purge_if_worth_it()
         return operation.has_ended()
 
     def purge(self) -> int:
@@ -159,21 +166,21 @@ class ThreadedPurgatory(Purgatory[K, O]):
                 operation.turn = ASKED_AGAIN
                 return False
             operation.turn = TRYING
+        return self._look(operation)
+
+    def _look(self, operation: O) -> bool:
+        """On the thread whose turn it is, until nobody has asked for another look meanwhile."""
         while True:
-            completed = self._try_once(operation)
+            try:
+                completed = operation.try_complete()
+            except Exception as error:  # noqa: BLE001 - another thread may have left its look to this one, which goes on
+                self._on_error(operation, error)
+                completed = False
+            except BaseException:
+                operation.turn = IDLE
+                raise
             with self._guard:
                 if completed or operation.turn == TRYING:
                     operation.turn = IDLE
                     return completed
                 operation.turn = TRYING
-
-    def _try_once(self, operation: O) -> bool:
-        """What it raises is reported here: another thread may have left its own look to this one, which goes on."""
-        try:
-            return operation.try_complete()
-        except Exception as error:  # noqa: BLE001 - the others are tried all the same
-            self._on_error(operation, error)
-            return False
-        except BaseException:
-            operation.turn = IDLE
-            raise

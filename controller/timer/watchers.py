@@ -41,23 +41,23 @@ class Watchers(Protocol[K, O]):
 class WatchLists(Generic[K, O]):
     """Lists by key; a key that nobody watches has none."""
 
-    __slots__ = ("_lists", "watched")
+    __slots__ = ("by_key", "watched")
 
     def __init__(self) -> None:
-        self._lists: dict[K, list[O]] = {}
+        self.by_key: dict[K, list[O]] = {}
         self.watched = 0
 
     def watch(self, operation: O, keys: Collection[K]) -> None:
-        lists = self._lists
+        by_key = self.by_key
         for key in keys:
             try:
-                lists[key].append(operation)
+                by_key[key].append(operation)
             except KeyError:
-                lists[key] = [operation]
+                by_key[key] = [operation]
         self.watched += len(keys)
 
     def of(self, key: K) -> list[O]:
-        return self._lists.get(key, [])[:]
+        return self.by_key.get(key, [])[:]
 
     def sweep(self, key: K) -> int:
         return self.sweep_out(key)[1]
@@ -65,22 +65,22 @@ class WatchLists(Generic[K, O]):
     def sweep_out(self, key: K) -> tuple[list[O], int]:
         """As `sweep`, and the list as it was: with it the last reference to an operation may go, and whatever that
         sets off must not happen under a caller's lock."""
-        before = self._lists.get(key)
+        before = self.by_key.get(key)
         if before is None:
             return [], 0
         left = [operation for operation in before if operation.state is PENDING]
         if left:
-            self._lists[key] = left
+            self.by_key[key] = left
         else:
-            del self._lists[key]
+            del self.by_key[key]
         gone = len(before) - len(left)
         self.watched -= gone
         return before, gone
 
     def take(self, key: K) -> list[O]:
-        taken = self._lists.pop(key, [])
+        taken = self.by_key.pop(key, [])
         self.watched -= len(taken)
         return taken
 
     def watched_keys(self) -> list[K]:
-        return list(self._lists)
+        return list(self.by_key)

@@ -198,6 +198,14 @@ def test_a_timer_that_is_closed_leaves_no_operation_that_nobody_ends(make: Make)
 
 
 @EACH_KIND
+def test_a_key_that_has_no_hash_leaves_no_operation_that_nobody_ends(make: Make) -> None:
+    purgatory: Any = make(timer := VirtualTimer())
+    with pytest.raises(TypeError, match="unhashable"):
+        purgatory.try_complete_else_watch(operation := Switched(), ["a", []])
+    assert (operation.state, operation.answers, purgatory.delayed, len(timer)) == (Cancelled, 0, 0, 0)
+
+
+@EACH_KIND
 @pytest.mark.parametrize(("interval", "share", "pending", "purged_at"), [(10, 0, 0, 12), (10, 0, 50, 62), (1, 0, 5, 8)])
 def test_a_purge_begins_when_the_estimate_exceeds_the_pending_by_the_interval(
     make: Make, interval: int, share: float, pending: int, purged_at: int
