@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "CPU time of one start, one stop and one tick in each of Varghese and Lauck's schemes, in this process, with"
         " the cyclic collector off; then CPU time a tick of schemes 6 and 7 at several mean intervals, beside what the"
-        " cost model predicts from two of the figures."
+        " cost model has for them."
     )
     parser.add_argument("--most", type=int, default=100_000, metavar="N", help="outstanding timers go up to (100000)")
     parser.add_argument("--slots", type=int, default=256, metavar="M", help="slots of the schemes that hash (256)")
@@ -152,7 +152,7 @@ def table(points: Sequence[Point], sweep: Sweep, crossing: Crossing) -> str:
     costs = crossing.costs
     measured = "not within the sweep" if crossing.measured is None else f"{crossing.measured:,.0f}"
     lines += [
-        f"c(index) {costs.index:.0f} ns, c(migrate) {costs.migrate:.0f} ns, from the last and the first row",
+        f"c(index) {costs.index:.0f} ns, c(migrate) {costs.migrate:.0f} ns: medians of the rows",
         f"equal at a mean interval of {measured} ticks; predicted {crossing.predicted:,.0f},"
         f" with {memory.wheels} migrations a timer {crossing.bound:,.0f}",
     ]

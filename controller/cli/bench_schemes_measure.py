@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,8 +56,8 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Costs (ns) as they are at the sweep's ends, where each scheme pays most, and the mean intervals (ticks) at which
-    both schemes cost the same: `bound` with m migrations a timer, `predicted` with their mean, and as measured."""
+    """Costs (ns) of a visit and of a migration, and the mean intervals (ticks) at which both schemes cost the same:
+    `bound` with m migrations a timer, `predicted` with their mean, and as measured."""
 
     costs: UnitCosts
     bound: float
@@ -203,17 +204,19 @@ def sweep_of(outstanding: int, memory: Memory, ticks_ns: dict[int, tuple[float, 
 
 
 def crossing_of(sweep: Sweep) -> Crossing:
-    """Calibrated at the ends of the sweep, so that what lies between is predicted. Raises RuntimeError if the machine
-    was so busy that a cost came out as nothing or less."""
-    index_ns = sweep.hashed_work_ns[-1] * sweep.memory.slots / sweep.outstanding
-    shortest = sweep.intervals[0]
-    moved = sweep.outstanding / shortest * _moves(sweep.memory, shortest)
-    migrate_ns = sweep.hierarchical_work_ns[0] / moved
+    """One cost of each kind for the whole sweep, the median of what its rows give. Raises RuntimeError if the machine
+    was so busy that one came out as nothing or less."""
+    memory, outstanding = sweep.memory, sweep.outstanding
+    index_ns = statistics.median(work * memory.slots / outstanding for work in sweep.hashed_work_ns)
+    migrate_ns = statistics.median(
+        work * interval / (outstanding * _moves(memory, interval))
+        for work, interval in zip(sweep.hierarchical_work_ns, sweep.intervals, strict=True)
+    )
     if index_ns <= 0 or migrate_ns <= 0:
         raise RuntimeError(f"costs of {index_ns:.1f} and {migrate_ns:.1f} ns: measure again on a quieter machine")
     costs = UnitCosts(index_ns, migrate_ns)
-    bound = crossing_interval(sweep.memory, costs)
-    return Crossing(costs, bound, _predicted(sweep.memory, bound), measured_crossing(sweep))
+    bound = crossing_interval(memory, costs)
+    return Crossing(costs, bound, _predicted(memory, bound), measured_crossing(sweep))
 
 
 def _moves(memory: Memory, interval: float) -> float:
