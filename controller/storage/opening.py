@@ -127,8 +127,10 @@ def _recover(disk: Disk, directory: str, segments: list[Segment], epochs: Leader
     epochs.truncate_from_end(segments[-1].next_offset)
     for segment in segments[first:]:
         _assign_epochs(segment, epochs)
-        segment.sync(sealed=segment is not segments[-1])
-    disk.sync_names(directory)
+    if segments[-1].next_offset > recovery_point or cut_bytes:
+        for segment in segments[first:]:
+            segment.sync(sealed=segment is not segments[-1])
+        disk.sync_names(directory)
     return cut_bytes
 
 

@@ -14,7 +14,7 @@ from controller.storage.batches import CRC_FROM, HEADER_BYTES, BatchHeader, head
 from controller.storage.disk import File
 from controller.storage.errors import CorruptBatch
 
-LOOK_BYTES = 16 * 1024
+LOOK_BYTES = 4 * 1024
 CHECK_BYTES = 1024 * 1024
 
 

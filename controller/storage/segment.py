@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from controller.storage.batches import NO_TIMESTAMP, BatchHeader, Bytes
+from controller.storage.batches import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Bytes, header_at
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
 from controller.storage.scan import Damage, check_batches, headers_between
 
-MARKS = 256
+MARKS = 32
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX = ".log", ".index", ".timeindex", ".snapshot"
 
 
@@ -155,14 +155,11 @@ class Segment:
 
     def _begins_batch_of(self, position: int, offset: int) -> bool:
         """Whether a batch that begins at `position` goes up to `offset`, or one after it does."""
-        if position >= self.size_bytes:
-            return False
         try:
-            for _, header in headers_between(self.file, position, self.size_bytes):
-                return self.base_offset <= header.base_offset <= offset
+            header = header_at(self.file.read_at(position, HEADER_BYTES), 0, self.size_bytes - position)
         except CorruptBatch:
             return False
-        return False
+        return self.base_offset <= header.base_offset <= offset
 
     def _rebuild(self) -> None:
         next_offset = self.next_offset
@@ -256,6 +253,7 @@ class Segment:
         self._load()
         self._index_time()
         self.save_indexes()
+        self._marks.clear()
 
     def save_indexes(self) -> None:
         if self._loaded:
