@@ -20,7 +20,7 @@ SAYS_WHICH = "from controller.timer import COMPILED, task, virtual, wheel; print
 
 
 def sources() -> list[str]:
-    """What the build that README.md tells of compiles."""
+    """What the build that docs/timer-figures.md tells of compiles."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     hook = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
     assert hook["enable-by-default"] is False, "pip install . builds pure Python"

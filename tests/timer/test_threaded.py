@@ -198,6 +198,38 @@ def test_a_task_in_a_timer_is_not_started_twice() -> None:
         assert len(timer) == 1
 
 
+class Wall:
+    """A wall clock that is stepped."""
+
+    step_ms = 0
+
+    def __call__(self) -> int:
+        return monotonic_ms() + self.step_ms
+
+
+def check_steps_of_the_wall_clock(timer: ThreadTimer, wall: Wall) -> None:
+    """S61: the wall clock is set back an hour while a task is pending."""
+    try:
+        timer.start(task := Counted(), 30)
+        wall.step_ms -= FAR_MS
+        assert task.ran.wait(SOON_S), "late by as much as the wall clock was set back"
+    finally:
+        timer.close()
+
+
+def test_s61_a_step_of_the_wall_clock_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = Wall()
+    monkeypatch.setattr(time, "time_ns", lambda: wall() * 1_000_000)
+    monkeypatch.setattr(time, "time", lambda: wall() / 1_000)
+    check_steps_of_the_wall_clock(ThreadTimer(), wall)
+
+
+def test_s61_a_timer_on_the_wall_clock_is_caught() -> None:
+    wall = Wall()
+    with pytest.raises(AssertionError, match="set back"):
+        check_steps_of_the_wall_clock(ThreadTimer(clock_ms=wall), wall)
+
+
 # Forced races. Each check takes the kind of timer, so that a timer with a fault in it can be handed in.
 
 
