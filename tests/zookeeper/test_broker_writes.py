@@ -264,3 +264,29 @@ def test_partitions_are_not_added_to_a_topic_that_has_changed(
 def test_a_parent_that_is_missing_is_named(bench: Bench) -> None:
     with pytest.raises(NoNode, match="/config/topics/t"):
         bench.run(create(BrokerWrites(bench.node().client)))
+
+
+def test_a_request_to_delete_is_left_empty_for_a_topic_that_is_there(bench: Bench, writes: BrokerWrites) -> None:
+    bench.run(create(writes))
+    bench.run(writes.ask_to_delete_topic("t"))
+    assert bench.data([paths.delete_topic("t")]) == [None]
+    with pytest.raises(NodeExists):
+        bench.run(writes.ask_to_delete_topic("t"))
+    with pytest.raises(NoNode):
+        bench.run(writes.ask_to_delete_topic("none"))
+    assert bench.row(paths.delete_topic("none")) is None
+
+
+def test_a_request_to_delete_whose_reply_is_lost_is_there(bench: Bench, node: Node, writes: BrokerWrites) -> None:
+    bench.run(create(writes))
+    node.connection.lose_reply(applied=True)
+    with pytest.raises(NodeExists):
+        bench.run(writes.ask_to_delete_topic("t"))
+    assert bench.row(paths.delete_topic("t")) is not None
+
+
+def test_a_request_to_delete_that_is_lost_is_made_again(bench: Bench, node: Node, writes: BrokerWrites) -> None:
+    bench.run(create(writes))
+    node.connection.lose_reply(applied=False)
+    bench.run(writes.ask_to_delete_topic("t"))
+    assert bench.row(paths.delete_topic("t")) is not None
