@@ -87,8 +87,11 @@ class OldPurgatory(Generic[K, O]):
         operation.judge = self
         for key in keys:
             watchers = self._watchers_of(key)
-            with watchers.lock:
+            watchers.lock.acquire()  # as the new design has it: `with` takes twice as long
+            try:
                 watchers.operations.append(operation)
+            finally:
+                watchers.lock.release()
         if operation.try_complete() or operation.has_ended():
             return True
         with self._queue_changed:
@@ -111,10 +114,13 @@ class OldPurgatory(Generic[K, O]):
         return completed
 
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
-        with self._guard:
+        self._guard.acquire()
+        try:
             if operation.state is not PENDING:
                 return False
             operation.state = end
+        finally:
+            self._guard.release()
         return True
 
     def close(self, limit_s: float = CLOSING_LIMIT_S) -> None:
