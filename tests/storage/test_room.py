@@ -1,4 +1,4 @@
-"""What the room may reach for: the broker's core and a simulator import it, and neither may have a machine behind it."""
+"""What the room may reach for: the broker's core and a simulator import it; neither may have a machine behind it."""
 
 from __future__ import annotations
 
