@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from controller.timer.schemes import Scheme, SchemeTimer
 from tests.timer.model import Advance, Cancel, History, Model, Outcome, Restart, Start, Step, histories, run_history
+
+Make = Callable[[], Scheme]
 
 
 class OnScheme:
@@ -79,3 +82,24 @@ def outcome(scheme: Scheme, history: History) -> Outcome:
 
 def expected(history: History) -> Outcome:
     return run_history(Model(), history)
+
+
+def hold_to_model(make: Make, longest: int, examples: int) -> None:
+    """Raises AssertionError for a history in which the scheme does not do what the model does: one that is long, with
+    many timers at a time, and then many that are short and contrived."""
+    crowded = crowded_history(longest)
+    assert outcome(make(), crowded) == expected(crowded)
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(history=scheme_histories(longest))
+    def holds(history: History) -> None:
+        assert outcome(make(), history) == expected(history)
+
+    holds()

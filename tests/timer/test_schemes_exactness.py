@@ -1,14 +1,11 @@
 """Every scheme, in several sizes, expires what a sorted list expires, in the same ticks and order, whatever is started,
-stopped and restarted meanwhile, by actions too; and a fault planted in each kind of scheme is found by that."""
+stopped and restarted meanwhile, by actions too. (What this finds is in test_schemes_faults.py.)"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 
 from controller.timer.schemes import (
     HierarchicalWheels,
@@ -16,19 +13,11 @@ from controller.timer.schemes import (
     LazyHeap,
     OrderedHashedWheel,
     OrderedList,
-    Scheme,
-    SchemeTimer,
     SimpleWheel,
     UnorderedHashedWheel,
     UnorderedList,
 )
-from controller.timer.schemes.links import Link, append, insert_after, unlink
-from controller.timer.task import Bucket
-from controller.timer.wheel import TimingWheel
-from tests.timer.model import History
-from tests.timer.scheme_subject import crowded_history, expected, outcome, scheme_histories
-
-Make = Callable[[], Scheme]
+from tests.timer.scheme_subject import Make, hold_to_model
 
 SCHEMES: dict[str, tuple[Make, int]] = {
     "unordered list": (UnorderedList, 600),
@@ -43,171 +32,6 @@ SCHEMES: dict[str, tuple[Make, int]] = {
 """How each is made, and the longest interval that it is given."""
 
 
-def hold_to_model(make: Make, longest: int, examples: int) -> None:
-    """Raises AssertionError for a history in which the scheme does not do what the model does: one that is long, with
-    many timers at a time, and then many that are short and contrived."""
-    crowded = crowded_history(longest)
-    assert outcome(make(), crowded) == expected(crowded)
-
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        report_multiple_bugs=False,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-    @given(history=scheme_histories(longest))
-    def holds(history: History) -> None:
-        assert outcome(make(), history) == expected(history)
-
-    holds()
-
-
 @pytest.mark.parametrize(("make", "longest"), SCHEMES.values(), ids=list(SCHEMES))
 def test_a_scheme_expires_what_a_sorted_list_expires(make: Make, longest: int) -> None:
     hold_to_model(make, longest, 40)
-
-
-class DueATickEarly(UnorderedList):
-    """Compares with the tick after."""
-
-    def _collect(self) -> None:
-        self.now_tick += 1
-        super()._collect()
-        self.now_tick -= 1
-
-
-class OrderLost(OrderedList):
-    """New timers go to the rear wherever they belong."""
-
-    def _insert(self, timer: SchemeTimer, interval: int) -> None:
-        append(self._timers, timer)
-
-
-class TiesReversed(OrderedList):
-    """Before those that are due in the same tick."""
-
-    def _insert(self, timer: SchemeTimer, interval: int) -> None:
-        place = self._timers.previous
-        while isinstance(place, SchemeTimer) and place.due_tick >= timer.due_tick:
-            place = place.previous
-        insert_after(place, timer)
-
-
-class StaleEntriesExpire(LazyHeap):
-    """The entry that a restart left behind is taken for the timer."""
-
-    def _collect(self) -> None:
-        while self._heap and self._heap[0][0] <= self.now_tick:
-            timer = self._heap.pop(0)[2]
-            self._heap.sort(key=lambda entry: entry[:2])
-            if timer.pending and timer.next is timer:
-                self._due(timer)
-
-
-class SinksOnly(IndexedHeap):
-    """What fills the hole of a stopped timer is never moved up. (As `_remove`, without the first of two cases.)"""
-
-    def _rise(self, timer: SchemeTimer, hole: int) -> None:
-        if self._heap[hole] is timer:
-            super()._rise(timer, hole)
-        else:
-            self._sink(timer, hole)
-
-
-class NextSlot(SimpleWheel):
-    """The bucket's index is one too high."""
-
-    def _insert(self, timer: SchemeTimer, interval: int) -> None:
-        append(self._bucket(timer.due_tick + 1), timer)
-
-
-class BucketsWithoutOrder(OrderedHashedWheel):
-    """Looks at the head as if the bucket were in order, which it is not."""
-
-    def _insert(self, timer: SchemeTimer, interval: int) -> None:
-        append(self._bucket(timer.due_tick), timer)
-
-
-class RoundsOneShort(UnorderedHashedWheel):
-    def _rounds(self, interval: int) -> int:
-        return max(super()._rounds(interval) - 1, 0)
-
-
-class RoundsByDivision(UnorderedHashedWheel):
-    """A multiple of the wheel's size waits a turn too long."""
-
-    def _rounds(self, interval: int) -> int:
-        return interval // len(self._buckets)
-
-
-class WholeTurnCollected(UnorderedHashedWheel):
-    """Rounds are not looked at."""
-
-    def _collect(self) -> None:
-        sentinel: Link = self._bucket(self.now_tick)
-        while isinstance(timer := sentinel.next, SchemeTimer):
-            unlink(timer)
-            self._due(timer)
-
-
-class _DroppingWheel(TimingWheel):
-    """A coarse bucket's first task does not come down with the others."""
-
-    def _bring_down(self, *arguments: Any) -> None:
-        bucket = _bucket_of(arguments)
-        first = bucket._next
-        assert first is not None
-        if first is not bucket:
-            self.cancel(first)
-        super()._bring_down(*arguments)
-
-
-class _FlatWheel(TimingWheel):
-    """A coarse bucket's tasks fire when it is reached, as if it were of the finest wheel."""
-
-    def _bring_down(self, *arguments: Any) -> None:
-        self._make_ready(_bucket_of(arguments))
-
-
-def _bucket_of(arguments: Sequence[object]) -> Bucket:
-    """Of what a wheel hands on inside itself, this alone is of interest here."""
-    return next(one for one in arguments if isinstance(one, Bucket))
-
-
-class MigrationDropped(HierarchicalWheels):
-    def __init__(self, wheel_size: int) -> None:
-        super().__init__(wheel_size)
-        self._wheel = _DroppingWheel(1, wheel_size)
-
-
-class MigrationLeftOut(HierarchicalWheels):
-    def __init__(self, wheel_size: int) -> None:
-        super().__init__(wheel_size)
-        self._wheel = _FlatWheel(1, wheel_size)
-
-
-FAULTS: dict[str, tuple[Make, int]] = {
-    fault.__name__: (make, longest)
-    for fault, make, longest in (
-        (DueATickEarly, DueATickEarly, 600),
-        (OrderLost, OrderLost, 600),
-        (TiesReversed, TiesReversed, 600),
-        (StaleEntriesExpire, StaleEntriesExpire, 600),
-        (SinksOnly, SinksOnly, 600),
-        (NextSlot, partial(NextSlot, 8), 8),
-        (BucketsWithoutOrder, partial(BucketsWithoutOrder, 8), 600),
-        (RoundsOneShort, partial(RoundsOneShort, 8), 600),
-        (RoundsByDivision, partial(RoundsByDivision, 8), 600),
-        (WholeTurnCollected, partial(WholeTurnCollected, 8), 600),
-        (MigrationDropped, partial(MigrationDropped, 8), 600),
-        (MigrationLeftOut, partial(MigrationLeftOut, 8), 600),
-    )
-}
-
-
-@pytest.mark.parametrize(("make", "longest"), FAULTS.values(), ids=list(FAULTS))
-def test_a_planted_fault_is_found(make: Make, longest: int) -> None:
-    with pytest.raises(AssertionError):
-        hold_to_model(make, longest, 400)
