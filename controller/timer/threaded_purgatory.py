@@ -76,7 +76,8 @@ class ShardedWatchLists(Generic[K, O]):
     def sweep(self, key: K) -> int:
         shard = self._shard(key)
         with shard.lock:
-            _kept, gone = shard.lists.sweep_out(key)
+            before, gone = shard.lists.sweep_out(key)
+        before.clear()  # the last references to what has ended go here, where no lock is held
         return gone
 
     def take(self, key: K) -> list[O]:

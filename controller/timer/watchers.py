@@ -63,8 +63,8 @@ class WatchLists(Generic[K, O]):
         return self.sweep_out(key)[1]
 
     def sweep_out(self, key: K) -> tuple[list[O], int]:
-        """As `sweep`, and the list as it was: with it the last reference to an operation may go, and whatever that
-        sets off must not happen under a caller's lock."""
+        """As `sweep`, and the list as it was, which is the caller's now: with it the last reference to an operation may
+        go, and whatever that sets off must not happen under the caller's lock."""
         before = self.by_key.get(key)
         if before is None:
             return [], 0

@@ -82,15 +82,26 @@ def check_a_change_before_the_watch_is_seen(kind: type[Shared]) -> None:
     assert (operation.state, operation.answers) == (COMPLETED, 1)
 
 
-class LateTimer(VirtualTimer):
+class LateTimer:
     """Something happens on another thread just before a task is started."""
 
-    before_start: Callable[[], object] | None = None
+    def __init__(self) -> None:
+        self.timer = VirtualTimer()
+        self.before_start: Callable[[], object] | None = None
+
+    def __len__(self) -> int:
+        return len(self.timer)
 
     def start(self, task: TimerTask, delay_ms: int) -> None:
         if self.before_start is not None:
             elsewhere(self.before_start)
-        super().start(task, delay_ms)
+        self.timer.start(task, delay_ms)
+
+    def restart(self, task: TimerTask, delay_ms: int) -> None:
+        self.timer.restart(task, delay_ms)
+
+    def cancel(self, task: TimerTask) -> bool:
+        return self.timer.cancel(task)
 
 
 def check_what_ends_before_its_start_leaves_the_timer(kind: type[Shared]) -> None:
