@@ -174,6 +174,7 @@ def figures(runs: Sequence[Run], arguments: argparse.Namespace) -> dict[str, Any
 
 def _values(one: Run) -> dict[str, Any]:
     values = asdict(one) | {"cpu_us": round(one.cpu_us, 2), "held": one.held, "cpu_s": round(one.cpu_s, 3)}
+    values["best"] = None if one.best is None else round(one.best)
     return values | {"target": round(one.target), "achieved": round(one.achieved)}
 
 

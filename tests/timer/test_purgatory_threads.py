@@ -20,7 +20,7 @@ from controller.timer import TimerTask, VirtualTimer
 from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING, DelayedOperation
 from controller.timer.purgatory import Purgatory
 from controller.timer.threaded import ThreadTimer
-from controller.timer.threaded_purgatory import ThreadedPurgatory
+from controller.timer.threaded_purgatory import ShardedWatchLists, ThreadedPurgatory
 from statemachines.operation import OperationState
 from tests.timer.operations import Switched
 
@@ -303,9 +303,9 @@ def test_a_planted_race_is_lost(kind: type[Shared], check: Callable[[type[Shared
         check(kind)
 
 
-def test_the_last_reference_to_an_operation_does_not_go_under_a_lock() -> None:
+def check_the_last_reference_does_not_go_under_a_lock(kind: type[Shared]) -> None:
     """What an operation holds may, as it goes, use the purgatory: S57 by way of a finalizer."""
-    purgatory: Shared = ThreadedPurgatory(VirtualTimer(), shards=1)
+    purgatory = kind(VirtualTimer(), shards=1)
 
     class Last(Switched):
         def __del__(self) -> None:
@@ -316,10 +316,31 @@ def test_the_last_reference_to_an_operation_does_not_go_under_a_lock() -> None:
         purgatory.try_complete_else_watch(operation := Last(), ["a"])
         operation.force_complete()
         del operation
-    elsewhere(purgatory.purge)
+    elsewhere(purgatory.purge, STUCK_S if kind is not ThreadedPurgatory else LIMIT_S)
     purgatory.try_complete_else_watch(Last(), ["a"])
     elsewhere(lambda: purgatory.cancel_for_key("a"))
     assert gone == [0, 0, 0]
+
+
+def test_the_last_reference_to_an_operation_does_not_go_under_a_lock() -> None:
+    check_the_last_reference_does_not_go_under_a_lock(ThreadedPurgatory)
+
+
+class SweptUnderTheShard(ShardedWatchLists[str, Switched]):
+    def sweep(self, key: str) -> int:
+        with self._shard(key).lock:
+            return self._shard(key).lists.sweep(key)
+
+
+class SweepsUnderTheShard(Shared):
+    def __init__(self, timer: Any, shards: int) -> None:
+        super().__init__(timer)
+        self._watchers = SweptUnderTheShard(shards)
+
+
+def test_a_last_reference_that_goes_under_a_lock_is_found() -> None:
+    with pytest.raises(AssertionError, match="waits"):
+        check_the_last_reference_does_not_go_under_a_lock(SweepsUnderTheShard)
 
 
 @contextmanager
