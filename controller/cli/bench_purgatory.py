@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Requests come with exponential gaps and wait for a condition, which holds after a log-normal time, or for"
         " their timeout. Real clock: one thread hands in, one completes, the design's own expire; a rate is held if"
-        " at least 95% of it is achieved. Virtual clock: one thread, as fast as it goes."
+        " at least 95% of it is achieved and all are answered. Virtual clock: one thread, as fast as it goes."
     )
     parser.add_argument("--clock", choices=("real", "virtual", "both"), default="both", help="which runs (both)")
     parser.add_argument("--designs", default="new,old", metavar="LIST", help="of the real clock's runs (new,old)")
