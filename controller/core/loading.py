@@ -36,7 +36,7 @@ from controller.zookeeper.codecs_columns import (
     decode_partition_states,
     decode_topic_assignments,
 )
-from controller.zookeeper.connection import BATCH
+from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Columns, SetData
 from controller.zookeeper.operations import Row as Znode
@@ -138,7 +138,9 @@ async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows
     topic_paths = [paths.topic(name) for name in names]
     watched = term.zookeeper.watch_many(topic_paths, _topic_modified, since_zxid) if names else None
     batches: list[Columns] = []
-    await _in_flight(len(names), lambda start, end: term.zookeeper.read_columns(topic_paths[start:end]), batches.extend)
+    await _in_flight(
+        len(names), lambda start, end: term.zookeeper.read_columns(topic_paths[start:end]), batches.extend, BATCH
+    )
     columns = decode_topic_assignments(batches, names)
     rows = _take_topics(term, columns)
     if watched is not None:
@@ -250,21 +252,24 @@ async def load_states(term: Term, rows: Rows) -> None:
         start += len(here)
 
     # Paths are made batch by batch, while the server works on those before.
-    await _in_flight(
-        len(rows), lambda start, end: term.zookeeper.read_columns(state_paths(term, rows[start:end])), take
-    )
+    def read(start: int, end: int) -> Pending[list[Columns]]:
+        return term.zookeeper.read_columns(state_paths(term, rows[start:end]), LONGEST_READ)
+
+    await _in_flight(len(rows), read, take, LONGEST_READ)
     led = live_mask(table.leader[rows], term.context.eligible_ids)
     states = np.where(led, PartitionState.Online, PartitionState.Offline)
     states[(table.zk_version[rows] == NO_STATE) & ~damaged] = PartitionState.New
     term.context.set_partition_states(rows, states.astype(np.uint8))
 
 
-async def _in_flight(count: int, request: Callable[[int, int], Pending[T]], take: Callable[[T], None]) -> None:
+async def _in_flight(
+    count: int, request: Callable[[int, int], Pending[T]], take: Callable[[T], None], a_batch: int
+) -> None:
     """Requests [start, end) of so many in batches, some ahead; what one answered is taken in while the next are on
     their way."""
     waiting: deque[Pending[T]] = deque()
-    for start in range(0, count, BATCH):
-        end = min(start + BATCH, count)
+    for start in range(0, count, a_batch):
+        end = min(start + a_batch, count)
         if len(waiting) < BATCHES_IN_FLIGHT:
             waiting.append(request(start, end))
             continue

@@ -156,22 +156,25 @@ class ZooKeeperClient:
         children = tuple(chain.from_iterable(batch.children for batch in batches))
         return Listing(children, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
 
-    def read_columns(self, paths: Sequence[str]) -> Pending[list[Columns]]:
-        """As `read`, without an object a row: one Columns for each `BATCH` paths, in order."""
-        return drive(self._batches(self._connection.read_columns, paths))
+    def read_columns(self, paths: Sequence[str], a_request: int = BATCH) -> Pending[list[Columns]]:
+        """As `read`, without an object a row: one Columns for each `a_request` paths (at most `LONGEST_READ`, for
+        znodes that are small), in order."""
+        return drive(self._batches(self._connection.read_columns, paths, a_request))
 
     def sync(self, path: str) -> Pending[None]:
         """Answered when the server has caught up with the leader. Safe to make again, so it is."""
         return drive(self._again(lambda: self._connection.sync(path)))
 
-    async def _batches(self, request: Callable[[Sequence[str]], Pending[T]], paths: Sequence[str]) -> list[T]:
-        """One request for each `BATCH` paths, `READS_IN_FLIGHT` of them at a time."""
+    async def _batches(
+        self, request: Callable[[Sequence[str]], Pending[T]], paths: Sequence[str], a_request: int = BATCH
+    ) -> list[T]:
+        """One request for each so many paths, `READS_IN_FLIGHT` of them at a time."""
         answers: list[T] = []
         in_flight: deque[Pending[T]] = deque()
-        for start in range(0, len(paths), BATCH):
+        for start in range(0, len(paths), a_request):
             if len(in_flight) == READS_IN_FLIGHT:
                 answers.append(await in_flight.popleft())
-            batch = paths[start : start + BATCH]
+            batch = paths[start : start + a_request]
             in_flight.append(drive(self._again(lambda batch=batch: request(batch))))  # type: ignore[misc]
         while in_flight:
             answers.append(await in_flight.popleft())

@@ -66,7 +66,7 @@ class Connection(Protocol):
         """One multi-read of data and stats. At most `BATCH` paths."""
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
-        """As `read`, for znodes that hold JSON, without an object a row."""
+        """As `read`, for znodes that hold JSON, without an object a row. At most `LONGEST_READ` paths."""
 
     def children(self, paths: Sequence[str]) -> Pending[Listing]:
         """One multi-read of children. At most `BATCH` paths."""
@@ -90,3 +90,6 @@ class Connection(Protocol):
 
 BATCH = 500
 """Operations a request: where the gain from batching has levelled off, far below jute.maxbuffer."""
+LONGEST_READ = 2_000
+"""Paths of one `read_columns`, which is for znodes that are many and small. With Kafka's longest paths (300 bytes) the
+request has some 600 kB, below jute.maxbuffer (1 MB); a reply has no such limit."""

@@ -15,7 +15,7 @@ from kazoo.hosts import collect_hosts
 from controller.clock import Clock
 from controller.pending import Pending
 from controller.zookeeper import jute
-from controller.zookeeper.connection import BATCH, ConnectionListener
+from controller.zookeeper.connection import BATCH, LONGEST_READ, ConnectionListener
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import (
     ConnectionLost,
@@ -167,7 +167,7 @@ class KazooConnection:
         return many or Reading(*await self._each(jute.GET_DATA, paths, _parse_row))
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
-        return drive(self._read_columns(_batch(paths)))
+        return drive(self._read_columns(_batch(paths, LONGEST_READ)))
 
     async def _read_columns(self, paths: Sequence[str]) -> Columns:
         def parse(message: bytes, offset: int, zxid: int) -> Columns:
@@ -294,9 +294,9 @@ def _nothing(_message: bytes, _offset: int, _zxid: int) -> None:
     return None
 
 
-def _batch(paths: Sequence[str]) -> tuple[str, ...]:
-    if len(paths) > BATCH:
-        raise ValueError(f"{len(paths)} paths in one request: expected at most {BATCH}")
+def _batch(paths: Sequence[str], most: int = BATCH) -> tuple[str, ...]:
+    if len(paths) > most:
+        raise ValueError(f"{len(paths)} paths in one request: expected at most {most}")
     validate_paths(paths)
     return tuple(paths)
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from controller.pending import Pending
-from controller.zookeeper.connection import BATCH
+from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.memory_link import (
     CHILDREN,
     END,
@@ -33,7 +33,7 @@ class InMemoryConnection(ClientSession):
         return self._request(READ, _batch(paths))
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
-        return self._request(READ_COLUMNS, _batch(paths))
+        return self._request(READ_COLUMNS, _batch(paths, LONGEST_READ))
 
     def children(self, paths: Sequence[str]) -> Pending[Listing]:
         return self._request(CHILDREN, _batch(paths))
@@ -149,9 +149,9 @@ class InMemoryConnection(ClientSession):
         self._end()
 
 
-def _batch(paths: Sequence[str]) -> tuple[str, ...]:
-    if len(paths) > BATCH:
-        raise ValueError(f"{len(paths)} paths in one request: expected at most {BATCH}")
+def _batch(paths: Sequence[str], most: int = BATCH) -> tuple[str, ...]:
+    if len(paths) > most:
+        raise ValueError(f"{len(paths)} paths in one request: expected at most {most}")
     return _valid(paths)
 
 

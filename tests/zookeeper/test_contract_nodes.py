@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from controller.pending import Pending
-from controller.zookeeper.connection import BATCH, Connection
+from controller.zookeeper.connection import BATCH, LONGEST_READ, Connection
 from controller.zookeeper.errors import (
     BadArguments,
     BadVersion,
@@ -269,14 +269,14 @@ def test_a_batch_of_the_greatest_size_goes_through_and_one_more_is_refused(backe
     assert [row and row.data for row in rows] == [b"%d" % number for number in range(BATCH)]
     client.multi(*[SetData(path, b"x", 0) for path in paths])
     assert backend.wait(client.connection.read_columns(paths)).versions.tolist() == [1] * BATCH
-    reads: list[Callable[[list[str]], object]] = [
-        client.connection.read,
-        client.connection.read_columns,
-        client.connection.children,
-    ]
+    reads: list[Callable[[list[str]], object]] = [client.connection.read, client.connection.children]
     for read in reads:
         with pytest.raises(ValueError, match="501"):
             read([*paths, backend.root])
+    many = [paths[number % BATCH] for number in range(LONGEST_READ)]
+    assert backend.wait(client.connection.read_columns(many)).versions.tolist() == [1] * LONGEST_READ
+    with pytest.raises(ValueError, match="2001"):
+        client.connection.read_columns([*many, backend.root])
 
 
 def test_requests_that_ask_for_nothing_are_answered(backend: Backend, client: Client) -> None:
