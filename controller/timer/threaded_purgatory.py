@@ -41,6 +41,7 @@ class _Shard(Generic[K, O]):
         self.lists: WatchLists[K, O] = WatchLists()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ShardedWatchLists(Generic[K, O]):
     """Watch lists dealt over shards by their keys' hashes. A key's own hash and comparison run under its shard's lock
     and must be plain: no lock, no purgatory."""

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMPILED_TESTS = ("test_exactness.py", "test_wheel.py", "test_threaded.py", "test_on_loop.py")
+COMPILED_TESTS = (
+    "test_exactness.py",
+    "test_wheel.py",
+    "test_threaded.py",
+    "test_on_loop.py",
+    "test_schemes_exactness.py",
+    "test_purgatory.py",
+    "test_purgatory_threads.py",
+)
 LIMIT_S = 170
 SAYS_WHICH = "from controller.timer import COMPILED, task, virtual, wheel; print(COMPILED, wheel.__file__)"
 
