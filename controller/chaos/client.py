@@ -3,10 +3,11 @@ metadata on a thread of its own, so that recovery is what a client sees."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from controller.scenarios.client_view import failed_metadata, judge_metadata
@@ -68,7 +69,8 @@ def _attempt(admin: Any, topics: Sequence[TopicSpec], *, asked_before: bool) -> 
     requests = [
         NewTopic(topic.name, topic.partitions, topic.replication_factor, config=dict(topic.config)) for topic in topics
     ]
-    futures = admin.create_topics(requests, operation_timeout=ATTEMPT_TIMEOUT_S, request_timeout=ATTEMPT_TIMEOUT_S)
+    with interruptible():
+        futures = admin.create_topics(requests, operation_timeout=ATTEMPT_TIMEOUT_S, request_timeout=ATTEMPT_TIMEOUT_S)
     failed = {}
     for name, future in futures.items():
         try:
@@ -83,6 +85,17 @@ def _attempt(admin: Any, topics: Sequence[TopicSpec], *, asked_before: bool) -> 
         except TimeoutError as error:
             failed[name] = str(error)
     return failed
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """A KeyboardInterrupt that comes while confluent-kafka is in C may leave it as the cause of a SystemError."""
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
 
 
 class MetadataClient:
