@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller.broker.record_refusals import record_refusal
 from controller.broker.replica_manager import leader_and_isr_error
 from controller.protocol.client_values import (
     ApiVersionsRequest,
@@ -64,3 +65,5 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
             return CreatePartitionsResponse(
                 tuple(CreatePartitionsTopicResult(topic.name, error, message) for topic in request.topics)
             )
+        case _:
+            return record_refusal(request, error, message)

@@ -67,7 +67,7 @@ class ReplicaManager:
         if self._stale("LeaderAndIsr", request.controller_id, request.controller_epoch):
             return leader_and_isr_error(request, ErrorCode.STALE_CONTROLLER_EPOCH)
         topics: list[LeaderAndIsrTopicError] = []
-        for topic in request.topic_states:
+        for topic in _named(request):
             errors = tuple(
                 LeaderAndIsrPartitionError(state.partition_index, self._apply(request, topic, state))
                 for state in topic.partition_states
@@ -175,9 +175,14 @@ def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> Lead
             topic.topic_name,
             topic.topic_id,
         )
-        for topic in request.topic_states
+        for topic in _named(request)
     )
     return LeaderAndIsrResponse(error, topics)
+
+
+def _named(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicState, ...]:
+    """The topics of which a partition is named: of one without, the early responses can't speak."""
+    return tuple(topic for topic in request.topic_states if topic.partition_states)
 
 
 def leading(manager: ReplicaManager) -> tuple[Partition, ...]:

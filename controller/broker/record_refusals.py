@@ -1,0 +1,156 @@
+"""For each request about records or settings the response that says nothing but an error, as Kafka's own. Pure."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from controller.protocol.admin_values import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResponse,
+    AlteredResource,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import (
+    NO_OFFSET,
+    FetchPartitionData,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicData,
+    ListOffsetsPartitionResult,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResult,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderResult,
+    OffsetForLeaderTopicResult,
+)
+from controller.protocol.messages import ResponseValue
+from controller.protocol.produce_values import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResult,
+)
+
+RecordRequest: TypeAlias = (
+    ProduceRequest
+    | FetchRequest
+    | ListOffsetsRequest
+    | OffsetForLeaderEpochRequest
+    | InitProducerIdRequest
+    | DeleteRecordsRequest
+    | DescribeConfigsRequest
+    | AlterConfigsRequest
+    | IncrementalAlterConfigsRequest
+    | FindCoordinatorRequest
+)
+
+
+def record_refusal(request: RecordRequest, error: ErrorCode, message: str | None = None) -> ResponseValue:
+    """The error for each partition or resource that the request names; for a fetch also at the top."""
+    match request:
+        case ProduceRequest():
+            return ProduceResponse(
+                tuple(
+                    ProduceTopicResult(
+                        topic.name,
+                        tuple(
+                            ProducePartitionResult(each.index, error, error_message=message)
+                            for each in topic.partition_data
+                        ),
+                    )
+                    for topic in request.topic_data
+                )
+            )
+        case FetchRequest():
+            return _fetch(request, error)
+        case ListOffsetsRequest():
+            return _list_offsets(request, error)
+        case OffsetForLeaderEpochRequest():
+            return _offset_for_leader_epoch(request, error)
+        case DeleteRecordsRequest():
+            return _delete_records(request, error)
+        case InitProducerIdRequest():
+            return InitProducerIdResponse(error)
+        case FindCoordinatorRequest():
+            return FindCoordinatorResponse(error, message)
+        case DescribeConfigsRequest():
+            return DescribeConfigsResponse(
+                tuple(
+                    DescribeConfigsResult(error, message, each.resource_type, each.resource_name)
+                    for each in request.resources
+                )
+            )
+        case AlterConfigsRequest():
+            return AlterConfigsResponse(_altered(request.resources, error, message))
+        case IncrementalAlterConfigsRequest():
+            return IncrementalAlterConfigsResponse(_altered(request.resources, error, message))
+
+
+def _fetch(request: FetchRequest, error: ErrorCode) -> FetchResponse:
+    topics = tuple(
+        FetchTopicData(
+            topic.topic,
+            tuple(FetchPartitionData(each.partition, error, NO_OFFSET, b"") for each in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    return FetchResponse(topics, error)
+
+
+def _list_offsets(request: ListOffsetsRequest, error: ErrorCode) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        tuple(
+            ListOffsetsTopicResult(
+                topic.name, tuple(ListOffsetsPartitionResult(each.partition_index, error) for each in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, error: ErrorCode) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        tuple(
+            OffsetForLeaderTopicResult(
+                topic.topic, tuple(OffsetForLeaderResult(error, each.partition) for each in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _delete_records(request: DeleteRecordsRequest, error: ErrorCode) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        tuple(
+            DeleteRecordsTopicResult(
+                topic.name,
+                tuple(DeleteRecordsPartitionResult(each.partition_index, error) for each in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _altered(
+    resources: tuple[AlterConfigsResource, ...] | tuple[IncrementalAlterConfigsResource, ...],
+    error: ErrorCode,
+    message: str | None,
+) -> tuple[AlteredResource, ...]:
+    return tuple(AlteredResource(error, message, each.resource_type, each.resource_name) for each in resources)
