@@ -256,8 +256,15 @@ class _Exchange:
             raise RuntimeError(f"{self.header}: answered twice")
         self.answered = True
         try:
-            frame = encode_response(self.header, value)
+            frame: bytes | None = encode_response(self.header, value)
         except ProtocolError:
             self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
-            frame = encode_response(self.header, refusal(self._request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
+            frame = self._refused()
         self._respond(frame)
+
+    def _refused(self) -> bytes | None:
+        """None, which closes the connection, if what was asked can't even be refused in its version."""
+        try:
+            return encode_response(self.header, refusal(self._request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
+        except ProtocolError:
+            return None

@@ -8,6 +8,7 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
@@ -181,8 +182,16 @@ def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> Lead
 
 
 def _named(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicState, ...]:
-    """The topics of which a partition is named: of one without, the early responses can't speak."""
-    return tuple(topic for topic in request.topic_states if topic.partition_states)
+    """The topics, each once, of which a partition is named: the early responses group rows by name, and can't speak
+    of one without rows or of two groups of one name."""
+    topics: dict[tuple[str, bytes], LeaderAndIsrTopicState] = {}
+    for topic in request.topic_states:
+        if topic.partition_states:
+            key = (topic.topic_name, topic.topic_id)
+            before = topics.get(key)
+            states = (*before.partition_states, *topic.partition_states) if before else topic.partition_states
+            topics[key] = replace(topic, partition_states=states)
+    return tuple(topics.values())
 
 
 def leading(manager: ReplicaManager) -> tuple[Partition, ...]:
