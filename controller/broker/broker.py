@@ -11,10 +11,11 @@ import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from controller.broker.creation import Creation
 from controller.broker.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
+from controller.broker.exchange import Exchange, Respond
 from controller.broker.isr_changes import IsrChanges
 from controller.broker.metadata_answers import metadata_response
 from controller.broker.metadata_cache import MetadataCache
@@ -36,7 +37,7 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     MetadataRequest,
 )
-from controller.protocol.codec import Request, decode_request, encode_response, unsupported_api_versions
+from controller.protocol.codec import Request, decode_request, unsupported_api_versions
 from controller.protocol.control_values import (
     NO_BROKER_EPOCH,
     AlterIsrRequest,
@@ -46,12 +47,8 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
-from controller.protocol.messages import ResponseValue
 from controller.protocol.versions import SUPPORTED, control_versions
 from controller.trace import Noted, RequestRefused, Trace
-
-Respond: TypeAlias = Callable[[bytes | None], None]
-"""Takes the response's frame; None closes the connection. May be called on any thread."""
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE_NAME = 3
@@ -90,7 +87,7 @@ class Broker:
         self._creation = Creation(events, self._waits, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self._waits, clock, topic_ids)
-        self._handlers: Mapping[ApiKey, Callable[[_Exchange, Any], None]] = {
+        self._handlers: Mapping[ApiKey, Callable[[Exchange, Any], None]] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
             ApiKey.CREATE_TOPICS: self._create_topics,
@@ -124,7 +121,7 @@ class Broker:
         self.handle(request, respond, listener)
 
     def handle(self, request: Request, respond: Respond, listener: str | None = None) -> None:
-        exchange = _Exchange(request, respond, listener or self._settings.inter_broker_listener, self._note)
+        exchange = Exchange(request, respond, listener or self._settings.inter_broker_listener, self._note)
         try:
             self._handlers[request.header.api_key](exchange, request.value)
         except Exception:  # noqa: BLE001 - answered as the protocol has it and told; the other requests go on
@@ -134,7 +131,7 @@ class Broker:
 
     # -- clients
 
-    def _api_versions(self, exchange: _Exchange, request: ApiVersionsRequest) -> None:
+    def _api_versions(self, exchange: Exchange, request: ApiVersionsRequest) -> None:
         if exchange.header.api_version >= _FIRST_VERSION_WITH_SOFTWARE_NAME and not all(
             _CLIENT_SOFTWARE.fullmatch(text) for text in (request.client_software_name, request.client_software_version)
         ):
@@ -142,7 +139,7 @@ class Broker:
             return
         exchange.answer(ApiVersionsResponse(ErrorCode.NONE, self._versions))
 
-    def _metadata(self, exchange: _Exchange, request: MetadataRequest) -> None:
+    def _metadata(self, exchange: Exchange, request: MetadataRequest) -> None:
         exchange.answer(
             metadata_response(
                 self.metadata.snapshot,
@@ -153,19 +150,19 @@ class Broker:
             )
         )
 
-    def _create_topics(self, exchange: _Exchange, request: CreateTopicsRequest) -> None:
+    def _create_topics(self, exchange: Exchange, request: CreateTopicsRequest) -> None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
             return
         self._creation.create_topics(request, exchange.header.api_version, exchange.answer)
 
-    def _create_partitions(self, exchange: _Exchange, request: CreatePartitionsRequest) -> None:
+    def _create_partitions(self, exchange: Exchange, request: CreatePartitionsRequest) -> None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
             return
         self._creation.create_partitions(request, exchange.answer)
 
-    def _delete_topics(self, exchange: _Exchange, request: DeleteTopicsRequest) -> None:
+    def _delete_topics(self, exchange: Exchange, request: DeleteTopicsRequest) -> None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
         elif not self._settings.delete_topic:
@@ -177,26 +174,26 @@ class Broker:
 
     # -- the controller, to this broker
 
-    def _leader_and_isr(self, exchange: _Exchange, request: LeaderAndIsrRequest) -> None:
+    def _leader_and_isr(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.become_leader_or_follower(request))
         self.isr_changes.roles_changed(request)
 
-    def _update_metadata(self, exchange: _Exchange, request: UpdateMetadataRequest) -> None:
+    def _update_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.update_metadata(request))
         self._waits.metadata_changed()
         self.isr_changes.look()
 
-    def _stop_replica(self, exchange: _Exchange, request: StopReplicaRequest) -> None:
+    def _stop_replica(self, exchange: Exchange, request: StopReplicaRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.stop_replicas(request))
 
     def _is_of_an_earlier_life(
-        self, exchange: _Exchange, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+        self, exchange: Exchange, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
     ) -> bool:
         """Refuses what was meant for this broker before it last registered (S29, KAFKA-7235).
 
@@ -212,13 +209,13 @@ class Broker:
 
     # -- brokers, to the controller. One that is not the active controller refuses when the event's turn comes.
 
-    def _alter_isr(self, exchange: _Exchange, request: AlterIsrRequest) -> None:
+    def _alter_isr(self, exchange: Exchange, request: AlterIsrRequest) -> None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
             return
         self._events.put(AlterIsrRequested(request, exchange.answer))
 
-    def _controlled_shutdown(self, exchange: _Exchange, request: ControlledShutdownRequest) -> None:
+    def _controlled_shutdown(self, exchange: Exchange, request: ControlledShutdownRequest) -> None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
             return
@@ -234,37 +231,3 @@ _API_NAMES = {
     ApiKey.UPDATE_METADATA: "UpdateMetadata",
     ApiKey.STOP_REPLICA: "StopReplica",
 }
-
-
-class _Exchange:
-    """A request that is being answered."""
-
-    __slots__ = ("_note", "_request", "_respond", "answered", "header", "listener")
-
-    def __init__(self, request: Request, respond: Respond, listener: str, note: Callable[[str, str], None]) -> None:
-        self.header = request.header
-        self.listener = listener
-        self.answered = False
-        self._request = request
-        self._respond = respond
-        self._note = note
-
-    def answer(self, value: ResponseValue) -> None:
-        """Exactly once; RuntimeError for a second answer. A value that can't be encoded is a fault of its maker's,
-        who may be the controller on its own thread: told here, where the request is known, and answered as such."""
-        if self.answered:
-            raise RuntimeError(f"{self.header}: answered twice")
-        self.answered = True
-        try:
-            frame: bytes | None = encode_response(self.header, value)
-        except ProtocolError:
-            self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
-            frame = self._refused()
-        self._respond(frame)
-
-    def _refused(self) -> bytes | None:
-        """None, which closes the connection, if what was asked can't even be refused in its version."""
-        try:
-            return encode_response(self.header, refusal(self._request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
-        except ProtocolError:
-            return None

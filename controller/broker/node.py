@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from controller.broker.broker import Broker, Identity, Respond
+from controller.broker.broker import Broker, Identity
+from controller.broker.exchange import Respond
 from controller.broker.lifecycle import Lifecycle
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
