@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Setting: TypeAlias = tuple[str, str | None, Callable[[str], Any]]
+"""A setting's field, the text that is its default (None: it may be missing), and its type."""
 
 Address: TypeAlias = tuple[str, int]
 """A host (a name, or an IPv6 address without its brackets) and a port."""
@@ -44,7 +48,7 @@ def address_text(address: Address) -> str:
 
 
 def integer(least: int = -INT_MAX - 1, most: int = INT_MAX) -> Callable[[str], int]:
-    if most == INT_MAX:
+    if most in (INT_MAX, LONG_MAX):
         expected = "a whole number" if least < -INT_MAX else f"a whole number, {least} or more"
     else:
         expected = f"a whole number from {least} to {most}"

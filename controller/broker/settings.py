@@ -9,14 +9,16 @@ so that a server.properties file of a running cluster can be used; any other nam
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.broker import setting_types as types
-from controller.broker.setting_types import Address, Listener
+from controller.broker.data_settings import DATA_SETTINGS, DataSettings, data_problems, log_settings
+from controller.broker.setting_types import Address, Listener, Setting
 from controller.broker.without_effect import has_no_effect
 from controller.protocol.versions import control_versions
+from controller.storage.settings import BROKER_NAMES
 
 SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
 KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -45,8 +47,6 @@ def _only_false(text: str) -> bool:
         raise types.Unfit("false: topics are created by request alone")
     return False
 
-
-Setting = tuple[str, str | None, Callable[[str], Any]]
 
 _SETTINGS: Mapping[str, Setting] = {
     # Kafka's name: (our field, Kafka's default unless a comment says otherwise, type)
@@ -79,19 +79,23 @@ _SETTINGS: Mapping[str, Setting] = {
     "socket.request.max.bytes": ("socket_request_max_bytes", "104857600", types.integer(1)),
     "min.insync.replicas": ("min_insync_replicas", "1", types.integer(1)),
     "auto.create.topics.enable": ("auto_create_topics", "false", _only_false),  # Kafka: true
-    "log.dirs": ("log_dirs", "", types.names),  # Kafka: that of log.dir, /tmp/kafka-logs
+    "log.dirs": ("log_dirs", None, types.names),
+    "log.dir": ("log_dir", "", types.text),  # Kafka: /tmp/kafka-logs
     "camerlengo.address.map": ("address_map", "", types.address_map),
     "camerlengo.trace.file": ("trace_file", None, types.filled),
     "camerlengo.zookeeper.digest": ("zookeeper_digest", None, types.credentials),
+    **DATA_SETTINGS,
 }
+_NAMES = frozenset(_SETTINGS) | frozenset(BROKER_NAMES)
 
 _REQUIRED = ("zookeeper.connect",)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """Values in the units of their names. `broker_id` is `GENERATED` until one was generated. `without_effect`: the
-    names that were given and that this broker has no part for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings(DataSettings):
+    """Values in the units of their names. `broker_id` is `GENERATED` until one was generated. `log_dirs`: where the
+    logs are; a broker without any holds no records. `without_effect`: the names that were given and that this broker
+    has no part for."""
 
     broker_id: int
     broker_id_generation: bool
@@ -173,22 +177,33 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     problems = _complete(fields, given)
     if problems:
         raise BadSettings(tuple(problems))
-    without_effect = tuple(sorted(name for name in given if has_no_effect(name)))
-    return BrokerSettings(**fields, without_effect=without_effect)
+    without_effect = tuple(sorted(name for name in given if name not in _NAMES))
+    settings = BrokerSettings(**fields, without_effect=without_effect)
+    problems = data_problems(settings, settings.socket_request_max_bytes)
+    if problems:
+        raise BadSettings(tuple(problems))
+    return settings
 
 
 def _known(name: str) -> bool:
-    return name in _SETTINGS or has_no_effect(name)
+    return name in _NAMES or has_no_effect(name)
 
 
 def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, _SETTINGS, n=1)
+    close = difflib.get_close_matches(name, _NAMES, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
     """Fills in what follows from other settings; what contradicts another setting."""
     problems = _broker_id_problems(fields)
+    fields["log"], wrong = log_settings(given)
+    problems += wrong
+    log_dir = fields.pop("log_dir")
+    if fields["log_dirs"] is None:
+        fields["log_dirs"] = (log_dir,) if log_dir else ()
+    if len(set(fields["log_dirs"])) < len(fields["log_dirs"]):
+        problems.append(f"log.dirs={','.join(fields['log_dirs'])}: expected each directory once")
     if fields["zookeeper_connection_timeout_ms"] is None:
         fields["zookeeper_connection_timeout_ms"] = fields["zookeeper_session_timeout_ms"]
     if fields["zookeeper_set_acl"] and fields["zookeeper_digest"] is None:

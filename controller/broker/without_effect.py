@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# By family, since a family is either there or not. "log." leaves out "log.dirs", which is read.
+# By family, where none or few of it are read; those that are, `settings.py` knows.
 _FAMILIES = (
     "alter.config.policy.class.name",
     "alter.log.dirs.replication.quota.",
@@ -10,21 +10,18 @@ _FAMILIES = (
     "background.threads",
     "compression.type",
     "connection.failed.authentication.delay.ms",
-    "connections.max.",
+    "connections.max.reauth.ms",
     "control.plane.listener.name",
     "controller.quota.",
     "create.topic.policy.class.name",
     "delegation.token.",
-    "fetch.",
     "group.",
     "host.name",
     "kafka.metrics.",
     "leader.imbalance.",
     "log.",
     "max.connection.creation.rate",
-    "max.connections",
-    "max.incremental.fetch.session.cache.slots",
-    "message.max.bytes",
+    "max.connections.",
     "metric.reporters",
     "metrics.",
     "num.io.threads",
@@ -46,7 +43,6 @@ _FAMILIES = (
     "socket.send.buffer.bytes",
     "ssl.",
     "transaction.",
-    "transactional.id.expiration.ms",
     "zookeeper.clientCnxnSocket",
     "zookeeper.max.in.flight.requests",
     "zookeeper.ssl.",
@@ -54,7 +50,5 @@ _FAMILIES = (
 
 
 def has_no_effect(name: str) -> bool:
-    """Whether Kafka knows this setting and this broker does nothing with it."""
-    return name != "log.dirs" and any(
-        name.startswith(family) if family.endswith(".") else name == family for family in _FAMILIES
-    )
+    """Whether Kafka knows this setting and this broker does nothing with it, if it is none that is read."""
+    return any(name.startswith(family) if family.endswith(".") else name == family for family in _FAMILIES)

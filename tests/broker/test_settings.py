@@ -6,8 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from controller.broker.setting_types import Listener
+from controller.broker.setting_types import LONG_MAX, Listener
 from controller.broker.settings import _SETTINGS, BadSettings, BrokerSettings, parse_properties, parse_settings
+from controller.storage.settings import LogSettings
 
 LEAST = {"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"}
 
@@ -35,8 +36,8 @@ def test_kafkas_defaults_hold() -> None:
 
 
 def test_every_setting_has_its_field() -> None:
-    names = {field for field, _, _ in _SETTINGS.values()} | {"without_effect"}
-    assert names == {field.name for field in fields(BrokerSettings)}
+    names = {field for field, _, _ in _SETTINGS.values()} | {"log", "without_effect"}
+    assert names - {"log_dir"} == {field.name for field in fields(BrokerSettings)}
 
 
 def test_a_connection_has_its_own_timeout() -> None:
@@ -72,6 +73,14 @@ def test_a_connection_has_its_own_timeout() -> None:
         ("default.replication.factor", "40000", "from 1 to 32767"),
         ("unclean.leader.election.enable", "yes", "true or false"),
         ("auto.create.topics.enable", "true", "false"),
+        ("fetch.max.bytes", "1000", "1024 or more"),
+        ("log.segment.bytes", "1", "14 to 2147483647"),
+        ("log.retention.ms", "week", "a whole number"),
+        ("log.dirs", "/a,/b,/a", "each directory once"),
+        ("queued.max.request.bytes", "5", "socket.request.max.bytes=104857600 or more"),
+        ("replica.socket.timeout.ms", "400", "replica.fetch.wait.max.ms=500 or more"),
+        ("replica.fetch.wait.max.ms", "30001", "at most"),
+        ("log.flush.scheduler.interval.ms", "0", "1 or more"),
         ("camerlengo.address.map", "h:1", "HOST:PORT=HOST:PORT"),
         ("camerlengo.address.map", "h:1=h:2,h:1=h:3", "once"),
         ("brokr.rack", "r", "did you mean broker.rack?"),
@@ -125,16 +134,45 @@ def test_kafkas_own_file_is_accepted_and_what_has_no_effect_is_told() -> None:
         broker.id=1
         listeners = PLAINTEXT://127.0.0.1:9092
         num.network.threads:3
-        log.retention.hours=168
+        log.retention.hours=24
+        log.cleaner.enable=true
         log.dirs=/var/kafka, \\
                  /var/kafka2
         zookeeper.connect=z1:2181,z2:2181/kafka\\u002d1
         """
     )
     settings = parse_settings(given)
-    assert settings.without_effect == ("log.retention.hours", "num.network.threads")
+    assert settings.without_effect == ("log.cleaner.enable", "num.network.threads")
+    assert settings.log.retention_ms == 24 * 3_600_000
     assert settings.log_dirs == ("/var/kafka", "/var/kafka2")
     assert settings.zookeeper_connect == "z1:2181,z2:2181/kafka-1"
+
+
+def test_the_data_planes_defaults_are_kafkas() -> None:
+    settings = parsed()
+    assert settings.log == LogSettings()
+    assert settings.log_dirs == ()
+    assert settings.fetch_max_bytes == 57_671_680
+    assert (settings.replica_lag_time_max_ms, settings.replica_fetch_wait_max_ms) == (30_000, 500)
+    assert settings.log_flush_scheduler_interval_ms == LONG_MAX
+    assert settings.connections_max_idle_ms == 600_000
+
+
+def test_log_dir_stands_in_where_no_log_dirs_are_given() -> None:
+    assert parsed(log_dir="/a").log_dirs == ("/a",)
+    assert parsed(log_dir="/a", log_dirs="/b,/c").log_dirs == ("/b", "/c")
+    assert parsed(log_dir="/a", log_dirs="").log_dirs == ()
+
+
+def test_a_scheduled_look_at_what_is_to_be_flushed_flushes_it_unless_told_otherwise() -> None:
+    assert parsed(log_flush_scheduler_interval_ms="1000").log.flush_ms == 1_000
+    both = {"log.flush.scheduler.interval.ms": "1000", "log.flush.interval.ms": "5000"}
+    assert parse_settings(LEAST | both).log.flush_ms == 5_000
+
+
+def test_all_that_is_wrong_of_the_logs_is_told_at_once() -> None:
+    told = problems({"log.segment.bytes": "1", "message.max.bytes": "much", "log.roll.hours": "0"})
+    assert [problem.split("=")[0] for problem in told] == ["log.segment.bytes", "message.max.bytes", "log.roll.ms"]
 
 
 def test_a_file_that_can_not_be_read_is_told() -> None:
