@@ -26,6 +26,7 @@ class Where(Enum):
     SIMULATED = "simulated host"
     ZOOKEEPER = "real ZooKeeper"
     REAL = "real host"
+    THREADS = "timer and purgatory, threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,13 @@ def pure(node: str) -> Proof:
     return Proof(Where.PURE, f"tests/{node}")
 
 
+def threads(node: str) -> Proof:
+    return Proof(Where.THREADS, f"tests/{node}")
+
+
 ON_ZOOKEEPER = frozenset({Where.ZOOKEEPER})
 ON_THREADS = frozenset({Where.REAL})
+ON_TIMER_THREADS = frozenset({Where.THREADS})
 
 BUILT_IN = "simulator/test_runs.py::test_built_in_scenarios_pass"
 """zombie-controller, zookeeper-cut, bounce and rolling-restart are among them."""
@@ -419,18 +425,95 @@ ISRS = (
     ),
 )
 
-INCIDENTS = (*ELECTION, *THREADS, *WATCHES, *REQUESTS, *ISRS)
-
-NUMBERS = tuple(
-    f"S{number:02}" for number in (1, 2, 3, 4, *range(6, 17), 19, 22, 23, 25, 27, 29, 31, 32, 33, 37, 38, 39, 42, 46)
+DELETIONS = (
+    Incident(
+        "S56a",
+        "KAFKA-6650",
+        "Deleting what never had a leader",
+        (core("core/test_topic_deletion.py::test_s56a_a_partition_without_a_state_is_deleted"),),
+    ),
+    Incident(
+        "S56b",
+        "KAFKA-6612",
+        "Partitions added to a topic that goes",
+        (core("core/test_topic_deletion.py::test_s56b_partitions_that_are_added_meanwhile_are_taken_out_again"),),
+    ),
+    Incident(
+        "S56c",
+        "KAFKA-1681",
+        "A deletion that its controller did not live to see",
+        (
+            core("core/test_topic_deletion.py::test_s56c_a_new_controller_takes_up_what_was_asked_of_the_one_before"),
+            core(INTERRUPTED),
+        ),
+    ),
+    Incident(
+        "S56e",
+        "KAFKA-12835",
+        "A topic's id lost in a rewrite",
+        (core("core/test_topic_changes.py::test_s56e_a_topic_without_an_id_gets_one_and_keeps_all_else"),),
+    ),
 )
+
+TIMERS = (
+    Incident(
+        "S57",
+        "KAFKA-3994, KAFKA-6042",
+        "An answer under a lock",
+        (
+            threads("timer/test_purgatory_threads.py::test_a_forced_race"),
+            threads("timer/test_purgatory_threads.py::test_a_planted_race_is_lost"),
+            threads("timer/test_threaded.py::test_no_task_runs_under_the_lock"),
+            threads(
+                "timer/test_purgatory_threads.py::test_the_last_reference_to_an_operation_does_not_go_under_a_lock"
+            ),
+        ),
+        must=ON_TIMER_THREADS,
+    ),
+    Incident(
+        "S58",
+        "KAFKA-6653",
+        "News that came during a look",
+        (
+            threads("timer/test_purgatory_threads.py::test_a_forced_race"),
+            threads("timer/test_purgatory_threads.py::test_a_planted_race_is_lost"),
+            threads("timer/test_purgatory_threads.py::test_many_threads_end_each_operation_once_and_leave_nothing"),
+        ),
+        must=ON_TIMER_THREADS,
+    ),
+    Incident(
+        "S60",
+        "KAFKA-664, KAFKA-1989",
+        "Operations that have ended and stay",
+        (
+            pure("timer/test_purgatory.py::test_whatever_ends_operations_the_lists_stay_within_their_bound"),
+            pure("timer/test_purgatory.py::test_operations_leave_the_memory_where_it_was"),
+            pure("timer/test_purgatory.py::test_a_purgatory_that_never_purges_is_found"),
+        ),
+    ),
+    Incident(
+        "S61",
+        "KAFKA-4051",
+        "The wall clock is set",
+        (
+            threads("timer/test_threaded.py::test_s61_a_step_of_the_wall_clock_moves_nothing"),
+            threads("timer/test_threaded.py::test_s61_a_timer_on_the_wall_clock_is_caught"),
+            threads("timer/test_purgatory_threads.py::test_a_step_of_the_wall_clock_ends_nothing"),
+        ),
+    ),
+)
+
+INCIDENTS = (*ELECTION, *THREADS, *WATCHES, *REQUESTS, *ISRS, *DELETIONS, *TIMERS)
+
+_PLAIN = (1, 2, 3, 4, *range(6, 17), 19, 22, 23, 25, 27, 29, 31, 32, 33, 37, 38, 39, 42, 46)
+NUMBERS = (*(f"S{number:02}" for number in _PLAIN), "S56a", "S56b", "S56c", "S56e", "S57", "S58", "S60", "S61")
 """The incidents that have to be proved."""
 
 
 # -- the page
 
 PROVED = "Proved:"
-_SECTION = re.compile(r"(?m)^### (S\d\d) \((.+?)\): (.+)$")
+_SECTION = re.compile(r"(?m)^### (S\d\d[a-e]?) \((.+?)\): (.+)$")
 _NEXT_PART = re.compile(r"(?m)^## ")
 _PLANTED = re.compile(r"(?s)(<!-- planted -->\n).*?(<!-- end -->)")
 
