@@ -10,7 +10,8 @@
     len(timer), task.pending, task.due_ms
 
 Rooms that know no host import from here. The drivers that have a host are in `controller.timer.threaded`
-(`ThreadTimer`, a thread of its own) and `controller.timer.on_loop` (`AsyncioTimer`). `Timer` is what they share.
+(`ThreadTimer`, a thread of its own) and `controller.timer.on_loop` (`AsyncioTimer`); `controller.timer.on_clock`
+(`TimerOnClock`) has a `controller.clock.Clock`, whichever host's it is. `Timer` is what they share.
 """
 
 from controller.timer.ports import Timer

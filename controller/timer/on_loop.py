@@ -1,4 +1,4 @@
-"""A timer on an asyncio loop: all tasks behind one `call_at`, for the next bucket's time.
+"""A timer on an asyncio loop: as `on_clock`, with the loop for its clock.
 
 For one thread, the loop's. Time is the loop's, which is monotonic (S61).
 """
@@ -8,15 +8,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from controller.timer.on_clock import AT_ONCE as AT_ONCE
+from controller.timer.on_clock import TimerOnClock
 from controller.timer.report import log_failure
 from controller.timer.task import TimerTask
-from controller.timer.wheel import NEVER_MS, TimerError, TimingWheel
-
-AT_ONCE = 1_000
-"""How many tasks run before the loop's other callbacks have their turn."""
 
 
-class AsyncioTimer:
+class _LoopTime:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> float:
+        return self._loop.time() * 1_000.0
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_ms / 1_000.0, callback)
+
+
+class AsyncioTimer(TimerOnClock):
     """Tasks run on the loop, outside of whoever started them, up to a tick early, as Kafka's do. `loop`: the running
     one, if not given. `close` it before the loop is, if it is to be silent from then on."""
 
@@ -28,82 +37,4 @@ class AsyncioTimer:
         *,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop() if loop is None else loop
-        self._on_error = on_error
-        self._wheel = TimingWheel(tick_ms, wheel_size, self._now_ms())
-        self._handle: asyncio.TimerHandle | None = None
-        self._armed_ms = NEVER_MS
-        self._closed = False
-        self._pending = 0
-
-    def __len__(self) -> int:
-        """Tasks that are pending."""
-        return self._pending
-
-    def start(self, task: TimerTask, delay_ms: int) -> None:
-        """The task will be run `delay_ms` from now; if that is past already, in the loop's next round.
-        AlreadyStarted; TimerError: the timer is closed."""
-        if self._closed:
-            raise TimerError(f"{task!r} was started on a timer that is closed")
-        wheel = self._wheel
-        wheel.start(task, self._now_ms() + delay_ms - wheel.now_ms)
-        self._pending += 1
-        if wheel.next_ms < self._armed_ms:
-            self._arm()
-
-    def cancel(self, task: TimerTask) -> bool:
-        """True: it was pending, and will not run. False: it has run, is running or was cancelled."""
-        cancelled = self._wheel.cancel(task)
-        self._pending -= cancelled
-        return cancelled
-
-    def restart(self, task: TimerTask, delay_ms: int) -> None:
-        """As `start`, wherever in this timer the task is."""
-        self.cancel(task)
-        self.start(task, delay_ms)
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerTask:
-        """A new task that calls `callback`, started."""
-        task = TimerTask(callback)
-        self.start(task, delay_ms)
-        return task
-
-    def close(self) -> None:
-        """Nothing is run any more; what is pending stays so. Safe to call twice."""
-        self._closed = True
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _now_ms(self) -> int:
-        return int(self._loop.time() * 1_000)
-
-    def _arm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._armed_ms = self._wheel.next_ms
-        self._handle = None
-        if self._armed_ms < NEVER_MS:
-            self._handle = self._loop.call_at(self._armed_ms / 1_000, self._run)
-
-    def _run(self) -> None:
-        self._armed_ms = -1  # nothing that is started meanwhile needs to arm
-        try:
-            for _ in range(AT_ONCE):
-                task = self._next()
-                if task is None:
-                    return
-                self._pending -= 1
-                try:
-                    task.run()
-                except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run
-                    self._on_error(task, error)
-        finally:  # also where the one who hears of failures raised
-            if not self._closed:
-                self._arm()
-
-    def _next(self) -> TimerTask | None:
-        wheel = self._wheel
-        task = None
-        while not self._closed and (task := wheel.take()) is None and wheel.turn(self._now_ms()):
-            pass
-        return task
+        super().__init__(_LoopTime(asyncio.get_running_loop() if loop is None else loop), tick_ms, wheel_size, on_error)

@@ -18,6 +18,7 @@ COMPILED_TESTS = (
     "test_exactness.py",
     "test_wheel.py",
     "test_threaded.py",
+    "test_on_clock.py",
     "test_on_loop.py",
     "test_schemes_exactness.py",
     "test_purgatory.py",

@@ -68,7 +68,7 @@ def test_an_idle_timer_asks_nothing_of_the_loop() -> None:
         far = [TimerTask() for _ in range(100)]
         for task in far:
             timer.start(task, FAR_MS)
-        assert timer._handle is not None
+        assert isinstance(timer._handle, asyncio.TimerHandle)
         assert timer._handle.when() > asyncio.get_running_loop().time() + 1
         assert all(timer.cancel(task) for task in far)
         timer.start(TimerTask(done.set), 1)
