@@ -1,8 +1,9 @@
 """The writes of a broker's own: the complete list of what is written to ZooKeeper without being controller.
 
 Its registration, the tree that a first start makes, the cluster's id, a generated broker id, a topic's creation and
-expansion, the request to delete one. Each handles its own unknown outcomes. Nothing else in the project writes past
-the fence, and the controller's handlers are not given this.
+expansion, the request to delete one; for those that hold records `broker_data_writes.py` goes on with the list. Each
+handles its own unknown outcomes. Nothing else in the project writes past the fence, and the controller's handlers are
+not given this.
 """
 
 from __future__ import annotations

@@ -1,0 +1,105 @@
+"""What a broker that holds records writes to ZooKeeper of its own, besides what every broker does: blocks of producer
+ids, changed configs, and notices of changes that all have read by now.
+
+With `broker_writes.py` this is all that is written past the fence. Each write handles its own unknown outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from controller.zookeeper import paths
+from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.codecs import (
+    ConfigChange,
+    ConfigZnode,
+    ProducerIdBlock,
+    decode_config,
+    decode_producer_id_block,
+    encode_config,
+    encode_config_change,
+    encode_producer_id_block,
+)
+from controller.zookeeper.errors import BadVersion, NodeExists, NoNode, ZooKeeperError
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Write
+
+PRODUCER_IDS_A_BLOCK = 1_000
+LAST_PRODUCER_ID = 2**63 - 1
+
+Config = Mapping[str, str]
+
+
+class ProducerIdsExhausted(ZooKeeperError):
+    """No block is left below 2**63."""
+
+
+class BrokerDataWrites(BrokerWrites):
+    """One a node. As `BrokerWrites`: every method can be called again after it failed."""
+
+    async def next_producer_id_block(self, broker_id: int) -> ProducerIdBlock:
+        """The block that follows the last one handed out to anybody, now this broker's. Nobody else is given it, and
+        no id of it twice: a block whose write's outcome was unknown counts only if it is still what is there.
+        DamagedZnode, ProducerIdsExhausted."""
+        path = paths.PRODUCER_ID_BLOCK
+        written: tuple[int, bytes] | None = None  # the version that ours would have, and its data
+
+        async def attempt() -> ProducerIdBlock:
+            nonlocal written
+            row = await self._look(path)
+            if row is None:
+                await self._ensure((path,))
+                row = await self._look(path)
+            if row is None:
+                raise NoNode(path)
+            if written == (row.stat.version, row.data):
+                return decode_producer_id_block(path, row.data)
+            start = decode_producer_id_block(path, row.data).block_end + 1 if row.data else 0
+            if start > LAST_PRODUCER_ID - PRODUCER_IDS_A_BLOCK:
+                raise ProducerIdsExhausted(f"{path}: the last block ends at {start - 1}")
+            block = ProducerIdBlock(broker_id, start, start + PRODUCER_IDS_A_BLOCK - 1)
+            written = (row.stat.version + 1, encode_producer_id_block(block))
+            await self._write([SetData(path, written[1], row.stat.version)], BadVersion, NoNode)
+            return block
+
+        return await self._decide(attempt)
+
+    async def change_config(
+        self, path: str, entity: str, change: Callable[[Config], Config], must_exist: str | None = None
+    ) -> Config:
+        """Replaces a config by what `change` makes of it, and leaves the notice by which brokers and the controller
+        hear of it (`entity`: topics/T or brokers/N), both in one multi. What it is now. `change` may be called again
+        if somebody else's change came between, and what it raises comes through. NoNode if `must_exist` does not."""
+        written: tuple[int, bytes] | None = None
+
+        async def attempt() -> Config:
+            nonlocal written
+            row = await self._look(path)
+            if row is not None and written == (row.stat.version, row.data):
+                return decode_config(path, row.data).config
+            known = ConfigZnode({}) if row is None else decode_config(path, row.data)
+            config = change(known.config)
+            data = encode_config(ConfigZnode(config, known.version, known.kept))
+            operations: list[Write] = [] if must_exist is None else [Check(must_exist, ANY_VERSION)]
+            if row is None:
+                written = (0, data)
+                operations.append(Create(path, data))
+            else:
+                written = (row.stat.version + 1, data)
+                operations.append(SetData(path, data, row.stat.version))
+            notice = paths.child(paths.CONFIG_CHANGES, paths.CONFIG_CHANGE_PREFIX)
+            operations.append(Create(notice, encode_config_change(ConfigChange(entity)), sequential=True))
+            await self._write(operations, BadVersion, NodeExists)
+            return config
+
+        return await self._decide(attempt)
+
+    async def remove_config_changes(self, names: Sequence[str]) -> None:
+        """Deletes notices that are old enough for all to have read them. One that is gone was another broker's to
+        delete."""
+        for name in names:
+            path = paths.child(paths.CONFIG_CHANGES, name)
+            await self._decide(lambda path=path: self._remove(path))  # type: ignore[misc]
+
+    async def _remove(self, path: str) -> None:
+        if await self._look(path) is not None:
+            await self._write([Delete(path, ANY_VERSION)], NoNode)

@@ -1,0 +1,162 @@
+"""InitProducerId and FindCoordinator: ids given once, from blocks that many requests wait for together."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.broker.coordinator import find_coordinator
+from controller.broker.producer_ids import ProducerIds
+from controller.clock import VirtualClock
+from controller.pending import Pending
+from controller.protocol.admin_values import FindCoordinatorRequest, FindCoordinatorResponse
+from controller.protocol.errors import ErrorCode
+from controller.protocol.produce_values import InitProducerIdRequest, InitProducerIdResponse
+from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.codecs import ProducerIdBlock
+from controller.zookeeper.drive import drive
+from controller.zookeeper.errors import DamagedZnode, SessionGone
+from tests.broker.harness import KeptTrace
+from tests.zookeeper.client_bench import Bench
+
+NEW = InitProducerIdRequest(None, 60_000)
+LAST_VERSION = 4
+
+
+class Blocks:
+    """Answers when told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Pending[ProducerIdBlock]] = []
+
+    def take(self) -> Pending[ProducerIdBlock]:
+        self.asked.append(Pending())
+        return self.asked[-1]
+
+
+class Asking:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.trace = KeptTrace()
+        self.blocks = Blocks()
+        self.ids = ProducerIds(self.blocks.take, self.clock, self.trace)
+        self.answers: list[InitProducerIdResponse] = []
+
+    def ask(self, times: int = 1, request: InitProducerIdRequest = NEW) -> None:
+        for _ in range(times):
+            self.ids.handle(request, LAST_VERSION, self.answers.append)
+
+    def give(self, start: int, end: int) -> None:
+        self.blocks.asked[-1].resolve(ProducerIdBlock(1, start, end))
+        assert self.clock.step(), "the way back to the broker's thread"
+
+    def fail(self, error: Exception) -> None:
+        self.blocks.asked[-1].fail(error)
+        assert self.clock.step()
+
+    @property
+    def given(self) -> list[int]:
+        assert all(one.error_code == ErrorCode.NONE and one.producer_epoch == 0 for one in self.answers)
+        return [one.producer_id for one in self.answers]
+
+
+def test_all_who_come_meanwhile_wait_for_one_block() -> None:
+    asking = Asking()
+    asking.ask(3)
+    assert (len(asking.blocks.asked), asking.ids.waiting, asking.answers) == (1, 3, [])
+    asking.give(1000, 1999)
+    assert asking.given == [1000, 1001, 1002]
+    asking.ask()
+    assert asking.given[-1] == 1003
+    assert len(asking.blocks.asked) == 1
+
+
+def test_the_next_block_is_asked_for_when_the_last_id_is_gone() -> None:
+    asking = Asking()
+    asking.ask(5)
+    asking.give(0, 1)
+    assert asking.given == [0, 1]
+    assert (len(asking.blocks.asked), asking.ids.waiting) == (2, 3)
+    asking.give(10, 12)
+    assert asking.given == [0, 1, 10, 11, 12]
+    assert asking.ids.left == 0
+    asking.ask()
+    assert len(asking.blocks.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SessionGone(7), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (DamagedZnode("/latest_producer_id_block", "a block", b"?"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_all_who_wait_hear_that_there_is_no_block_and_the_next_asks_again(error: Exception, code: ErrorCode) -> None:
+    asking = Asking()
+    asking.ask(2)
+    asking.fail(error)
+    assert asking.answers == [InitProducerIdResponse(code)] * 2
+    assert len(asking.trace.notes("warning")) == 1
+    asking.answers.clear()
+    asking.ask()
+    asking.give(0, 999)
+    assert asking.given == [0]
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "producer_id", "epoch", "error"),
+    [
+        ("t", -1, -1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        ("", -1, -1, ErrorCode.INVALID_REQUEST),
+        (None, 7, -1, ErrorCode.INVALID_REQUEST),
+        (None, -1, 3, ErrorCode.INVALID_REQUEST),
+        ("t", 7, -1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_is_refused_takes_no_id(
+    transactional_id: str | None, producer_id: int, epoch: int, error: ErrorCode
+) -> None:
+    asking = Asking()
+    asking.ask(1, InitProducerIdRequest(transactional_id, 60_000, producer_id, epoch))
+    assert asking.answers == [InitProducerIdResponse(error)]
+    assert asking.blocks.asked == []
+
+
+def test_a_producer_that_had_an_id_is_given_another() -> None:
+    """Without a transactional id nothing is known of the old one, as in Kafka."""
+    asking = Asking()
+    asking.ask(1, InitProducerIdRequest(None, 60_000, 7, 3))
+    asking.give(1000, 1999)
+    assert asking.given == [1000]
+
+
+def test_two_brokers_never_give_the_same_id() -> None:
+    bench = Bench()
+    answers: list[InitProducerIdResponse] = []
+    for broker in (1, 2):
+        writes = BrokerDataWrites(bench.node().client)
+        bench.run(writes.ensure_persistent_paths())
+
+        def take(writes: BrokerDataWrites = writes, broker: int = broker) -> Pending[ProducerIdBlock]:
+            return drive(writes.next_producer_id_block(broker))
+
+        ids = ProducerIds(take, bench.clock, KeptTrace())
+        for _ in range(1_500):
+            ids.handle(NEW, LAST_VERSION, answers.append)
+    bench.until(lambda: len(answers) == 3_000)
+    assert len({one.producer_id for one in answers}) == 3_000
+
+
+@pytest.mark.parametrize(
+    ("key_type", "error", "words"),
+    [
+        (0, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no consumer groups"),
+        (1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no transactions"),
+        (2, ErrorCode.INVALID_REQUEST, "Key type 2"),
+    ],
+)
+def test_nobody_coordinates(key_type: int, error: ErrorCode, words: str) -> None:
+    answers: list[FindCoordinatorResponse] = []
+    find_coordinator(FindCoordinatorRequest("g", key_type), 3, answers.append)
+    (answer,) = answers
+    assert (answer.error_code, answer.node_id) == (error, -1)
+    assert words in (answer.error_message or "")
