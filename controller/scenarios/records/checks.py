@@ -1,0 +1,212 @@
+"""What must hold of the records of a run: checkers over a history.
+
+Each takes the evidence and finds that its rule held, that it did not (naming the first record and counting all), or
+that not enough was seen to tell: a partition that the final read did not come to the end of, a run in which nothing
+was acknowledged. Such a rule has not held; a verdict over it is "unknown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.scenarios.invariants import Finding
+from controller.scenarios.records import joined as rows_of
+from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, FOREIGN, History, Ints, Reached
+from controller.scenarios.records.joined import Joined
+from controller.scenarios.records.workload import PartitionName, RecordWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvidence:
+    """`led`: the partitions that had a live leader when the run ended; None if nobody looked."""
+
+    workload: RecordWorkload
+    joined: Joined
+    led: frozenset[PartitionName] | None
+
+    @property
+    def history(self) -> History:
+        return self.joined.history
+
+
+RecordChecker = Callable[[RecordEvidence], Finding]
+
+_OUTCOMES = {ACKNOWLEDGED: "acknowledged", FAILED: "failed"}
+
+
+def sent_in_words(history: History, send: int) -> str:
+    """A send as a person would name it."""
+    sends = history.sends
+    outcome = _OUTCOMES.get(int(sends.outcome[send]), "indeterminate")
+    offset = f" at offset {sends.offset[send]}" if sends.offset[send] >= 0 else ""
+    ended = f" {sends.ended_at_ms[send]:.1f} ms" if not np.isnan(sends.ended_at_ms[send]) else ""
+    return (
+        f"{history.partition_name(int(sends.partition[send]))}: producer {sends.producer[send]}, key {sends.key[send]},"
+        f" record {sends.sequence[send]}, sent {sends.sent_at_ms[send]:.1f} ms, {outcome}{ended}{offset}"
+    )
+
+
+def read_in_words(history: History, read: int) -> str:
+    reads = history.reads
+    reader = "the final read" if reads.reader[read] == FINAL else f"consumer {reads.reader[read]}"
+    what = "a foreign record"
+    if reads.producer[read] != FOREIGN:
+        what = f"producer {reads.producer[read]}, key {reads.key[read]}, record {reads.sequence[read]}"
+    return (
+        f"{history.partition_name(int(reads.partition[read]))}, offset {reads.offset[read]}: {what},"
+        f" read by {reader} at {reads.read_at_ms[read]:.1f} ms"
+    )
+
+
+def _of_sends(evidence: RecordEvidence, wrong: Ints, what: str) -> Finding:
+    return Finding(False, f"{len(wrong)} {what}, the first {sent_in_words(evidence.history, int(wrong[0]))}")
+
+
+def _of_reads(evidence: RecordEvidence, wrong: Ints, what: str) -> Finding:
+    return Finding(False, f"{len(wrong)} {what}, the first {read_in_words(evidence.history, int(wrong[0]))}")
+
+
+def _unread(evidence: RecordEvidence) -> str | None:
+    """Why the final read does not show all; None if it does."""
+    history = evidence.history
+    if not history.finals:
+        return "there was no final read"
+    if not len(history.sends):
+        return "nothing was sent"
+    short = np.flatnonzero(~evidence.joined.complete)
+    if not len(short):
+        return None
+    first = int(short[0])
+    return (
+        f"{len(short)} of {len(history.partitions)} partitions were not read to their end, the first"
+        f" {history.partition_name(first)}{_because(history.finals[first].detail)}"
+    )
+
+
+def _because(detail: str) -> str:
+    return f" ({detail})" if detail else ""
+
+
+def _settled(evidence: RecordEvidence, held: str) -> Finding:
+    """What a rule says that found nothing against it."""
+    unread = _unread(evidence)
+    return Finding(True, held) if unread is None else Finding(None, unread)
+
+
+def records_kept(evidence: RecordEvidence) -> Finding:
+    """(3) Every acknowledged record is in its partition in the end."""
+    lost = rows_of.lost(evidence.joined)
+    if len(lost):
+        return _of_sends(evidence, lost, "acknowledged records lost")
+    acknowledged = int(np.count_nonzero(evidence.history.sends.outcome == ACKNOWLEDGED))
+    if not acknowledged:
+        return Finding(None, "no record was acknowledged")
+    return _settled(evidence, f"all {acknowledged} acknowledged records are there")
+
+
+def records_in_order(evidence: RecordEvidence) -> Finding:
+    """(3) In a partition the acknowledged records of one producer lie in the order in which it sent them."""
+    history = evidence.history
+    overtaken = rows_of.overtaken(evidence.joined)
+    sends = evidence.joined.sends_named(overtaken)
+    wrong = overtaken[history.sends.outcome[sends] == ACKNOWLEDGED]
+    if len(wrong) and evidence.workload.keeps_order:
+        return _of_reads(evidence, wrong, "records after one that was sent later")
+    promised = "" if evidence.workload.keeps_order else " (not promised by these producers)"
+    return _settled(evidence, f"{len(wrong)} acknowledged records out of order{promised}")
+
+
+def records_once(evidence: RecordEvidence) -> Finding:
+    """Under idempotence a record is in its partition once."""
+    repeated = rows_of.repeated(evidence.joined)
+    if len(repeated) and evidence.workload.idempotent:
+        return _of_reads(evidence, repeated, "records that are there already")
+    promised = "" if evidence.workload.idempotent else " (the producers are not idempotent)"
+    return _settled(evidence, f"{len(repeated)} records more than once{promised}")
+
+
+def records_as_sent(evidence: RecordEvidence) -> Finding:
+    """Whatever is in the partitions was sent there, under that key, and was not reported as failed."""
+    wrong = rows_of.unexplained(evidence.joined)
+    if len(wrong):
+        return _of_reads(evidence, wrong, "records that nobody sent so, or that had failed")
+    return _settled(evidence, "every record there was sent there")
+
+
+def records_where_acknowledged(evidence: RecordEvidence) -> Finding:
+    """A record lies at the offset that its acknowledgement named."""
+    wrong = rows_of.misplaced(evidence.joined)
+    if len(wrong):
+        return _of_sends(evidence, wrong, "records elsewhere than acknowledged")
+    return _settled(evidence, "every record is at the offset that was acknowledged")
+
+
+def reads_kept(evidence: RecordEvidence) -> Finding:
+    """(3) No consumer saw a record beyond the high watermark: what an answer showed was below the one that it told,
+    and is there in the end."""
+    beyond = rows_of.beyond_high_watermark(evidence.joined)
+    if len(beyond):
+        return _of_reads(evidence, beyond, "records read beyond the high watermark")
+    gone = rows_of.vanished(evidence.joined)
+    if len(gone):
+        return _of_reads(evidence, gone, "records read that are gone")
+    reads = int(np.count_nonzero(evidence.history.reads.reader != FINAL))
+    if not reads and evidence.workload.consumers:
+        return Finding(None, "the consumers read nothing")
+    return _settled(evidence, f"all {reads} records that consumers read are there")
+
+
+def reads_without_gaps(evidence: RecordEvidence) -> Finding:
+    """No reader is led past an offset."""
+    wrong = rows_of.after_a_gap(evidence.joined)
+    if len(wrong):
+        return _of_reads(evidence, wrong, "reads after offsets passed over")
+    return _settled(evidence, "no reader passed over an offset")
+
+
+def partitions_readable(evidence: RecordEvidence) -> Finding:
+    """(8) When the faults are over every partition that is led can be read from its beginning to its end."""
+    history, led = evidence.history, evidence.led
+    for partition, final in enumerate(history.finals):
+        if final.reached is Reached.NOTHING_MORE and led is not None and history.partitions[partition] in led:
+            name = history.partition_name(partition)
+            return Finding(False, f"{name} is led and could not be read to its end{_because(final.detail)}")
+    unread = _unread(evidence) if history.finals else "there was no final read"
+    return Finding(None, unread) if unread else Finding(True, "every partition was read to its end")
+
+
+RECORD_CHECKS: dict[str, RecordChecker] = {
+    "records-kept": records_kept,
+    "records-in-order": records_in_order,
+    "records-once": records_once,
+    "records-as-sent": records_as_sent,
+    "records-where-acknowledged": records_where_acknowledged,
+    "reads-kept": reads_kept,
+    "reads-without-gaps": reads_without_gaps,
+    "partitions-readable": partitions_readable,
+}
+
+NO_LOSS, SOME_LOSS, ANY_LOSS = "none", "some", "any"
+"""What a scenario expects of acknowledged records: that none is lost, that some are, or it does not say."""
+
+
+def loss_as_expected(evidence: RecordEvidence, expected: str) -> Finding:
+    """`records_kept`, but for a scenario that expects loss, or bears it."""
+    found = records_kept(evidence)
+    if expected == NO_LOSS or found.held is None:
+        return found
+    if expected == ANY_LOSS:
+        return Finding(True, found.detail)
+    return Finding(not found.held, f"{found.detail}; loss was expected")
+
+
+def check_records(evidence: RecordEvidence, names: Sequence[str] | None, loss: str) -> list[tuple[str, Finding]]:
+    """The findings of those checkers (all, if None), by name."""
+    return [
+        (name, loss_as_expected(evidence, loss) if check is records_kept else check(evidence))
+        for name, check in RECORD_CHECKS.items()
+        if names is None or name in names
+    ]

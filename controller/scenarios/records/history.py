@@ -1,0 +1,241 @@
+"""What clients did to a cluster's records and what came of it: one form for real clients and for simulated ones.
+
+A run of half a minute has tens of thousands of operations, so a history is a few columns and no objects. Every record
+sent ends in one of three ways: acknowledged; failed, which is to say that it was certainly not written; or
+indeterminate, when nobody can know. Every record read is a row too, by whom and where. At the end of a run all
+partitions are read once more, from their beginning to their end, by a reader of its own (`FINAL`).
+
+Times are milliseconds on the scenario's clock. A producer numbers its records from 0 (`sequence`), so that
+(producer, sequence) names one record for good.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.scenarios.records.workload import PartitionName
+
+INDETERMINATE, ACKNOWLEDGED, FAILED = 0, 1, 2
+"""How an operation ended. One that never ended is indeterminate, with no time of its end (NaN)."""
+
+FINAL = -1
+"""The reader of the final read."""
+
+FOREIGN = -1
+"""The producer of a record whose value is no producer's."""
+
+NO_OFFSET = -1
+NO_WATERMARK = -1
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sends:
+    """A row a record sent. `partition` counts in the history's partitions; `offset` is NO_OFFSET where the answer did
+    not tell or there was none; `error` counts in the history's errors (0: none)."""
+
+    producer: Ints
+    sequence: Ints
+    key: Ints
+    partition: Ints
+    sent_at_ms: Floats
+    ended_at_ms: Floats
+    outcome: Ints
+    offset: Ints
+    error: Ints
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reads:
+    """A row a record read; each reader's rows in the order in which it read them. `high_watermark` is what the same
+    answer said (NO_WATERMARK where a client does not learn it)."""
+
+    reader: Ints
+    partition: Ints
+    offset: Ints
+    producer: Ints
+    sequence: Ints
+    key: Ints
+    read_at_ms: Floats
+    high_watermark: Ints
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+class Reached(enum.Enum):
+    """How far the final read of a partition came."""
+
+    END = "end"
+    """Every record from the beginning to the end was read."""
+    PART = "part"
+    """Time ran out while records still came: what was not read may be there."""
+    NOTHING_MORE = "nothing more"
+    """Not its end, and nothing more came for as long as the reader waited: it is not readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRead:
+    """Of one partition: from which offset to before which it was to be read, and how far that came. -1: not told."""
+
+    start_offset: int
+    end_offset: int
+    reached: Reached
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """`finals` by partition; empty if the run never came to its final read. `errors[0]` is ""."""
+
+    partitions: tuple[PartitionName, ...]
+    sends: Sends
+    reads: Reads
+    finals: tuple[FinalRead, ...] = ()
+    errors: tuple[str, ...] = ("",)
+
+    def __post_init__(self) -> None:
+        if self.finals and len(self.finals) != len(self.partitions):
+            raise ValueError(f"{len(self.finals)} final reads of {len(self.partitions)} partitions")
+
+    def partition_name(self, partition: int) -> str:
+        topic, number = self.partitions[partition]
+        return f"{topic}-{number}"
+
+
+class SendLog:
+    """What one producer did. Used from one thread at a time."""
+
+    def __init__(self, producer: int) -> None:
+        self.producer = producer
+        self.open = 0
+        """Operations that have not ended."""
+        self.key, self.partition, self.offset = array("q"), array("q"), array("q")
+        self.outcome, self.error = array("b"), array("q")
+        self.sent_at_ms, self.ended_at_ms = array("d"), array("d")
+        self.errors: dict[str, int] = {"": 0}
+
+    def sent(self, key: int, partition: int, at_ms: float) -> int:
+        """A new operation; its sequence."""
+        self.key.append(key)
+        self.partition.append(partition)
+        self.offset.append(NO_OFFSET)
+        self.outcome.append(INDETERMINATE)
+        self.error.append(0)
+        self.sent_at_ms.append(at_ms)
+        self.ended_at_ms.append(math.nan)
+        self.open += 1
+        return len(self.key) - 1
+
+    def ended(self, sequence: int, outcome: int, at_ms: float, *, offset: int = NO_OFFSET, error: str = "") -> None:
+        """Raises ValueError for an operation that has ended before: each ends once."""
+        if not math.isnan(self.ended_at_ms[sequence]):
+            raise ValueError(f"producer {self.producer}, record {sequence}: ended a second time")
+        self.ended_at_ms[sequence] = at_ms
+        self.outcome[sequence] = outcome
+        self.offset[sequence] = offset
+        self.error[sequence] = self.errors.setdefault(error, len(self.errors))
+        self.open -= 1
+
+
+class ReadLog:
+    """What one reader read. Used from one thread at a time."""
+
+    def __init__(self, reader: int) -> None:
+        self.reader = reader
+        self.partition, self.offset, self.producer = array("q"), array("q"), array("q")
+        self.sequence, self.key, self.high_watermark = array("q"), array("q"), array("q")
+        self.read_at_ms = array("d")
+
+    def read(
+        self,
+        partition: int,
+        offset: int,
+        producer: int,
+        sequence: int,
+        key: int,
+        at_ms: float,
+        high_watermark: int = NO_WATERMARK,
+    ) -> None:
+        self.partition.append(partition)
+        self.offset.append(offset)
+        self.producer.append(producer)
+        self.sequence.append(sequence)
+        self.key.append(key)
+        self.read_at_ms.append(at_ms)
+        self.high_watermark.append(high_watermark)
+
+
+def history_of(
+    partitions: Sequence[PartitionName],
+    sends: Sequence[SendLog],
+    reads: Sequence[ReadLog],
+    finals: Sequence[FinalRead] = (),
+) -> History:
+    """The logs as one history, producers and readers in their given order."""
+    errors: dict[str, int] = {"": 0}
+    renumbered = []
+    for log in sends:
+        numbers = np.array([errors.setdefault(error, len(errors)) for error in log.errors], np.int64)
+        renumbered.append(numbers[np.array(log.error, np.int64)])
+    lengths = [len(log.key) for log in sends]
+    return History(
+        tuple(partitions),
+        Sends(
+            producer=np.repeat(np.array([log.producer for log in sends], np.int64), lengths),
+            sequence=_joined([np.arange(length, dtype=np.int64) for length in lengths]),
+            key=_ints(log.key for log in sends),
+            partition=_ints(log.partition for log in sends),
+            sent_at_ms=_floats(log.sent_at_ms for log in sends),
+            ended_at_ms=_floats(log.ended_at_ms for log in sends),
+            outcome=_ints(log.outcome for log in sends),
+            offset=_ints(log.offset for log in sends),
+            error=_joined(renumbered),
+        ),
+        Reads(
+            reader=np.repeat(np.array([log.reader for log in reads], np.int64), [len(log.offset) for log in reads]),
+            partition=_ints(log.partition for log in reads),
+            offset=_ints(log.offset for log in reads),
+            producer=_ints(log.producer for log in reads),
+            sequence=_ints(log.sequence for log in reads),
+            key=_ints(log.key for log in reads),
+            read_at_ms=_floats(log.read_at_ms for log in reads),
+            high_watermark=_ints(log.high_watermark for log in reads),
+        ),
+        tuple(finals),
+        tuple(errors),
+    )
+
+
+def _joined(columns: Sequence[Ints]) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *columns])
+
+
+def _ints(columns: Iterable[array[int]]) -> Ints:
+    return _joined([np.array(column, np.int64) for column in columns])
+
+
+def _floats(columns: Iterable[array[float]]) -> Floats:
+    return np.concatenate([np.empty(0, np.float64), *(np.array(column, np.float64) for column in columns)])
+
+
+def same(one: History, other: History) -> bool:
+    """Equal in every column (NaN is NaN)."""
+    tables = ((one.sends, other.sends), (one.reads, other.reads))
+    return (one.partitions, one.finals, one.errors) == (other.partitions, other.finals, other.errors) and all(
+        np.array_equal(getattr(left, each.name), getattr(right, each.name), equal_nan=True)
+        for left, right in tables
+        for each in fields(left)
+    )
