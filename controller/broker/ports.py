@@ -1,4 +1,4 @@
-"""What the broker may ask of its host besides what the controller may: one request to another broker."""
+"""What the broker may ask of its host besides what the controller may: requests to other brokers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,24 @@ class PeerTimedOut(PeerError):
     """There was no answer in time."""
 
 
+class PeerConnection(Protocol):
+    """A lasting connection, for one request at a time. It is opened with the first one, and never again: after an error
+    every request fails, and whoever goes on makes a new connection."""
+
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+        """Answers with the response's body (after the response header). Fails with PeerUnreachable or PeerTimedOut;
+        the time for opening counts. RuntimeError while another request is unanswered."""
+
+    def close(self) -> None:
+        """What is unanswered fails with PeerUnreachable, perhaps only after this returned. Safe to call twice."""
+
+
 class Peers(Protocol):
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
     ) -> Pending[bytes]:
         """Sends one request and answers with the response's body (after the response header). Fails with
         PeerUnreachable or PeerTimedOut. Never sent again."""
+
+    def connect(self, host: str, port: int, client_id: str | None = None) -> PeerConnection:
+        """Sends nothing yet. `client_id`: what the requests are signed with, the broker's id by default."""

@@ -15,7 +15,7 @@ from controller.core.ports import ControlRequest, Endpoint, EventSink
 from controller.pending import Pending
 from controller.simulator.network import Address
 from controller.simulator.process import ProcessClock
-from controller.simulator.requests import BrokerConnection
+from controller.simulator.requests import CONNECT_TIMEOUT_MS, BrokerConnection
 from controller.zookeeper.drive import drive
 
 RETRY_FIRST_MS = 50.0
@@ -139,7 +139,7 @@ class _Channel:
 
 
 class SimulatedPeers:
-    """Single requests to other brokers, over a connection each."""
+    """Requests to other brokers: single ones, over a connection each, and lasting connections."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -147,12 +147,37 @@ class SimulatedPeers:
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
     ) -> Pending[bytes]:
-        return drive(self._request((host, port), api_key, api_version, body, timeout_ms))
+        connection = self.connect(host, port)
+        answer = connection.request(api_key, api_version, body, timeout_ms)
+        answer.on_done(connection.close)
+        return answer
 
-    async def _request(self, address: Address, api_key: int, version: int, body: bytes, timeout_ms: float) -> bytes:
-        connection = self._connect(address)
-        try:
-            await connection.open()
-            return await connection.ask(api_key, version, body, timeout_ms)
-        finally:
-            connection.close()
+    def connect(self, host: str, port: int, client_id: str | None = None) -> LastingConnection:
+        connection = self._connect((host, port))
+        if client_id is not None:
+            connection.client_id = client_id
+        return LastingConnection(connection)
+
+
+class LastingConnection:
+    """See `PeerConnection`."""
+
+    def __init__(self, connection: BrokerConnection) -> None:
+        self._connection = connection
+        self._opened = False
+
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+        return drive(self._request(api_key, api_version, body, timeout_ms))
+
+    async def _request(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> bytes:
+        connection = self._connection
+        if not self._opened:
+            self._opened = True
+            began_ms = connection.now_ms()
+            await connection.open(min(timeout_ms, CONNECT_TIMEOUT_MS))
+            timeout_ms -= connection.now_ms() - began_ms
+        return await connection.ask(api_key, version, body, timeout_ms)
+
+    def close(self) -> None:
+        self._opened = True
+        self._connection.close()

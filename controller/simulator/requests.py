@@ -22,11 +22,14 @@ class BrokerConnection:
         self._process = process
         self._clock = clock
         self._address = address
-        self._client_id = client_id
+        self.client_id = client_id
         self._socket: Socket | None = None
         self._correlation_id = 0
         self._opening: Pending[None] | None = None
         self._asking: tuple[ApiKey, int, Pending[bytes]] | None = None
+
+    def now_ms(self) -> float:
+        return self._clock.now_ms()
 
     @property
     def usable(self) -> bool:
@@ -66,7 +69,7 @@ class BrokerConnection:
             return asking
         self._correlation_id += 1
         self._asking = (ApiKey(api_key), version, asking)
-        header = RequestHeader(ApiKey(api_key), version, self._correlation_id, self._client_id)
+        header = RequestHeader(ApiKey(api_key), version, self._correlation_id, self.client_id)
         timer = self._clock.call_later(
             timeout_ms, lambda: self._break(PeerTimedOut(f"{self}: no answer in {timeout_ms:g} ms"))
         )

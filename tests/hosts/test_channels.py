@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from controller.broker.exchange import Respond
 from controller.broker.ports import PeerTimedOut, PeerUnreachable
 from controller.broker.setting_types import Address, Listener
 from controller.core.ports import ControlRequest, Endpoint
 from controller.hosts.channels import SocketChannels
 from controller.hosts.network import NetworkThread
-from controller.hosts.peers import SocketPeers
+from controller.hosts.peers import SocketConnection, SocketPeers
 from controller.hosts.server import Server
-from controller.hosts.wire import PIECE_BYTES
+from controller.hosts.wire import PIECE_BYTES, Wire
+from controller.pending import Pending
 from controller.points import Script, installed
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response
+from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response_parts
 from controller.protocol.control_values import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -48,14 +51,14 @@ class Broker:
         self.clients: set[str | None] = set()
         self.script: list[str] = []
 
-    def receive(self, frame: bytes, respond: Callable[[bytes | None], None], _listener: str) -> None:
+    def receive(self, frame: bytes, respond: Respond, _listener: str) -> None:
         request = decode_request(frame)
         assert isinstance(request.value, UpdateMetadataRequest)
         self.received.append(request.value.controller_epoch)
         self.clients.add(request.header.client_id)
         match self.script.pop(0) if self.script else "answer":
             case "answer":
-                respond(encode_response(request.header, UpdateMetadataResponse(request.value.controller_epoch)))
+                respond(encode_response_parts(request.header, UpdateMetadataResponse(request.value.controller_epoch)))
             case "break":
                 respond(None)
 
@@ -299,3 +302,83 @@ def test_a_peer_that_can_not_be_reached_is_an_error(wired: Wired) -> None:
     wired.lead_astray()
     with pytest.raises(PeerUnreachable):
         ask(wired, 7)
+
+
+def numbered_over(connection: SocketConnection, number: int, timeout_ms: float = LONG_MS) -> Pending[bytes]:
+    request = numbered(number)
+    return connection.request(request.api_key, request.api_version, request.body, timeout_ms)
+
+
+def test_a_lasting_connection_carries_one_request_after_another_under_its_own_name(wired: Wired) -> None:
+    connection = SocketPeers(wired.network, "1", wired.dial).connect(
+        "127.0.0.1", wired.broker.port, "broker-1-fetcher-0"
+    )
+    for number in range(5):
+        assert wait(numbered_over(connection, number), DEADLINE_S)
+    assert wired.broker.received == [0, 1, 2, 3, 4]
+    assert wired.broker.clients == {"broker-1-fetcher-0"}
+    assert len(wired.broker.server.connections) == 1
+    connection.close()
+
+
+@pytest.mark.parametrize(("script", "error"), [("break", PeerUnreachable), ("silence", PeerTimedOut)])
+def test_a_lasting_connection_is_of_no_more_use_after_an_error(
+    wired: Wired, script: str, error: type[Exception]
+) -> None:
+    wired.broker.script = [script]
+    connection = SocketPeers(wired.network, "1", wired.dial).connect("127.0.0.1", wired.broker.port)
+    for number in range(2):
+        with pytest.raises(error, match=rf"127\.0\.0\.1:{wired.broker.port}"):
+            wait(numbered_over(connection, number, 100.0), DEADLINE_S)
+    assert wired.broker.received == [0]
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_closing_a_lasting_connection_answers_whoever_waits_even_before_it_was_opened(
+    wired: Wired, on_loop: bool
+) -> None:
+    wired.broker.script = ["silence"]
+    connection = SocketPeers(wired.network, "1", wired.dial).connect("127.0.0.1", wired.broker.port)
+    asked: list[Pending[bytes]] = []
+
+    def ask_and_close() -> None:
+        asked.append(numbered_over(connection, 0))
+        connection.close()
+        connection.close()
+
+    async def at_once() -> None:
+        ask_and_close()
+
+    if on_loop:
+        wired.network.run(at_once(), DEADLINE_S)
+    else:
+        asked.append(numbered_over(connection, 0))
+        eventually(lambda: wired.broker.received == [0], "the request arrived")
+        connection.close()
+    with pytest.raises(PeerUnreachable, match="closed at this end"):
+        wait(asked[0], DEADLINE_S)
+
+
+def test_an_answer_that_comes_in_pieces_of_any_size_is_put_together(wired: Wired) -> None:
+    """Header and size torn apart, several pieces in one, and a body of many reads."""
+    for size, cut in ((1, 1), (40, 3), (70, 7), (300_000, 50_001)):
+        body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+
+        async def serve(reader: Any, writer: Any, body: bytes = body, cut: int = cut) -> None:
+            asked = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            frame = asked[4:8] + b"\0" + body
+            answer = len(frame).to_bytes(4, "big") + frame
+            for start in range(0, len(answer), cut):
+                writer.write(answer[start : start + cut])
+                await writer.drain()
+
+        async def exchange(serve: Any = serve) -> bytes:
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            wire = await Wire.connect(server.sockets[0].getsockname(), "1")
+            try:
+                return await wire.exchange(ApiKey.UPDATE_METADATA, VERSION, b"")
+            finally:
+                wire.close()
+                server.close()
+
+        assert wired.network.run(exchange(), DEADLINE_S) == body

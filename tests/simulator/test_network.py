@@ -12,7 +12,7 @@ from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
 from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
-from controller.simulator.channels import SimulatedPeers
+from controller.simulator.channels import LastingConnection, SimulatedPeers
 from controller.simulator.network import Address, Network, Socket
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection
@@ -244,3 +244,52 @@ def test_a_request_without_an_answer_ends_with_why(trouble: str, error: type[Pee
     assert pending.done
     with pytest.raises(error):
         pending.result()
+
+
+def lasting(world: World, address: Address = SERVER) -> LastingConnection:
+    clock = ProcessClock(world.clock, world.near)
+    peers = SimulatedPeers(lambda to: BrokerConnection(world.network, 1, world.near, clock, to, "1"))
+    return peers.connect(*address, "broker-1-fetcher-0")
+
+
+def ask_over(connection: LastingConnection, timeout_ms: float = 1_000.0) -> Pending[bytes]:
+    body = encode_request_body(ApiKey.UPDATE_METADATA, 6, UpdateMetadataRequest(1, 1, (), ()))
+    return connection.request(ApiKey.UPDATE_METADATA, 6, body, timeout_ms)
+
+
+def test_a_lasting_connection_is_opened_once_and_carries_request_after_request() -> None:
+    world = World()
+    taken = answering(world)
+    connection = lasting(world)
+    for _ in range(3):
+        pending = ask_over(connection)
+        world.pass_ms(100)
+        assert isinstance(pending.result(), bytes)
+    assert taken == [1, 2, 3], "correlation ids of one connection"
+
+
+def test_a_lasting_connection_that_is_closed_fails_what_was_asked_and_all_that_is() -> None:
+    world = World()
+    world.take = world.accepted.append  # accepted, and never answered
+    connection = lasting(world)
+    asking = ask_over(connection)
+    world.pass_ms(100)
+    connection.close()
+    connection.close()
+    for pending in (asking, ask_over(connection)):
+        with pytest.raises(PeerUnreachable):
+            pending.result()
+
+
+def test_a_lasting_connection_is_not_opened_again_after_an_error_and_opening_takes_of_the_time() -> None:
+    world = World()
+    answering(world)
+    world.network.cut(1, 2)
+    connection = lasting(world)
+    pending = ask_over(connection, 300.0)
+    world.pass_ms(301)
+    with pytest.raises(PeerError):
+        pending.result()
+    world.network.heal(1, 2)
+    with pytest.raises(PeerUnreachable):
+        ask_over(connection).result()
