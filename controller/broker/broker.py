@@ -112,7 +112,7 @@ class Broker:
             is_api_versions = error.header.api_key is ApiKey.API_VERSIONS
             if not is_api_versions:
                 self._note("warning", f"connection closed: {error}")
-            respond(unsupported_api_versions(error.header) if is_api_versions else None)
+            respond([unsupported_api_versions(error.header)] if is_api_versions else None)
             return
         except ProtocolError as error:
             self._note("warning", f"connection closed: {error}")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from controller.broker.refusals import refusal
-from controller.protocol.codec import Request, encode_response
+from controller.protocol.codec import Request, encode_response_parts
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.messages import ResponseValue
+from controller.protocol.records import Part
 
-Respond: TypeAlias = Callable[[bytes | None], None]
-"""Takes the response's frame; None closes the connection. May be called on any thread."""
+Respond: TypeAlias = Callable[[Sequence[Part] | None], None]
+"""Takes the parts of the response's frame, none of them where the request has no response (Produce with acks=0); None
+closes the connection. May be called on any thread."""
 
 
 class Exchange:
@@ -31,19 +33,32 @@ class Exchange:
     def answer(self, value: ResponseValue) -> None:
         """Exactly once; RuntimeError for a second answer. A value that can't be encoded is a fault of its maker's,
         who may be the controller on its own thread: told here, where the request is known, and answered as such."""
+        self._take_turn()
+        try:
+            parts: Sequence[Part] | None = encode_response_parts(self.header, value)
+        except ProtocolError:
+            self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
+            parts = self._refused()
+        self._respond(parts)
+
+    def answer_nothing(self) -> None:
+        """In place of `answer`, to a request that has no response."""
+        self._take_turn()
+        self._respond(())
+
+    def close(self) -> None:
+        """In place of `answer`: closes the connection, which tells a client that it has to ask anew who leads."""
+        self._take_turn()
+        self._respond(None)
+
+    def _take_turn(self) -> None:
         if self.answered:
             raise RuntimeError(f"{self.header}: answered twice")
         self.answered = True
-        try:
-            frame: bytes | None = encode_response(self.header, value)
-        except ProtocolError:
-            self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
-            frame = self._refused()
-        self._respond(frame)
 
-    def _refused(self) -> bytes | None:
+    def _refused(self) -> Sequence[Part] | None:
         """None, which closes the connection, if what was asked can't even be refused in its version."""
         try:
-            return encode_response(self.header, refusal(self._request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return encode_response_parts(self.header, refusal(self._request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
         except ProtocolError:
             return None

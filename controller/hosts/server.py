@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from controller.broker.exchange import Respond
 from controller.broker.setting_types import Listener
 from controller.hosts.network import NetworkThread
 from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import FrameBuffer, framed
+from controller.protocol.records import Part, joined
 from controller.trace import Noted, Trace
 
-Receive: TypeAlias = Callable[[bytes, Callable[[bytes | None], None], str], None]
+Receive: TypeAlias = Callable[[bytes, Respond, str], None]
 """(frame, respond, listener name); see `Broker.receive`."""
 
 UNANSWERED_MAX = 100
@@ -35,10 +37,10 @@ class CannotListen(OSError):
 class _Slot:
     """The place of one request's answer in its connection's order."""
 
-    __slots__ = ("frame", "ready")
+    __slots__ = ("parts", "ready")
 
     def __init__(self) -> None:
-        self.frame: bytes | None = None
+        self.parts: Sequence[Part] | None = None
         self.ready = False
 
 
@@ -107,19 +109,19 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def _answer(self, slot: _Slot, frame: bytes | None) -> None:
+    def _answer(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
         """On any thread: a controller answers on its own."""
-        self._server.network.call(lambda: self._fill(slot, frame))
+        self._server.network.call(lambda: self._fill(slot, parts))
 
-    def _fill(self, slot: _Slot, frame: bytes | None) -> None:
-        slot.frame, slot.ready = frame, True
+    def _fill(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
+        slot.parts, slot.ready = parts, True
         assert self._transport is not None
         while self._slots and self._slots[0].ready and not self._closing:
-            answer = self._slots.popleft().frame
+            answer = self._slots.popleft().parts
             if answer is None:
                 self.close()
-            else:
-                self._transport.write(framed(answer))
+            elif answer:
+                self._transport.write(framed(joined(answer)))
         if not self._closing and self._frames:
             # From the loop and not from here: an answer given at once would come back here, one frame deeper each.
             self._server.network.loop.call_soon(self._take)

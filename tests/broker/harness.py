@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from controller.broker.broker import Broker, Identity
@@ -22,6 +23,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
+from controller.protocol.records import Part, joined
 from controller.protocol.versions import SUPPORTED
 from controller.trace import Noted
 from controller.trace_records import Recorder
@@ -61,10 +63,12 @@ class Events:
 
 
 class AskedPeers:
-    """Keeps what was asked of other brokers, with the answer that it waits for: (port, API key, body, answer)."""
+    """Keeps what was asked of other brokers, with the answer that it waits for: (port, API key, body, answer).
+    `closed`: the ports of lasting connections that were closed."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, ApiKey, bytes, Pending[bytes]]] = []
+        self.closed: list[int] = []
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
@@ -73,9 +77,26 @@ class AskedPeers:
         self.asked.append((port, ApiKey(api_key), body, answer))
         return answer
 
+    def connect(self, host: str, port: int, client_id: str | None = None) -> AskedConnection:
+        return AskedConnection(self, host, port)
+
+
+class AskedConnection:
+    def __init__(self, peers: AskedPeers, host: str, port: int) -> None:
+        self._peers = peers
+        self._host = host
+        self._port = port
+
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+        return self._peers.request(self._host, self._port, api_key, api_version, body, timeout_ms)
+
+    def close(self) -> None:
+        self._peers.closed.append(self._port)
+
 
 class BrokerUnderTest:
-    """`answers` holds what was responded: a frame, or None for "close the connection"."""
+    """`answers` holds what was responded: a frame, an empty one for "no response", or None for "close the
+    connection"."""
 
     def __init__(self, controller: bool = False) -> None:
         self.clock = VirtualClock(now_ms=1_000.0)
@@ -92,7 +113,7 @@ class BrokerUnderTest:
     def send(self, frame: bytes) -> bytes | None:
         """For requests that are answered at once."""
         before = len(self.answers)
-        self.broker.receive(frame, self.answers.append)
+        self.broker.receive(frame, lambda parts: self.answers.append(frame_of(parts)))
         assert len(self.answers) == before + 1, "answered exactly once, and at once"
         return self.answers[-1]
 
@@ -107,14 +128,18 @@ class BrokerUnderTest:
         return deferred.value()
 
 
+def frame_of(parts: Sequence[Part] | None) -> bytes | None:
+    return None if parts is None else joined(parts)
+
+
 class Deferred:
     def __init__(self, key: ApiKey, version: int) -> None:
         self.key = key
         self.version = version
         self.frames: list[bytes | None] = []
 
-    def take(self, frame: bytes | None) -> None:
-        self.frames.append(frame)
+    def take(self, parts: Sequence[Part] | None) -> None:
+        self.frames.append(frame_of(parts))
 
     @property
     def answered(self) -> bool:

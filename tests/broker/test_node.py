@@ -26,13 +26,14 @@ from controller.protocol.codec import (
 from controller.protocol.control_values import ControlledShutdownRequest, UpdateMetadataResponse
 from controller.protocol.errors import ErrorCode
 from controller.protocol.headers import RequestHeader
+from controller.protocol.records import Part, joined
 from controller.trace import BrokerRegistered, SessionEnded, SessionStarted
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse
 from controller.zookeeper.drive import drive
 from controller.zookeeper.memory import InMemoryZooKeeper
 from controller.zookeeper.operations import Create
-from tests.broker.harness import BROKER, KeptTrace, header, live, metadata, settings
+from tests.broker.harness import BROKER, AskedConnection, KeptTrace, header, live, metadata, settings
 
 TIMEOUT_MS = 2_000
 LIMIT_MS = 10_000_000.0
@@ -72,6 +73,9 @@ class Peers:
         if answer == "remaining":
             return Pending.resolved(b"\0\0\x02\x02t\0\0\0\0\0\0")
         return Pending.resolved(int(answer).to_bytes(2, "big") + b"\x01\0")
+
+    def connect(self, host: str, port: int, client_id: str | None = None) -> AskedConnection:
+        raise AssertionError("nobody is asked twice over one connection")
 
 
 class Hosted:
@@ -185,11 +189,11 @@ def test_s29_a_new_session_is_a_new_life(hosted: Hosted, zookeeper: InMemoryZooK
     hosted.until(lambda: hosted.node.identity.broker_epoch > first and hosted.node.controller.active)
     kinds = [type(event) for event in hosted.trace.events((SessionStarted, SessionEnded, BrokerRegistered))]  # type: ignore[arg-type]
     assert kinds == [SessionStarted, BrokerRegistered, SessionEnded, SessionStarted, BrokerRegistered]
-    answers: list[bytes | None] = []
+    answers: list[Sequence[Part] | None] = []
     late = encode_request(header(ApiKey.UPDATE_METADATA, 7), metadata(broker_epoch=first, controller_epoch=9))
     hosted.node.receive(late, answers.append)
     assert answers[0] is not None
-    _, answer = decode_response(ApiKey.UPDATE_METADATA, 7, answers[0])
+    _, answer = decode_response(ApiKey.UPDATE_METADATA, 7, joined(answers[0]))
     assert answer == UpdateMetadataResponse(ErrorCode.STALE_BROKER_EPOCH)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from controller.protocol import SUPPORTED, ApiKey, ProtocolError, decode_request, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import FrameBuffer, framed
+from controller.protocol.records import Part
 from controller.zookeeper import jute
 from controller.zookeeper.codecs import decode_partition_states, decode_topic_assignments
 from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
@@ -56,7 +57,7 @@ class BrokerTarget:
         if self._fed % BROKER_LIFE == 0:
             self._broker = BrokerUnderTest(controller=self._fed % (2 * BROKER_LIFE) == 0)
         self._fed += 1
-        answers: list[bytes | None] = []
+        answers: list[Sequence[Part] | None] = []
         self._broker.broker.receive(frame, answers.append)
         records = self._broker.trace.recorder.records
         faults = self._broker.trace.notes("error") if records else []

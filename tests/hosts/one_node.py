@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from controller.broker.exchange import Respond
 from controller.broker.node import Node
 from controller.broker.setting_types import Listener
 from controller.broker.settings import parse_settings
@@ -101,7 +102,7 @@ class OneNode:
             holds=lambda: term_holds(self.node.controller),
         )
 
-    def _receive(self, frame: bytes, respond: Callable[[bytes | None], None], listener: str) -> None:
+    def _receive(self, frame: bytes, respond: Respond, listener: str) -> None:
         self.received.append(decode_request(frame).value)
         self.node.receive(frame, respond, listener)
 

@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from controller.broker.exchange import Respond
 from controller.broker.setting_types import Listener
 from controller.hosts.server import UNANSWERED_MAX, CannotListen, Server
 from controller.protocol.framing import framed
@@ -29,13 +30,13 @@ class Echo:
         self.held: list[Callable[[], None]] = []
         self.listeners: set[str] = set()
 
-    def receive(self, frame: bytes, respond: Callable[[bytes | None], None], listener: str) -> None:
+    def receive(self, frame: bytes, respond: Respond, listener: str) -> None:
         self.received.append(frame)
         self.listeners.add(listener)
         if self.hold:
-            self.held.append(lambda: respond(frame))
+            self.held.append(lambda: respond([frame]))
         else:
-            respond(None if frame == b"close" else frame)
+            respond(None if frame == b"close" else [frame])
 
 
 class Serving:

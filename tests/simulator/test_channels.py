@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from controller.broker.exchange import Respond
 from controller.clock import VirtualClock
 from controller.core.ports import ControlRequest, Endpoint
-from controller.protocol import ApiKey, decode_request, encode_request_body, encode_response
+from controller.protocol import ApiKey, decode_request, encode_request_body
+from controller.protocol.codec import encode_response_parts
 from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
 from controller.simulator import channels
 from controller.simulator.channels import SimulatedChannels
@@ -46,13 +48,13 @@ class Broker:
         clock = ProcessClock(world.clock, self.process)
         world.network.listen(self.process, address, Server(self, clock, lambda: 0.1).accept)
 
-    def receive(self, frame: bytes, respond: Any) -> None:
+    def receive(self, frame: bytes, respond: Respond) -> None:
         decoded = decode_request(frame)
         assert isinstance(decoded.value, UpdateMetadataRequest)
         number = decoded.value.controller_epoch
         self.got.append(number)
         if number not in self.silent:
-            respond(encode_response(decoded.header, UpdateMetadataResponse(0)))
+            respond(encode_response_parts(decoded.header, UpdateMetadataResponse(0)))
 
 
 class World:
