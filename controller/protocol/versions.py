@@ -31,7 +31,9 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class ControlVersions:
     """What one `inter.broker.protocol.version` means. `alter_isr` is None where leaders change the ISR in ZooKeeper
-    themselves and leave a notification; `topic_ids` and `feature_znode` say what the znodes hold."""
+    themselves and leave a notification; `topic_ids` and `feature_znode` say what the znodes hold. The last three are
+    what followers ask in; from Fetch 12 on an answer tells a follower where its log parts from the leader's, below it
+    OffsetForLeaderEpoch does."""
 
     leader_and_isr: int
     update_metadata: int
@@ -40,23 +42,30 @@ class ControlVersions:
     alter_isr: int | None
     topic_ids: bool
     feature_znode: bool
+    fetch: int
+    offset_for_leader_epoch: int
+    list_offsets: int
+
+    @property
+    def truncation_on_fetch(self) -> bool:
+        return self.fetch >= 12
 
 
-# In Kafka's order of internal versions; each row is what holds from that version on.
+# In Kafka's order of internal versions; each row is what holds from that version on, in the order of the fields.
 _CONTROL_VERSIONS: tuple[tuple[str, ControlVersions], ...] = (
-    ("2.2-IV0", ControlVersions(2, 5, 1, 2, None, topic_ids=False, feature_znode=False)),
-    ("2.2-IV1", ControlVersions(2, 5, 1, 2, None, topic_ids=False, feature_znode=False)),
-    ("2.3-IV0", ControlVersions(2, 5, 1, 2, None, topic_ids=False, feature_znode=False)),
-    ("2.3-IV1", ControlVersions(2, 5, 1, 2, None, topic_ids=False, feature_znode=False)),
-    ("2.4-IV0", ControlVersions(3, 5, 1, 2, None, topic_ids=False, feature_znode=False)),
-    ("2.4-IV1", ControlVersions(4, 6, 2, 3, None, topic_ids=False, feature_znode=False)),
-    ("2.5-IV0", ControlVersions(4, 6, 2, 3, None, topic_ids=False, feature_znode=False)),
-    ("2.6-IV0", ControlVersions(4, 6, 3, 3, None, topic_ids=False, feature_znode=False)),
-    ("2.7-IV0", ControlVersions(4, 6, 3, 3, None, topic_ids=False, feature_znode=True)),
-    ("2.7-IV1", ControlVersions(4, 6, 3, 3, None, topic_ids=False, feature_znode=True)),
-    ("2.7-IV2", ControlVersions(4, 6, 3, 3, 0, topic_ids=False, feature_znode=True)),
-    ("2.8-IV0", ControlVersions(4, 6, 3, 3, 0, topic_ids=True, feature_znode=True)),
-    ("2.8-IV1", ControlVersions(5, 7, 3, 3, 0, topic_ids=True, feature_znode=True)),
+    ("2.2-IV0", ControlVersions(2, 5, 1, 2, None, False, False, 10, 2, 4)),
+    ("2.2-IV1", ControlVersions(2, 5, 1, 2, None, False, False, 10, 2, 5)),
+    ("2.3-IV0", ControlVersions(2, 5, 1, 2, None, False, False, 10, 2, 5)),
+    ("2.3-IV1", ControlVersions(2, 5, 1, 2, None, False, False, 11, 3, 5)),
+    ("2.4-IV0", ControlVersions(3, 5, 1, 2, None, False, False, 11, 3, 5)),
+    ("2.4-IV1", ControlVersions(4, 6, 2, 3, None, False, False, 11, 3, 5)),
+    ("2.5-IV0", ControlVersions(4, 6, 2, 3, None, False, False, 11, 3, 5)),
+    ("2.6-IV0", ControlVersions(4, 6, 3, 3, None, False, False, 11, 3, 5)),
+    ("2.7-IV0", ControlVersions(4, 6, 3, 3, None, False, True, 11, 3, 5)),
+    ("2.7-IV1", ControlVersions(4, 6, 3, 3, None, False, True, 12, 3, 5)),
+    ("2.7-IV2", ControlVersions(4, 6, 3, 3, 0, False, True, 12, 3, 5)),
+    ("2.8-IV0", ControlVersions(4, 6, 3, 3, 0, True, True, 12, 4, 6)),
+    ("2.8-IV1", ControlVersions(5, 7, 3, 3, 0, True, True, 12, 4, 6)),
 )
 
 

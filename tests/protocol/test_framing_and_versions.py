@@ -70,6 +70,32 @@ def test_control_versions_are_those_of_kafka(setting: str, expected: tuple[int |
     ) == expected
 
 
+# Kafka 2.8's ReplicaFetcherThread: Fetch, OffsetForLeaderEpoch, ListOffsets.
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("2.2-IV0", (10, 2, 4, False)),
+        ("2.2", (10, 2, 5, False)),
+        ("2.3-IV0", (10, 2, 5, False)),
+        ("2.3", (11, 3, 5, False)),
+        ("2.6", (11, 3, 5, False)),
+        ("2.7-IV0", (11, 3, 5, False)),
+        ("2.7-IV1", (12, 3, 5, True)),
+        ("2.7", (12, 3, 5, True)),
+        ("2.8-IV0", (12, 4, 6, True)),
+        ("2.8", (12, 4, 6, True)),
+    ],
+)
+def test_what_followers_ask_in_is_what_kafkas_ask_in(setting: str, expected: tuple[int, int, int, bool]) -> None:
+    versions = control_versions(setting)
+    assert (
+        versions.fetch,
+        versions.offset_for_leader_epoch,
+        versions.list_offsets,
+        versions.truncation_on_fetch,
+    ) == expected
+
+
 @pytest.mark.parametrize("setting", ["3.0", "2.1", "", "2", "2.8-IV9", "latest", "2.8 "])
 def test_a_setting_that_is_not_known_is_named(setting: str) -> None:
     with pytest.raises(ValueError, match=r"known are 2\.2, 2\.3, 2\.4, 2\.5, 2\.6, 2\.7, 2\.8") as refused:
