@@ -19,7 +19,8 @@ from controller.core.placement import (
     expand_assignment,
 )
 from controller.core.term import Term
-from controller.core.topic_rules import collisions, config_fault, name_fault
+from controller.core.topic_rules import collisions, name_fault
+from controller.core.topic_settings import config_fault
 from controller.protocol.client_values import (
     CONFIG_SOURCE_TOPIC,
     CreatableTopic,
