@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.broker.creation import Creation
+from controller.broker.data_plane import DataPlane, Handle
 from controller.broker.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
 from controller.broker.exchange import Exchange, Respond
 from controller.broker.isr_changes import IsrChanges
+from controller.broker.logs import Logs
 from controller.broker.metadata_answers import metadata_response
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.metadata_wait import MetadataWait
@@ -63,7 +65,8 @@ class Identity:
 
 
 class Broker:
-    """`is_controller` is asked on each request that only the active controller may answer."""
+    """`is_controller` is asked on each request that only the active controller may answer. Without `logs` it holds no
+    records and answers nothing about any; `data` is there with them."""
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class Broker:
         clock: Clock,
         trace: Trace,
         peers: Peers,
+        logs: Logs | None = None,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -81,12 +85,13 @@ class Broker:
         self._is_controller = is_controller
         self._trace = trace
         self.metadata = MetadataCache()
-        self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace)
+        self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
         self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
         self._waits = MetadataWait(self.metadata, clock)
         self._creation = Creation(events, self._waits, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self._waits, clock, topic_ids)
+        self.data = None if logs is None else DataPlane(settings, logs, self.replicas, self.metadata, clock, trace)
         self._handlers: Mapping[ApiKey, Callable[[Exchange, Any], None]] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
@@ -98,6 +103,7 @@ class Broker:
             ApiKey.STOP_REPLICA: self._stop_replica,
             ApiKey.ALTER_ISR: self._alter_isr,
             ApiKey.CONTROLLED_SHUTDOWN: self._controlled_shutdown,
+            **{key: _in_exchange(handle) for key, handle in (self.data.handlers if self.data else {}).items()},
         }
         self._versions = tuple(
             ApiVersion(key, spoken.first, spoken.last) for key, spoken in SUPPORTED.items() if key in self._handlers
@@ -107,7 +113,7 @@ class Broker:
         """One request's frame, without its size. `listener`: the name of the one it came in by (None: that between
         brokers)."""
         try:
-            request = decode_request(frame)
+            request = decode_request(frame, self._handlers)
         except UnsupportedVersion as error:
             is_api_versions = error.header.api_key is ApiKey.API_VERSIONS
             if not is_api_versions:
@@ -223,6 +229,10 @@ class Broker:
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
+
+
+def _in_exchange(handle: Handle) -> Callable[[Exchange, Any], None]:
+    return lambda exchange, request: handle(request, exchange.header.api_version, exchange.answer)
 
 
 _NOT_CONTROLLER = "This is not the correct controller for this cluster."

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from controller.broker.broker import Broker, Identity
 from controller.broker.exchange import Respond
 from controller.broker.lifecycle import Lifecycle
+from controller.broker.logs import Logs
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
 from controller.broker.shutdown import controlled_shutdown
@@ -51,8 +52,8 @@ class Rng(Protocol):
 
 class Node:
     """`settings` with its broker id and its ports known. `lock` guards the event queue and `wake` is called after each
-    event, where more than one thread puts them. `connected` is answered with the first session once `start` was
-    called, `registered` with the first broker epoch."""
+    event, where more than one thread puts them. Without `logs` it holds no records. `connected` is answered with the
+    first session once `start` was called, `registered` with the first broker epoch."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Node:
         rng: Rng,
         lock: AbstractContextManager[Any] | None = None,
         wake: Callable[[], None] = lambda: None,
+        logs: Logs | None = None,
     ) -> None:
         self.settings = settings
         self._peers = peers
@@ -90,7 +92,9 @@ class Node:
             events=self.events,
             rng=rng,
         )
-        self.broker = Broker(settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers)
+        self.broker = Broker(
+            settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers, logs
+        )
 
     @property
     def registered(self) -> Pending[int]:

@@ -1,12 +1,14 @@
-"""One replica's place in its partition, as the controller's LeaderAndIsr requests put it. No I/O; the epochs are
-checked by the replica manager, the records will live beside this state."""
+"""One replica's place in its partition, as the controller's LeaderAndIsr requests put it, with its log beside it. The
+epochs are checked by the replica manager, what a leader makes of its followers is `leader_state.py`'s."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
+from controller.broker.leader_state import LeaderState
 from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, LeaderAndIsrPartitionState
+from controller.storage import PartitionLog
 
 
 class Role(enum.Enum):
@@ -18,7 +20,10 @@ class Role(enum.Enum):
 @dataclass(slots=True)
 class Partition:
     """`leader_epoch` is -1 until a role was taken. A leader knows its ISR and the version of the state znode that its
-    next change of it must name; a follower's ISR is empty, since only the leader's counts (as in Kafka)."""
+    next change of it must name; a follower's ISR is empty, since only the leader's counts (as in Kafka).
+
+    `log` is None in a broker without logs, and where its directory is offline (`offline`). `high_watermark` is never
+    beyond the log's end. `leading` is there while this broker leads and has the log."""
 
     topic: str
     index: int
@@ -33,6 +38,10 @@ class Partition:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     fetching: bool = False
+    log: PartitionLog | None = None
+    high_watermark: int = 0
+    leading: LeaderState | None = None
+    offline: bool = False
 
     def agrees_on_topic_id(self, topic_id: bytes) -> bool:
         """Whether this is a partition of that life of the topic. The first id that is told is kept; a controller
@@ -43,22 +52,58 @@ class Partition:
             self.topic_id = topic_id
         return self.topic_id == topic_id
 
-    def make_leader(self, state: LeaderAndIsrPartitionState) -> None:
+    def attach(self, log: PartitionLog, kept_high_watermark: int) -> None:
+        """Its log, once it is known. A high watermark that was kept counts as far as there are records."""
+        self.log, self.offline = log, False
+        self.high_watermark = min(max(kept_high_watermark, log.log_start_offset), log.log_end_offset)
+
+    def go_offline(self) -> None:
+        """Its files can't be trusted any more. The role stays, for the controller to change."""
+        self.log, self.leading, self.offline, self.fetching = None, None, True, False
+
+    def make_leader(self, state: LeaderAndIsrPartitionState, now_ms: float = 0.0) -> None:
+        """The epoch is put down in the log before anything is appended in it, so that a follower that has records of
+        an epoch in between is told where to cut (Kafka's Partition.makeLeader). LogOffline, with nothing changed."""
+        if self.log is not None:
+            self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
         self._take(state)
         self.role, self.isr, self.fetching = Role.LEADER, state.isr, False
+        if self.log is None:
+            return
+        if self.leading is None:
+            self.leading = LeaderState(state.isr, state.replicas, state.leader, now_ms, self.log.log_end_offset)
+        else:
+            self.leading.begin_epoch(state.isr, state.replicas, now_ms, self.log.log_end_offset)
 
     def make_follower(self, state: LeaderAndIsrPartitionState) -> None:
         self._take(state)
-        self.role, self.isr, self.fetching = Role.FOLLOWER, (), True
+        self.role, self.isr, self.fetching, self.leading = Role.FOLLOWER, (), True, None
 
     def change_isr(self, isr: tuple[int, ...], zk_version: int) -> None:
         """The ISR as the controller has written it within this leader epoch. What is not newer is passed over."""
         if zk_version > self.zk_version:
             self.isr, self.zk_version = isr, zk_version
+            if self.leading is not None:
+                self.leading.isr = isr
 
-    def stop_fetching(self) -> None:
-        """StopReplica without deletion: the replica stays, and follows nobody until it is told again."""
-        self.fetching = False
+    def propose_isr(self, isr: tuple[int, ...] | None) -> None:
+        """What the controller is asked for and has not answered; None when nothing is open."""
+        if self.leading is not None:
+            self.leading.proposed = isr
+
+    def advance_high_watermark(self, now_ms: float, lag_max_ms: float) -> bool:
+        """As far as the followers let it; never back. True if it moved."""
+        if self.leading is None or self.log is None:
+            return False
+        reached = self.leading.high_watermark(self.log.log_end_offset, now_ms, lag_max_ms)
+        if reached <= self.high_watermark:
+            return False
+        self.high_watermark = reached
+        return True
+
+    def stop(self) -> None:
+        """StopReplica without deletion: the replica stays, leads and follows nobody until it is told again."""
+        self.fetching, self.leading = False, None
 
     def _take(self, state: LeaderAndIsrPartitionState) -> None:
         self.leader, self.leader_epoch = state.leader, state.leader_epoch

@@ -7,9 +7,10 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from controller.broker.logs import Logs
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.protocol.control_values import (
@@ -29,17 +30,33 @@ from controller.protocol.control_values import (
     UpdateMetadataResponse,
 )
 from controller.protocol.errors import ErrorCode
+from controller.storage import LogOffline
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
+
+Heard = Callable[[Sequence[Partition]], None]
 
 
 class ReplicaManager:
-    """`controller_epoch` is the highest seen in any control request; 0 before the first."""
+    """`controller_epoch` is the highest seen in any control request; 0 before the first. With `logs`, each replica has
+    its log from its first role on. `of_roles` hear of the partitions that have taken a role, `of_stops` of those that
+    were stopped or are gone, once a request and before it is answered; `now_ms` is monotonic time."""
 
-    def __init__(self, broker_id: int, metadata: MetadataCache, trace: Trace) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        metadata: MetadataCache,
+        trace: Trace,
+        logs: Logs | None = None,
+        now_ms: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
         self._trace = trace
+        self._logs = logs
+        self._now_ms = now_ms
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self.of_roles: list[Heard] = []
+        self.of_stops: list[Heard] = []
         self.controller_epoch = 0
 
     def partition(self, topic: str, index: int) -> Partition | None:
@@ -68,21 +85,30 @@ class ReplicaManager:
         if self._stale("LeaderAndIsr", request.controller_id, request.controller_epoch):
             return leader_and_isr_error(request, ErrorCode.STALE_CONTROLLER_EPOCH)
         topics: list[LeaderAndIsrTopicError] = []
+        taken: list[Partition] = []
         for topic in _named(request):
             errors = tuple(
-                LeaderAndIsrPartitionError(state.partition_index, self._apply(request, topic, state))
+                LeaderAndIsrPartitionError(state.partition_index, self._apply(request, topic, state, taken))
                 for state in topic.partition_states
             )
             topics.append(LeaderAndIsrTopicError(errors, topic.topic_name, topic.topic_id))
+        for heard in self.of_roles:
+            heard(taken)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(topics))
 
     def _apply(
-        self, request: LeaderAndIsrRequest, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState
+        self,
+        request: LeaderAndIsrRequest,
+        topic: LeaderAndIsrTopicState,
+        state: LeaderAndIsrPartitionState,
+        taken: list[Partition],
     ) -> ErrorCode:
         key = (topic.topic_name, state.partition_index)
         partition = self._partitions.get(key)
         if partition is None:
-            partition = Partition(*key)
+            partition = self._found(*key)
+        if partition.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if not partition.agrees_on_topic_id(topic.topic_id):
             self._note_ignored(request, partition, "its topic id is another")
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -93,12 +119,33 @@ class ReplicaManager:
             self._note_ignored(request, partition, f"broker {self._broker_id} is not in {state.replicas}")
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self._partitions[key] = partition
-        self._take_role(request.controller_epoch, partition, state)
+        try:
+            self._open_log(partition, state.is_new)
+            if self._take_role(request.controller_epoch, partition, state):
+                taken.append(partition)
+        except LogOffline as offline:
+            self._note("error", f"{partition.topic}-{partition.index}: {offline}")
+            partition.go_offline()
+            return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
-    def _take_role(self, controller_epoch: int, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
+    def _found(self, topic: str, index: int) -> Partition:
+        """One that no request has named in this life of the broker; what its files say of it is known."""
+        partition = Partition(topic, index)
+        log = None if self._logs is None else self._logs.get(topic, index)
+        if log is not None and log.health.cause is None:
+            partition.topic_id = log.topic_id
+        return partition
+
+    def _open_log(self, partition: Partition, is_new: bool) -> None:
+        if self._logs is not None and partition.log is None:
+            log = self._logs.get_or_create(partition.topic, partition.index, partition.topic_id, is_new=is_new)
+            partition.attach(log, self._logs.kept_high_watermark(partition.topic, partition.index))
+
+    def _take_role(self, controller_epoch: int, partition: Partition, state: LeaderAndIsrPartitionState) -> bool:
+        """False: there is nobody to follow."""
         if state.leader == self._broker_id:
-            partition.make_leader(state)
+            partition.make_leader(state, self._now_ms())
         elif state.leader in self._metadata.snapshot.brokers:
             partition.make_follower(state)
         else:
@@ -107,7 +154,7 @@ class ReplicaManager:
             self._note(
                 "debug", f"{partition.topic}-{partition.index}: leader {state.leader} is not live, nobody to follow"
             )
-            return
+            return False
         if self._trace.enabled:
             self._trace.emit(
                 ReplicaRoleApplied(
@@ -119,31 +166,65 @@ class ReplicaManager:
                     partition.role.value,
                 )
             )
+        return True
 
     # -- StopReplica
 
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         if self._stale("StopReplica", request.controller_id, request.controller_epoch):
             return StopReplicaResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
+        stopped: list[Partition] = []
         errors = tuple(
-            StopReplicaPartitionError(topic.topic_name, state.partition_index, self._stop(topic.topic_name, state))
+            StopReplicaPartitionError(
+                topic.topic_name, state.partition_index, self._stop(topic.topic_name, state, stopped)
+            )
             for topic in request.topic_states
             for state in topic.partition_states
         )
+        for heard in self.of_stops:
+            heard(stopped)
         return StopReplicaResponse(ErrorCode.NONE, errors)
 
-    def _stop(self, topic: str, state: StopReplicaPartitionState) -> ErrorCode:
+    def _stop(self, topic: str, state: StopReplicaPartitionState, stopped: list[Partition]) -> ErrorCode:
         partition = self._partitions.get((topic, state.partition_index))
         if partition is None:
-            return ErrorCode.NONE  # nothing to stop, and what is to be deleted is not there
+            # Nothing to stop. Files may be left from an earlier life of this broker.
+            return self._delete_files(topic, state.partition_index) if state.delete_partition else ErrorCode.NONE
         overriding = state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH)
         if not overriding and state.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if state.delete_partition:
+        partition.stop()
+        stopped.append(partition)
+        if not state.delete_partition:
+            return ErrorCode.NONE
+        error = self._delete_files(topic, state.partition_index)
+        if error is ErrorCode.NONE:
+            partition.log = None
             del self._partitions[(topic, state.partition_index)]
-        else:
-            partition.stop_fetching()
+        return error
+
+    def _delete_files(self, topic: str, index: int) -> ErrorCode:
+        try:
+            if self._logs is not None:
+                self._logs.delete(topic, index)
+        except LogOffline as offline:
+            self._note("error", f"{topic}-{index} is not deleted: {offline}")
+            return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
+
+    # -- files
+
+    def go_offline(self, keys: Sequence[tuple[str, int]]) -> None:
+        """These partitions' log directory can't be trusted any more."""
+        partitions = [self._partitions[key] for key in keys if key in self._partitions]
+        for partition in partitions:
+            partition.go_offline()
+        for heard in self.of_stops:
+            heard(partitions)
+
+    def high_watermarks(self) -> dict[tuple[str, int], int]:
+        """Of every replica that has a log, for its checkpoint."""
+        return {key: one.high_watermark for key, one in self._partitions.items() if one.log is not None}
 
     # -- who is the controller
 

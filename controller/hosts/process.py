@@ -22,6 +22,7 @@ from types import FrameType
 
 from loguru import logger
 
+from controller.broker.logs import Logs
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.setting_types import Address, address_text
 from controller.broker.settings import GENERATED, BrokerSettings
@@ -34,6 +35,8 @@ from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import CannotListen, Server
 from controller.hosts.trace_file import ProcessTrace
+from controller.storage import AlreadyLocked
+from controller.storage.disk_files import FileDisk
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ZooKeeperError
@@ -76,6 +79,7 @@ class BrokerProcess:
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
         self._server = Server(self._network, settings.socket_request_max_bytes, self._trace)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
+        self._logs: Logs | None = None
         self._node: Node | None = None
 
     def stop_soon(self) -> None:
@@ -111,12 +115,23 @@ class BrokerProcess:
             self.settings = self.settings.with_broker_id(self._generate_broker_id())
             self._trace.node = self.settings.broker_id
         self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
+        self._logs = self._open_logs()
         self._node = node = self._make_node()
         self._server.serve(node.receive)
         self._events.start(node)
         node.start().on_done(lambda: self._tell(_Notice.CONNECTED))
         node.registered.on_done(lambda: self._tell(_Notice.REGISTERED))
         return node
+
+    def _open_logs(self) -> Logs | None:
+        """Recovered before the broker is known to anybody; None: it holds no records."""
+        settings = self.settings
+        if not settings.log_dirs:
+            return None
+        try:
+            return Logs(FileDisk(), settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms)
+        except AlreadyLocked as error:
+            raise CouldNotStart(str(error)) from error
 
     def _await_registration(self, node: Node) -> _Notice:
         """REGISTERED, STOP or FAULT. A connection has its limit, as in Kafka; after it a registration takes what it
@@ -160,6 +175,7 @@ class BrokerProcess:
             self._rng,
             lock=threading.Lock(),
             wake=self._events.wake,
+            logs=self._logs,
         )
         return node
 

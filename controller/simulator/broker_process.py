@@ -1,15 +1,17 @@
 """One life of a simulated broker: the same `Node` as in a real broker process, with everything around it in memory.
 
-A kill takes all of it but what ZooKeeper holds. Its session lives on there until the server has missed it for its
-timeout, and its sockets are closed by its machine.
+A kill takes all of it but what ZooKeeper and its disk hold. Its session lives on there until the server has missed it
+for its timeout, and its sockets are closed by its machine. The disk loses what was not synced, as with a loss of power:
+that is more than a real kill takes, and so what the replicas must be able to bear.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from controller.broker.logs import Logs
 from controller.broker.node import Node
 from controller.broker.settings import BrokerSettings, parse_settings
 from controller.clock import VirtualClock
@@ -22,6 +24,7 @@ from controller.simulator.process import Process, ProcessClock, ProcessState
 from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection
 from controller.simulator.server import Server
+from controller.storage.disk_memory import MemoryDisk
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
 from controller.zookeeper.drive import drive
@@ -38,6 +41,8 @@ class World:
     zookeeper: InMemoryZooKeeper
     recorder: Recorder
     addresses: Mapping[int, Address]
+    disks: dict[int, MemoryDisk] = field(default_factory=dict)
+    """By broker; one that has `log.dirs` keeps its disk over all of its lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,14 @@ class BrokerProcess:
     def alive(self) -> bool:
         return self.process.alive
 
+    def _logs(self) -> Logs | None:
+        settings = self._settings
+        if not settings.log_dirs:
+            return None
+        disk = self._world.disks.setdefault(self.node_id, MemoryDisk())
+        disk.now_ms = self.clock.wall_ms()
+        return Logs(disk, settings.log_dirs, lambda _topic: settings.log, self.clock.wall_ms)
+
     def _boot(self) -> None:
         node = Node(
             self._settings,
@@ -102,6 +115,7 @@ class BrokerProcess:
             self.trace,
             self._rng,
             wake=self.driver.wake,
+            logs=self._logs(),
         )
         self._node = node
         server = Server(node, self.clock, self._paces.step_ms)
@@ -137,6 +151,9 @@ class BrokerProcess:
     # What can befall it.
 
     def kill(self) -> None:
+        disk = self._world.disks.get(self.node_id)
+        if disk is not None and self.alive:
+            disk.crash(self._world.streams.stream(f"{self._name}/crash"))
         self.process.die()
         self.connection.kill()
         self.driver.stop()

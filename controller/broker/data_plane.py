@@ -1,0 +1,72 @@
+"""What of a broker is there only if it holds records: access to its logs, waiting requests, replication, and a handler
+for each request about records.
+
+Made by `Broker`, which gives it roles and metadata as they change; each handler is one file beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from controller.broker.fetch import Fetch
+from controller.broker.logs import Logs
+from controller.broker.metadata_cache import MetadataCache
+from controller.broker.partition import Partition
+from controller.broker.produce import Produce
+from controller.broker.progress import Progress
+from controller.broker.record_access import RecordAccess
+from controller.broker.replica_manager import ReplicaManager
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock
+from controller.protocol.api_keys import ApiKey
+from controller.storage import LogDirectory
+from controller.timer.on_clock import TimerOnClock
+from controller.trace import Noted, Trace
+
+Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
+"""(request, version, answer): answers once, at once or later."""
+
+
+class DataPlane:
+    """`timer` is where every waiting request hangs. `min_insync` gives a topic's min.insync.replicas and may be
+    replaced, as `logs.settings_of` may, by who knows topics' configs."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        logs: Logs,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        clock: Clock,
+        trace: Trace,
+    ) -> None:
+        self._clock = clock
+        self._trace = trace
+        self._replicas = replicas
+        self.logs = logs
+        self.min_insync: Callable[[str], int] = lambda _topic: settings.min_insync_replicas
+        self.timer = TimerOnClock(clock)
+        self.progress = Progress(clock, settings.replica_lag_time_max_ms)
+        self.access = RecordAccess(replicas, metadata)
+        replicas.of_roles.append(self._roles_taken)
+        replicas.of_stops.append(self._stopped)
+        logs.on_offline = self._directory_failed
+        self.handlers: Mapping[ApiKey, Handle] = {
+            ApiKey.PRODUCE: Produce(self.access, self.progress, lambda topic: self.min_insync(topic)).handle,
+            ApiKey.FETCH: Fetch(self.access).handle,
+        }
+
+    def _roles_taken(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            self.progress.advance(partition)
+            self.progress.role_changed(partition)
+
+    def _stopped(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            self.progress.role_changed(partition)
+
+    def _directory_failed(self, directory: LogDirectory, cause: Exception) -> None:
+        """Found in the middle of a call on a log, so what follows waits until that is over."""
+        self._trace.emit(Noted("error", f"log directory {directory.path} is offline: {cause!r}"))
+        self._clock.call_later(0.0, lambda: self._replicas.go_offline(tuple(directory.logs)))

@@ -1,0 +1,123 @@
+"""A leader's view of its followers, and what follows from it: the high watermark, who falls out of the ISR, who may
+join it.
+
+Pure rules over a value; no I/O, no clock: the caller says what time it is. Source: Kafka 2.8's Partition and Replica,
+and KIP-497 for what holds while a change of the ISR is under way: as long as it is not known whether the controller
+made it, the high watermark is held back by the members of both ISRs, the old and the proposed (the maximal ISR).
+
+A follower's log end is what it asked for last, in this leader epoch: it has everything below. With a new epoch it is
+unknown again until the follower has fetched in it, so that what a broker had in an earlier life counts for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+UNKNOWN_OFFSET = -1
+NEVER_MS = -math.inf
+
+
+@dataclass(slots=True)
+class FollowerState:
+    """`log_end_offset` and `log_start_offset` as its last fetch told them. `last_caught_up_ms`: the latest time at
+    which it is known to have had all that the leader had."""
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    last_caught_up_ms: float = NEVER_MS
+    last_fetch_ms: float = NEVER_MS
+    leader_end_at_fetch: int = UNKNOWN_OFFSET
+
+    def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: float) -> None:
+        """A fetch that reaches the leader's present end is caught up now; one that reaches the end of the fetch
+        before was caught up then."""
+        if fetch_offset >= leader_end:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self.leader_end_at_fetch:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset, self.log_start_offset = fetch_offset, log_start_offset
+        self.leader_end_at_fetch, self.last_fetch_ms = leader_end, now_ms
+
+
+class LeaderState:
+    """One broker's uninterrupted leadership of one partition, over all of its leader epochs: whoever holds on to this
+    object can tell that leadership was lost meanwhile. `isr` is what the controller has written, `proposed` what it
+    was asked for and has not answered yet. `epoch_start_offset`: the log's end when the leader epoch began."""
+
+    __slots__ = ("epoch_start_offset", "followers", "isr", "me", "proposed")
+
+    def __init__(
+        self, isr: Iterable[int], replicas: Iterable[int], me: int, now_ms: float, epoch_start_offset: int = 0
+    ) -> None:
+        self.me = me
+        self.begin_epoch(isr, replicas, now_ms, epoch_start_offset)
+
+    def begin_epoch(self, isr: Iterable[int], replicas: Iterable[int], now_ms: float, epoch_start_offset: int) -> None:
+        """A new leader epoch. The members of its ISR have all their time to be heard of."""
+        self.isr = tuple(isr)
+        self.proposed: tuple[int, ...] | None = None
+        self.epoch_start_offset = epoch_start_offset
+        self.followers = {
+            replica: FollowerState(last_caught_up_ms=now_ms if replica in self.isr else NEVER_MS)
+            for replica in replicas
+            if replica != self.me
+        }
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Whoever may be in the ISR, as far as this leader knows."""
+        if self.proposed is None:
+            return self.isr
+        return (*self.isr, *(replica for replica in self.proposed if replica not in self.isr))
+
+    def follower_fetched(
+        self, broker: int, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: float
+    ) -> bool:
+        """Whether it is known now to have another end than before. KeyError: it is no replica of this partition."""
+        follower = self.followers[broker]
+        before = follower.log_end_offset
+        follower.fetched(fetch_offset, log_start_offset, leader_end, now_ms)
+        return follower.log_end_offset != before
+
+    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float) -> int:
+        """The offset below which every member of the maximal ISR has everything: UNKNOWN_OFFSET while one has not been
+        heard of. A replica outside the ISR that keeps up is waited for too, or it could never join under load."""
+        lowest = log_end
+        isr = self.maximal_isr
+        for broker, follower in self.followers.items():
+            if follower.log_end_offset < lowest and (
+                broker in isr or now_ms - follower.last_caught_up_ms <= lag_max_ms
+            ):
+                lowest = follower.log_end_offset
+        return lowest
+
+    def low_watermark(self, log_start: int, live: Iterable[int]) -> int:
+        """The lowest log start of the leader and its live followers: what was deleted below it is gone everywhere."""
+        starts = (self.followers[broker].log_start_offset for broker in live if broker in self.followers)
+        return min(log_start, *starts, log_start)
+
+    def behind(self, log_end: int, now_ms: float, lag_max_ms: float) -> tuple[int, ...]:
+        """Members of the ISR that have not had everything for longer than `lag_max_ms`. Never this broker itself."""
+        return tuple(broker for broker in self.isr if self._is_behind(broker, log_end, now_ms, lag_max_ms))
+
+    def _is_behind(self, broker: int, log_end: int, now_ms: float, lag_max_ms: float) -> bool:
+        if broker == self.me:
+            return False
+        follower = self.followers.get(broker)
+        if follower is None:
+            return True
+        return follower.log_end_offset != log_end and now_ms - follower.last_caught_up_ms > lag_max_ms
+
+    def caught_up(self, high_watermark: int, now_ms: float, lag_max_ms: float) -> tuple[int, ...]:
+        """Replicas outside the ISR that may join it: they have all that is committed and all that was there when the
+        leader epoch began, and they are fetching."""
+        needed = max(high_watermark, self.epoch_start_offset)
+        return tuple(
+            broker
+            for broker, follower in self.followers.items()
+            if broker not in self.isr
+            and follower.log_end_offset >= needed
+            and now_ms - follower.last_fetch_ms <= lag_max_ms
+        )

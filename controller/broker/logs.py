@@ -1,0 +1,126 @@
+"""A broker's logs, over one or more log directories: which of them has a partition, and where a new one goes.
+
+Files alone, through `controller.storage`: who leads, how far a partition is committed and when something is flushed is
+decided elsewhere. A directory that can't be trusted is offline, with every partition in it, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from controller.broker.partition import Partition
+from controller.storage import (
+    NO_TOPIC_ID,
+    Disk,
+    LogDirectory,
+    LogOffline,
+    LogSettings,
+    PartitionLog,
+    TopicPartition,
+)
+
+SettingsOf = Callable[[str], LogSettings]
+
+
+class Logs:
+    """Opens the directories at `paths`, which recovers what is in them. AlreadyLocked, with none of them kept.
+
+    `settings_of` gives a topic's settings, and may be replaced: logs that are there get theirs by `settings_changed`.
+    `on_offline` hears of each directory that goes offline, with the OSError or CorruptLog, while the call that found
+    it is under way: it must not touch a log itself. What was offline at the start is not told again.
+    """
+
+    def __init__(self, disk: Disk, paths: Sequence[str], settings_of: SettingsOf, wall_ms: Callable[[], int]) -> None:
+        self.settings_of = settings_of
+        self.on_offline: Callable[[LogDirectory, Exception], None] = lambda _directory, _cause: None
+        opened: list[LogDirectory] = []
+        try:
+            for path in paths:
+                opened.append(self._open(disk, path, wall_ms))
+        except BaseException:
+            for directory in opened:
+                directory.unlock()
+            raise
+        self.directories = tuple(opened)
+
+    def _open(self, disk: Disk, path: str, wall_ms: Callable[[], int]) -> LogDirectory:
+        def failed(cause: Exception) -> None:
+            if made:
+                self.on_offline(made[0], cause)
+
+        made: list[LogDirectory] = []
+        made.append(LogDirectory(disk, path, lambda topic: self.settings_of(topic), wall_ms, failed))
+        return made[0]
+
+    def directory_of(self, topic: str, index: int) -> LogDirectory | None:
+        """The directory that holds the partition, also when it is offline."""
+        key = (topic, index)
+        return next((directory for directory in self.directories if key in directory.logs), None)
+
+    def get(self, topic: str, index: int) -> PartitionLog | None:
+        """Its log, whether it can be trusted or not; None if it is nowhere."""
+        directory = self.directory_of(topic, index)
+        return None if directory is None else directory.logs[topic, index]
+
+    def get_or_create(
+        self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID, *, is_new: bool = True
+    ) -> PartitionLog:
+        """LogOffline: it lies in a directory that is offline, or all of them are. A new one goes to the directory that
+        has the fewest, as Kafka's do. One that is not new to the cluster may lie in any directory that is offline, and
+        then none is made."""
+        directory = self.directory_of(topic, index)
+        if directory is None:
+            online = [one for one in self.directories if one.health.cause is None]
+            if not online or (not is_new and len(online) < len(self.directories)):
+                for one in self.directories:
+                    one.health.check()
+            directory = min(online, key=lambda one: len(one.logs))
+        return directory.create((topic, index), topic_id)
+
+    def delete(self, topic: str, index: int) -> None:
+        """Nothing, if it is nowhere. LogOffline."""
+        directory = self.directory_of(topic, index)
+        if directory is not None:
+            directory.delete((topic, index))
+
+    def truncate(self, partition: Partition, offset: int) -> None:
+        """Cuts a follower's log to `offset` at most; its high watermark is never beyond its end. LogOffline."""
+        key = (partition.topic, partition.index)
+        directory = self.directory_of(*key)
+        if directory is None or partition.log is None:
+            raise KeyError(f"{partition.topic}-{partition.index} has no log here")
+        directory.truncate({key: offset})
+        partition.high_watermark = min(partition.high_watermark, partition.log.log_end_offset)
+
+    def kept_high_watermark(self, topic: str, index: int) -> int:
+        """As last written to its directory's checkpoint; 0 if it never was."""
+        directory = self.directory_of(topic, index)
+        return 0 if directory is None else directory.high_watermarks.get((topic, index), 0)
+
+    def write_high_watermarks(self, now: Mapping[TopicPartition, int]) -> None:
+        """The checkpoint of each directory that is online. A log that `now` does not name keeps what was written."""
+        for directory in self.directories:
+            if directory.health.cause is None:
+                kept = directory.high_watermarks
+                at = {key: now.get(key, kept.get(key, 0)) for key in directory.logs}
+                if at != kept:
+                    directory.write_high_watermarks(at)
+
+    def settings_changed(self, topic: str) -> None:
+        """Its logs go by what `settings_of` says now."""
+        settings = self.settings_of(topic)
+        for directory in self.directories:
+            for (name, _), log in directory.logs.items():
+                if name == topic:
+                    log.settings = settings
+
+    def close(self) -> None:
+        """A clean shutdown of every directory that is online. The first LogOffline is raised when all were tried."""
+        trouble: LogOffline | None = None
+        for directory in self.directories:
+            try:
+                directory.close()
+            except LogOffline as offline:
+                trouble = trouble or offline
+        if trouble is not None:
+            raise trouble

@@ -1,0 +1,45 @@
+"""Where partitions' changes end: the high watermark moved, the log grew, its leader is another. Whoever waits for
+records hears of it here and nowhere else. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.broker.partition import Partition
+from controller.clock import Clock
+
+Heard = Callable[[Partition], None]
+
+
+class Progress:
+    """`of_high_watermarks` hear that a high watermark or a role changed; `of_appends` that a log grew and its high
+    watermark stayed. A listener may complete requests, and must not change the partition."""
+
+    def __init__(self, clock: Clock, lag_max_ms: float) -> None:
+        self._clock = clock
+        self._lag_max_ms = lag_max_ms
+        self.of_high_watermarks: list[Heard] = []
+        self.of_appends: list[Heard] = []
+
+    def appended(self, partition: Partition) -> None:
+        """Its log has a new end, a leader's or a follower's."""
+        if not self.advance(partition):
+            for heard in self.of_appends:
+                heard(partition)
+
+    def advance(self, partition: Partition) -> bool:
+        """Moves a leader's high watermark to where its followers let it be, and tells if it moved. For each news of
+        a follower, of the ISR, or that time has passed."""
+        moved = partition.advance_high_watermark(self._clock.now_ms(), self._lag_max_ms)
+        if moved:
+            self.high_watermark_moved(partition)
+        return moved
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        for heard in self.of_high_watermarks:
+            heard(partition)
+
+    def role_changed(self, partition: Partition) -> None:
+        """It is led by another, in another epoch, by nobody here, gone, or its files are offline: who waits is told
+        that it waits in vain."""
+        self.high_watermark_moved(partition)
