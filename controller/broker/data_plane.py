@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from controller.broker.coordinator import find_coordinator
+from controller.broker.epoch_offsets import EpochOffsets
 from controller.broker.fetch import Fetch
+from controller.broker.list_offsets import ListOffsets
 from controller.broker.logs import Logs
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
@@ -55,6 +58,9 @@ class DataPlane:
         self.handlers: Mapping[ApiKey, Handle] = {
             ApiKey.PRODUCE: Produce(self.access, self.progress, lambda topic: self.min_insync(topic)).handle,
             ApiKey.FETCH: Fetch(self.access).handle,
+            ApiKey.LIST_OFFSETS: ListOffsets(self.access, clock.wall_ms).handle,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: EpochOffsets(self.access).handle,
+            ApiKey.FIND_COORDINATOR: find_coordinator,
         }
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:

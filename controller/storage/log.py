@@ -98,6 +98,12 @@ class PartitionLog:
         """The base offset of each segment."""
         return tuple(segment.base_offset for segment in self._segments)
 
+    @on_disk
+    def segment_times(self) -> tuple[tuple[int, int], ...]:
+        """The base offset of each segment, and its largest timestamp (when its file was changed, where no batch has
+        one)."""
+        return tuple((segment.base_offset, segment.latest_ms) for segment in self._segments)
+
     # Appending
 
     @on_disk
@@ -309,6 +315,10 @@ class PartitionLog:
         When it returns the cut is on the disk: what was cut can't come back with a crash.
         """
         if offset >= self.log_end_offset:
+            # An epoch in which this log was a leader's and got nothing: it began at the end, and is none of the next
+            # leader's. A follower that kept it would be told to cut at its end for ever.
+            self.epochs.truncate_from_end(self.log_end_offset)
+            self._write_epochs()
             return False
         if offset < self._segments[0].base_offset:
             self.restart_at(offset)
