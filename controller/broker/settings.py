@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.broker import setting_types as types
@@ -127,6 +127,8 @@ class BrokerSettings(DataSettings):
     address_map: tuple[tuple[Address, Address], ...]
     trace_file: str | None
     without_effect: tuple[str, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    """The names and texts that all of this was read from, to be shown."""
 
     def protocol(self, listener: str) -> str:
         """The security protocol of a listener of this broker's."""
@@ -178,7 +180,7 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     if problems:
         raise BadSettings(tuple(problems))
     without_effect = tuple(sorted(name for name in given if name not in _NAMES))
-    settings = BrokerSettings(**fields, without_effect=without_effect)
+    settings = BrokerSettings(**fields, without_effect=without_effect, given=dict(given))
     problems = data_problems(settings, settings.socket_request_max_bytes)
     if problems:
         raise BadSettings(tuple(problems))

@@ -55,7 +55,11 @@ class LogSettings:
     def from_broker(cls, properties: Mapping[str, str]) -> LogSettings:
         """From a broker's properties; names that are no log's are left alone. As in Kafka, `.ms` wins over
         `.minutes`, and that over `.hours`."""
-        return cls()._replaced(_in_ms(properties), "broker", "log.message.timestamp.type")
+        return cls().with_broker(properties)
+
+    def with_broker(self, properties: Mapping[str, str]) -> LogSettings:
+        """These settings with what a broker's properties say of them."""
+        return self._replaced(_in_ms(properties), "broker", "log.message.timestamp.type")
 
     def _replaced(self, texts: Mapping[str, str], side: str, timestamp_type: str) -> LogSettings:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
