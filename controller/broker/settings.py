@@ -168,10 +168,10 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     problems = [f"{name} is no setting{_suggestion(name)}" for name in given if not _known(name)]
     problems += [f"{name} is required" for name in _REQUIRED if name not in given]
     fields: dict[str, Any] = {}
-    for name, (field, default, parse) in _SETTINGS.items():
+    for name, (meaning, default, parse) in _SETTINGS.items():
         text = given.get(name, default)
         try:
-            fields[field] = None if text is None else parse(text.strip())
+            fields[meaning] = None if text is None else parse(text.strip())
         except types.Unfit as unfit:
             problems.append(f"{name}={text}: expected {unfit}")
     if problems:
