@@ -152,6 +152,27 @@ class ReplicaRoleApplied:
 
 
 @dataclass(frozen=True, slots=True)
+class LogTruncated:
+    """A follower cut its log where it parted from its leader's: it ends at `offset` now."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposed:
+    """A leader asks the controller for another ISR than the one that it knows."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    proposed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataApplied:
     """A broker took in an UpdateMetadata."""
 
@@ -233,6 +254,8 @@ TraceEvent: TypeAlias = (
     | RequestAnswered
     | RequestRefused
     | ReplicaRoleApplied
+    | LogTruncated
+    | IsrProposed
     | MetadataApplied
     | Noted
     | StepStarted

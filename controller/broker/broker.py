@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
+from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
 from controller.protocol.versions import SUPPORTED, control_versions
 from controller.trace import Noted, RequestRefused, Trace
 
@@ -86,13 +87,15 @@ class Broker:
         self._trace = trace
         self.metadata = MetadataCache()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
+        self.data = DataPlane(settings, logs, self.replicas, self.metadata, clock, trace) if logs else None
         self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
+        if self.data is not None:
+            self.isr_changes.follow_progress(self.data.progress)
         self._waits = MetadataWait(self.metadata, clock)
         self._creation = Creation(events, self._waits, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self._waits, clock, topic_ids)
-        self.data = None if logs is None else DataPlane(settings, logs, self.replicas, self.metadata, clock, trace)
-        self._handlers: Mapping[ApiKey, Callable[[Exchange, Any], None]] = {
+        self._handlers: dict[ApiKey, Callable[[Exchange, Any], None]] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
             ApiKey.CREATE_TOPICS: self._create_topics,
@@ -103,8 +106,10 @@ class Broker:
             ApiKey.STOP_REPLICA: self._stop_replica,
             ApiKey.ALTER_ISR: self._alter_isr,
             ApiKey.CONTROLLED_SHUTDOWN: self._controlled_shutdown,
-            **{key: _in_exchange(handle) for key, handle in (self.data.handlers if self.data else {}).items()},
         }
+        if self.data is not None:
+            self._handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
+            self._handlers[ApiKey.PRODUCE] = self._produce
         self._versions = tuple(
             ApiVersion(key, spoken.first, spoken.last) for key, spoken in SUPPORTED.items() if key in self._handlers
         )
@@ -177,6 +182,15 @@ class Broker:
             exchange.answer(refusal(request, ErrorCode.INVALID_REQUEST, NAME_AND_ID))
         else:
             self._deletion.delete_topics(request, exchange.answer)
+
+    def _produce(self, exchange: Exchange, request: ProduceRequest) -> None:
+        assert self.data is not None
+        if request.acks != ACKS_NONE:
+            self.data.produce.handle(request, exchange.header.api_version, exchange.answer)
+        elif self.data.produce.handle_unanswered(request):
+            exchange.answer_nothing()
+        else:
+            exchange.close()
 
     # -- the controller, to this broker
 

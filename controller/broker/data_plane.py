@@ -6,12 +6,17 @@ Made by `Broker`, which gives it roles and metadata as they change; each handler
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from controller.broker.coordinator import find_coordinator
+from controller.broker.delayed_fetch import DelayedFetch
+from controller.broker.delayed_produce import DelayedProduce
 from controller.broker.epoch_offsets import EpochOffsets
 from controller.broker.fetch import Fetch
+from controller.broker.fetch_reading import FetchReading
+from controller.broker.fetch_sessions import FetchSessions
 from controller.broker.list_offsets import ListOffsets
 from controller.broker.logs import Logs
 from controller.broker.metadata_cache import MetadataCache
@@ -25,6 +30,8 @@ from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.storage import LogDirectory
 from controller.timer.on_clock import TimerOnClock
+from controller.timer.purgatory import Purgatory
+from controller.timer.task import TimerTask
 from controller.trace import Noted, Trace
 
 Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
@@ -49,19 +56,32 @@ class DataPlane:
         self._replicas = replicas
         self.logs = logs
         self.min_insync: Callable[[str], int] = lambda _topic: settings.min_insync_replicas
-        self.timer = TimerOnClock(clock)
+        self.timer = TimerOnClock(clock, on_error=self._failed)
         self.progress = Progress(clock, settings.replica_lag_time_max_ms)
         self.access = RecordAccess(replicas, metadata)
         replicas.of_roles.append(self._roles_taken)
         replicas.of_stops.append(self._stopped)
         logs.on_offline = self._directory_failed
+        self.produces: Purgatory[tuple[str, int], DelayedProduce] = Purgatory(
+            self.timer, purge_interval=settings.producer_purgatory_purge_interval_requests, on_error=self._failed
+        )
+        self.fetches: Purgatory[tuple[str, int], DelayedFetch] = Purgatory(
+            self.timer, purge_interval=settings.fetch_purgatory_purge_interval_requests, on_error=self._failed
+        )
+        reading = FetchReading(self.access, self.progress, clock)
+        fetch = Fetch(reading, self.progress, self.fetches, FetchSessions(), settings.fetch_max_bytes)
+        self.produce = Produce(self.access, self.progress, self.produces, lambda topic: self.min_insync(topic))
         self.handlers: Mapping[ApiKey, Handle] = {
-            ApiKey.PRODUCE: Produce(self.access, self.progress, lambda topic: self.min_insync(topic)).handle,
-            ApiKey.FETCH: Fetch(self.access).handle,
+            ApiKey.PRODUCE: self.produce.handle,
+            ApiKey.FETCH: fetch.handle,
             ApiKey.LIST_OFFSETS: ListOffsets(self.access, clock.wall_ms).handle,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: EpochOffsets(self.access).handle,
             ApiKey.FIND_COORDINATOR: find_coordinator,
         }
+
+    def _failed(self, operation: TimerTask, error: Exception) -> None:
+        """A request that waited and whose answer could not be made: the others go on."""
+        self._trace.emit(Noted("error", "".join(traceback.format_exception(error)).rstrip()))
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:

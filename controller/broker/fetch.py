@@ -1,51 +1,79 @@
-"""Fetch: records from an offset on, to consumers up to the high watermark, to followers up to the log's end.
+"""Fetch: who asks, for how much and from where; answered at once, or when there is enough or the time is up.
 
-Rules and codes: Kafka 2.8's ReplicaManager.fetchMessages and Partition.readRecords. Records are answered as ranges of
-their files, so that nobody copies them before they are sent.
+Rules and codes: Kafka 2.8's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages. What is read of one
+partition is `fetch_reading.py`, what waits is `delayed_fetch.py`, which partitions an incremental fetch means is
+`fetch_sessions.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.broker.record_access import RecordAccess, Refused, local_log, refused
-from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
-    READ_COMMITTED,
-    FetchPartition,
-    FetchPartitionData,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicData,
-)
-from controller.storage import StorageError
+from controller.broker.delayed_fetch import DelayedFetch
+from controller.broker.fetch_reading import Ask, FetchReading, Reading
+from controller.broker.fetch_sessions import FetchSessions, SessionRefused
+from controller.broker.progress import Progress
+from controller.protocol.fetch_values import FetchRequest, FetchResponse
+from controller.timer.purgatory import Purgatory
+
+FIRST_VERSION_WITH_SOFT_LIMIT = 3
+"""From here on a first batch larger than the limits comes through whole."""
+FIRST_VERSION_FOR_FOLLOWERS = 11
+"""From here on a consumer may read from a follower (KIP-392)."""
 
 
 class Fetch:
-    def __init__(self, access: RecordAccess) -> None:
-        self._access = access
+    """`waiting` is where fetches wait for records, by partition. `max_bytes`: fetch.max.bytes, the most that a consumer
+    is given at once."""
+
+    def __init__(
+        self,
+        reading: FetchReading,
+        progress: Progress,
+        waiting: Purgatory[tuple[str, int], DelayedFetch],
+        sessions: FetchSessions,
+        max_bytes: int,
+    ) -> None:
+        self._reading = reading
+        self._waiting = waiting
+        self._sessions = sessions
+        self._max_bytes = max_bytes
+        progress.of_high_watermarks.append(lambda partition: self._news(partition.topic, partition.index))
+        progress.of_appends.append(lambda partition: self._news(partition.topic, partition.index))
 
     def handle(self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None]) -> None:
-        topics = tuple(
-            FetchTopicData(topic.topic, tuple(self._read(request, topic.topic, each) for each in topic.partitions))
-            for topic in request.topics
-        )
-        answer(FetchResponse(topics))
-
-    def _read(self, request: FetchRequest, topic: str, asked: FetchPartition) -> FetchPartitionData:
         try:
-            partition = self._access.partition(topic, asked.partition)
-            log = local_log(partition, asked.current_leader_epoch, only_leader=True)
-            found = log.read(asked.fetch_offset, asked.partition_max_bytes, partition.high_watermark)
-        except (Refused, StorageError) as error:
-            return FetchPartitionData(asked.partition, refused(error).error, -1, b"")
-        aborted = () if request.isolation_level == READ_COMMITTED else None
-        return FetchPartitionData(
-            asked.partition,
-            ErrorCode.NONE,
-            partition.high_watermark,
-            found,
-            partition.high_watermark,
-            log.log_start_offset,
-            aborted_transactions=aborted,
+            session = self._sessions.begin(request)
+        except SessionRefused as refusal:
+            answer(FetchResponse((), refusal.error))
+            return
+        ask = self._ask(request, version)
+        partitions = session.partitions()
+
+        def respond(readings: list[Reading]) -> None:
+            answer(session.response(readings))
+
+        readings = self._reading.read(ask, partitions, told=True)
+        enough = sum(one.size_bytes for one in readings) >= ask.min_bytes
+        if request.max_wait_ms <= 0 or not partitions or enough or any(one.ends_the_wait for one in readings):
+            respond(readings)
+            return
+        operation = DelayedFetch(request.max_wait_ms, self._reading, ask, partitions, readings, respond)
+        self._waiting.try_complete_else_watch(operation, operation.keys())
+
+    def _ask(self, request: FetchRequest, version: int) -> Ask:
+        from_follower = request.replica_id >= 0
+        max_bytes = request.max_bytes if from_follower else min(request.max_bytes, self._max_bytes)
+        return Ask(
+            replica_id=request.replica_id,
+            version=version,
+            min_bytes=min(request.min_bytes, max_bytes),
+            max_bytes=max(max_bytes, 0),
+            isolation_level=request.isolation_level,
+            whole_first_batch=version >= FIRST_VERSION_WITH_SOFT_LIMIT,
+            only_leader=from_follower or version < FIRST_VERSION_FOR_FOLLOWERS,
         )
+
+    def _news(self, topic: str, index: int) -> None:
+        if self._waiting.delayed:
+            self._waiting.check_and_complete((topic, index))

@@ -5,22 +5,24 @@ it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal 
 was, so that a change that was made after all is recognised by the controller. One request is under way at a time, with
 every proposal that waits in it. Runs on the broker's one thread, as its timers and its peers' answers do.
 
-Whether a replica is in sync is asked of `in_sync`. As long as a broker keeps no records, whoever follows has all that
-there is: `live_followers` says so of each replica that the metadata shows as live in the leader's own epoch.
+Which ISR a partition should have is another's to say (`wanted_isr.py`). Until a proposal is answered nobody knows
+which of the two ISRs holds, and the partition is told so: its high watermark is held back by both.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.ports import PeerError, Peers
+from controller.broker.progress import Progress
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
+from controller.broker.wanted_isr import by_metadata, by_replication
 from controller.clock import Clock, Timer
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
@@ -35,7 +37,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.versions import control_versions
-from controller.trace import Noted, Trace
+from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.drive import drive
 
 NOBODY = -1
@@ -43,9 +45,6 @@ RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
 
 Key: TypeAlias = tuple[str, int]
-InSync: TypeAlias = Callable[[Partition, int], bool]
-"""Whether a replica of a partition that this broker leads has all that the leader has."""
-
 _GIVEN_UP = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH)
 """The controller knows better, and a LeaderAndIsr says what: until then the slot stays taken, as Kafka's does."""
 
@@ -71,25 +70,10 @@ class Proposal:
     given_up: bool = False
 
 
-def live_followers(metadata: MetadataCache) -> InSync:
-    """In sync is whoever is live and not on its way out, as the metadata of the leader's own epoch shows it."""
-
-    def in_sync(partition: Partition, broker: int) -> bool:
-        snapshot = metadata.snapshot
-        state = snapshot.topics.get(partition.topic, {}).get(partition.index)
-        return (
-            state is not None
-            and state.leader_epoch == partition.leader_epoch
-            and broker in snapshot.brokers
-            and broker not in state.offline_replicas
-        )
-
-    return in_sync
-
-
 class IsrChanges:
-    """`look` after the metadata changed, `roles_changed` after a LeaderAndIsr was applied. Does nothing below
-    inter-broker protocol 2.7, where there is no AlterIsr."""
+    """`look` after the metadata changed, `roles_changed` after a LeaderAndIsr was applied. In a broker with logs
+    `follow_progress`, once: then followers' fetches decide, and not the metadata. Does nothing below inter-broker
+    protocol 2.7, where there is no AlterIsr."""
 
     def __init__(
         self,
@@ -100,7 +84,6 @@ class IsrChanges:
         peers: Peers,
         clock: Clock,
         trace: Trace,
-        in_sync: InSync | None = None,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -109,9 +92,11 @@ class IsrChanges:
         self._peers = peers
         self._clock = clock
         self._trace = trace
-        self._in_sync = live_followers(metadata) if in_sync is None else in_sync
+        self._wanted = by_metadata(metadata)
+        self._progress: Progress | None = None
         self._version = control_versions(settings.inter_broker_protocol).alter_isr
-        self._short: dict[Key, Partition] = {}  # led here, with an ISR that lacks a replica
+        # Led here, with an ISR that lacks a replica or a change of it that was refused.
+        self._open: dict[Key, Partition] = {}
         self._slots: dict[Key, Proposal] = {}
         self._asking = False
         self._failures = 0
@@ -132,38 +117,73 @@ class IsrChanges:
         partition, slot = self._replicas.partition(*key), self._slots.get(key)
         leads = partition is not None and partition.role is Role.LEADER
         if slot is not None and (partition is None or not leads or slot.leader_epoch != partition.leader_epoch):
-            del self._slots[key]
+            self._empty_slot(key, partition)
         if partition is not None and leads and len(partition.isr) < len(partition.replicas):
-            self._short[key] = partition
+            self._open[key] = partition
         else:
-            self._short.pop(key, None)
+            self._open.pop(key, None)
 
     def look(self) -> None:
-        """Proposes every replica that is in sync and outside its ISR."""
+        """Proposes for every partition that lacks a replica the ISR that it should have."""
         if self._version is None:
             return
-        for key, partition in list(self._short.items()):
+        for key, partition in list(self._open.items()):
             if self._replicas.partition(*key) is not partition:
                 self._watch(key)
             elif key not in self._slots:
                 self._propose(key, partition)
         self._ask()
 
+    def follow_progress(self, progress: Progress) -> None:
+        """Who fetches decides from now on. All that is led here is looked at twice in `replica.lag.time.max.ms`, too:
+        a follower that is not heard of gives no other occasion."""
+        lag_max_ms = self._settings.replica_lag_time_max_ms
+        self._wanted = by_replication(self._metadata, self._clock.now_ms, lag_max_ms)
+        self._progress = progress
+        progress.of_followers.append(self._follower_fetched)
+        self._clock.call_later(lag_max_ms / 2, self._look_at_all)
+
+    def _follower_fetched(self, partition: Partition, broker: int) -> None:
+        key = (partition.topic, partition.index)
+        if self._version is not None and broker not in partition.isr and key not in self._slots:
+            self._propose(key, partition)
+            self._ask()
+
+    def _look_at_all(self) -> None:
+        for partition in list(self._replicas.partitions()):
+            key = (partition.topic, partition.index)
+            if partition.leading is not None:
+                self._changed(partition)  # what held the high watermark back may be over with time
+                if self._version is not None and len(partition.replicas) > 1 and key not in self._slots:
+                    self._propose(key, partition)
+        self._ask()
+        self._clock.call_later(self._settings.replica_lag_time_max_ms / 2, self._look_at_all)
+
+    def _changed(self, partition: Partition) -> None:
+        if self._progress is not None:
+            self._progress.advance(partition)
+
     def _propose(self, key: Key, partition: Partition) -> None:
         self._catch_up(partition)
-        joining = tuple(
-            replica
-            for replica in partition.replicas
-            if replica not in partition.isr and self._in_sync(partition, replica)
-        )
-        if joining:
-            self._slots[key] = Proposal(partition.leader_epoch, partition.zk_version, (*partition.isr, *joining))
+        wanted = self._wanted(partition)
+        if set(wanted) != set(partition.isr):
+            self._slots[key] = Proposal(partition.leader_epoch, partition.zk_version, wanted)
+            partition.propose_isr(wanted)
+            if self._trace.enabled:
+                self._trace.emit(IsrProposed(*key, partition.leader_epoch, partition.isr, wanted))
+
+    def _empty_slot(self, key: Key, partition: Partition | None) -> None:
+        del self._slots[key]
+        if partition is not None:
+            partition.propose_isr(None)
 
     def _catch_up(self, partition: Partition) -> None:
         """A change whose answer never came, or that another made, is in the metadata of the same leader epoch."""
         state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
-        if state is not None and state.leader_epoch == partition.leader_epoch:
-            partition.change_isr(state.isr, state.zk_version)
+        if state is None or state.leader_epoch != partition.leader_epoch:
+            return
+        if partition.change_isr(state.isr, state.zk_version):
+            self._changed(partition)
 
     # -- asking
 
@@ -172,7 +192,7 @@ class IsrChanges:
         a moment ago."""
         sent = {key: slot for key, slot in self._slots.items() if not slot.given_up}
         controller = self._metadata.snapshot.controller_id
-        if self._asking or not sent or (self._again is not None and controller == self._asked):
+        if self._version is None or self._asking or not sent or (self._again is not None and controller == self._asked):
             return
         if self._again is not None:
             self._again.cancel()
@@ -233,11 +253,14 @@ class IsrChanges:
         if error in _GIVEN_UP:
             self._slots[key] = replace(slot, given_up=True)
             return True
-        del self._slots[key]
         partition = self._replicas.partition(*key)
+        self._empty_slot(key, partition)
         if error is ErrorCode.NONE and partition is not None and result.leader_epoch == partition.leader_epoch:
             partition.change_isr(result.isr, result.current_isr_version)
+            self._changed(partition)
         self._watch(key)
+        if error is not ErrorCode.NONE and partition is not None:
+            self._open[key] = partition
         return error is ErrorCode.NONE
 
     def _retry(self, why: str) -> None:

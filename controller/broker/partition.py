@@ -79,12 +79,14 @@ class Partition:
         self._take(state)
         self.role, self.isr, self.fetching, self.leading = Role.FOLLOWER, (), True, None
 
-    def change_isr(self, isr: tuple[int, ...], zk_version: int) -> None:
-        """The ISR as the controller has written it within this leader epoch. What is not newer is passed over."""
-        if zk_version > self.zk_version:
-            self.isr, self.zk_version = isr, zk_version
-            if self.leading is not None:
-                self.leading.isr = isr
+    def change_isr(self, isr: tuple[int, ...], zk_version: int) -> bool:
+        """The ISR as the controller has written it in this leader epoch. False: it is not newer, and is passed over."""
+        if zk_version <= self.zk_version:
+            return False
+        self.isr, self.zk_version = isr, zk_version
+        if self.leading is not None:
+            self.leading.isr = isr
+        return True
 
     def propose_isr(self, isr: tuple[int, ...] | None) -> None:
         """What the controller is asked for and has not answered; None when nothing is open."""

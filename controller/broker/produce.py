@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from controller.broker.delayed_produce import DelayedProduce, MinInsync, Part, Parts, Replication, response
 from controller.broker.progress import Progress
 from controller.broker.record_access import RecordAccess, Refused, refused
 from controller.protocol.errors import ErrorCode
@@ -20,47 +21,76 @@ from controller.protocol.produce_values import (
     ProducePartitionResult,
     ProduceRequest,
     ProduceResponse,
-    ProduceTopicResult,
 )
 from controller.protocol.records import Records
 from controller.storage import StorageError
+from controller.timer.purgatory import Purgatory
 
 VALID_ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
 
 
 class Produce:
-    def __init__(self, access: RecordAccess, progress: Progress, min_insync: Callable[[str], int]) -> None:
+    """`waiting` is where those with acks=all wait, by partition."""
+
+    def __init__(
+        self,
+        access: RecordAccess,
+        progress: Progress,
+        waiting: Purgatory[tuple[str, int], DelayedProduce],
+        min_insync: MinInsync,
+    ) -> None:
         self._access = access
         self._progress = progress
+        self._waiting = waiting
         self._min_insync = min_insync
+        progress.of_high_watermarks.append(lambda partition: self._news(partition.topic, partition.index))
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> None:
-        results = tuple(
-            ProduceTopicResult(
-                topic.name, tuple(self._append(topic.name, each, request.acks) for each in topic.partition_data)
-            )
-            for topic in request.topic_data
-        )
-        answer(ProduceResponse(results))
+        """For acks 1 and -1, and for those that are none."""
+        parts = self._append_all(request)
+        if not any(part.awaited for _, those in parts for part in those):
+            answer(response(parts))
+            return
+        operation = DelayedProduce(request.timeout_ms, parts, self._min_insync, answer)
+        self._waiting.try_complete_else_watch(operation, operation.keys())
 
-    def _append(self, topic: str, asked: ProducePartition, acks: int) -> ProducePartitionResult:
+    def handle_unanswered(self, request: ProduceRequest) -> bool:
+        """For acks 0. False: something was refused, which the client can only be told by closing its connection."""
+        parts = self._append_all(request)
+        return all(part.result.error_code == ErrorCode.NONE for _, those in parts for part in those)
+
+    def _append_all(self, request: ProduceRequest) -> Parts:
+        return [
+            (topic.name, [self._append(topic.name, each, request.acks) for each in topic.partition_data])
+            for topic in request.topic_data
+        ]
+
+    def _append(self, topic: str, asked: ProducePartition, acks: int) -> Part:
         try:
             if acks not in VALID_ACKS:
                 raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
             partition, log = self._access.leader_log(topic, asked.index)
-            if acks == ACKS_ALL and len(partition.isr) < self._min_insync(topic):
-                raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS)
-            appended = log.append_as_leader(_bytes(asked.records), partition.leader_epoch)
+            leading = partition.leading
+            assert leading is not None
+            if acks == ACKS_ALL and len(leading.isr) < self._min_insync(topic):
+                raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{topic}-{asked.index}: the ISR is {leading.isr}")
+            appended = log.append_as_leader(_batches(asked.records), partition.leader_epoch)
         except (Refused, StorageError) as error:
             why = refused(error)
-            return ProducePartitionResult(asked.index, why.error, error_message=why.message)
-        self._progress.appended(partition)
-        return ProducePartitionResult(
+            return Part(ProducePartitionResult(asked.index, why.error, error_message=why.message))
+        result = ProducePartitionResult(
             asked.index, ErrorCode.NONE, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
         )
+        if not appended.duplicate:
+            self._progress.appended(partition)
+        return Part(result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None)
+
+    def _news(self, topic: str, index: int) -> None:
+        if self._waiting.delayed:
+            self._waiting.check_and_complete((topic, index))
 
 
-def _bytes(records: Records | None) -> bytes | memoryview:
+def _batches(records: Records | None) -> bytes | memoryview:
     if not isinstance(records, bytes | memoryview) or not len(records):
         raise Refused(ErrorCode.INVALID_RECORD, "no batch of records")
     return records

@@ -13,13 +13,15 @@ Heard = Callable[[Partition], None]
 
 class Progress:
     """`of_high_watermarks` hear that a high watermark or a role changed; `of_appends` that a log grew and its high
-    watermark stayed. A listener may complete requests, and must not change the partition."""
+    watermark stayed; `of_followers` of each fetch of a follower's, with its broker, once it is put down. A listener may
+    complete requests, and must not change the partition's records."""
 
     def __init__(self, clock: Clock, lag_max_ms: float) -> None:
         self._clock = clock
         self._lag_max_ms = lag_max_ms
         self.of_high_watermarks: list[Heard] = []
         self.of_appends: list[Heard] = []
+        self.of_followers: list[Callable[[Partition, int], None]] = []
 
     def appended(self, partition: Partition) -> None:
         """Its log has a new end, a leader's or a follower's."""
@@ -34,6 +36,13 @@ class Progress:
         if moved:
             self.high_watermark_moved(partition)
         return moved
+
+    def follower_fetched(self, partition: Partition, broker: int, *, moved: bool) -> None:
+        """`moved`: it has another end than before, by what it asks for."""
+        if moved:
+            self.advance(partition)
+        for heard in self.of_followers:
+            heard(partition, broker)
 
     def high_watermark_moved(self, partition: Partition) -> None:
         for heard in self.of_high_watermarks:

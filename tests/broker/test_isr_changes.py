@@ -302,7 +302,7 @@ def test_below_protocol_2_7_nobody_is_asked() -> None:
 def test_who_is_in_sync_is_another_question_that_can_be_answered_otherwise() -> None:
     leader = Leader()
     changes: Any = leader.broker.isr_changes
-    changes._in_sync = lambda partition, broker: broker == 3
+    changes._wanted = lambda partition: (*partition.isr, 3)
     leader.lead((1,))
     leader.hear((1,))
     assert leader.wanted() == [{0: (1, 3)}]

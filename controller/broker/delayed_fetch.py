@@ -1,0 +1,97 @@
+"""A fetch that waits until there are as many bytes as it wants.
+
+News of a partition are looked at by offsets: only where the end that the asker may read to has moved are its bytes
+counted again, so that a fetch of a thousand partitions costs little each time one of them grows. What is answered is
+read anew when the wait is over. Source: Kafka 2.8's DelayedFetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from controller.broker.fetch_reading import Ask, FetchReading, Reading
+from controller.protocol.fetch_values import FetchPartition
+from controller.storage import StorageError
+from controller.timer.operation import DelayedOperation
+
+
+class _Watched:
+    """One partition of it. `end`: the offset up to which `size_bytes` were counted."""
+
+    __slots__ = ("_asked", "_from_follower", "_min_bytes", "_only_leader", "_reading", "_seen_end", "size_bytes")
+
+    def __init__(self, ask: Ask, asked: FetchPartition, reading: Reading) -> None:
+        self._asked = asked
+        self._reading = reading
+        self._from_follower = ask.from_follower
+        self._only_leader = ask.only_leader
+        self._min_bytes = ask.min_bytes
+        self._seen_end = -1
+        self.size_bytes = reading.size_bytes
+
+    def look(self) -> bool:
+        """True: the fetch is to be answered now, whatever the others have. Its role or epoch is another, its log was
+        cut or is offline, or it reads a segment that gets no more."""
+        partition, log = self._reading.partition, self._reading.log
+        assert partition is not None
+        if log is None or partition.log is not log or partition.leader_epoch != self._reading.leader_epoch:
+            return True
+        if self._only_leader and partition.leading is None:
+            return True
+        end = log.log_end_offset if self._from_follower else partition.high_watermark
+        if end == self._seen_end:
+            return False
+        shrunk, self._seen_end = end < self._seen_end or log.log_end_offset < self._asked.fetch_offset, end
+        if shrunk:
+            return True
+        if end <= self._asked.fetch_offset:
+            self.size_bytes = 0
+            return False
+        if self._min_bytes <= 1:
+            self.size_bytes = 1
+            return False
+        return self._count(end)
+
+    def _count(self, end: int) -> bool:
+        log, offset = self._reading.log, self._asked.fetch_offset
+        assert log is not None
+        try:
+            self.size_bytes = log.read(offset, self._asked.partition_max_bytes, end).length
+        except StorageError:
+            return True
+        return offset < log.segment_offsets[-1]
+
+
+class DelayedFetch(DelayedOperation):
+    """`readings` is what there was when it came, nothing of which ends the wait."""
+
+    __slots__ = ("_answer", "_ask", "_partitions", "_reader", "_watched")
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        reader: FetchReading,
+        ask: Ask,
+        partitions: Sequence[tuple[str, FetchPartition]],
+        readings: Sequence[Reading],
+        answer: Callable[[list[Reading]], None],
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._reader = reader
+        self._ask = ask
+        self._partitions = partitions
+        self._answer = answer
+        self._watched = [
+            _Watched(ask, asked, reading) for (_, asked), reading in zip(partitions, readings, strict=True)
+        ]
+
+    def keys(self) -> list[tuple[str, int]]:
+        return [(topic, asked.partition) for topic, asked in self._partitions]
+
+    def try_complete(self) -> bool:
+        ended = [watched.look() for watched in self._watched]
+        enough = sum(watched.size_bytes for watched in self._watched) >= self._ask.min_bytes
+        return (enough or any(ended)) and self.force_complete()
+
+    def on_complete(self) -> None:
+        self._answer(self._reader.read(self._ask, self._partitions, told=False))

@@ -1,0 +1,92 @@
+"""A produce with acks=all that waits until every member of the ISR has its batches.
+
+A partition's part is over when the high watermark has passed what was appended, when this broker no longer leads, or
+when the time is up. Whether it *still* leads is asked of the very leadership that appended: one that was lost and won
+again may have had the batches cut off in between. Source: Kafka 2.8's DelayedProduce and
+Partition.checkEnoughReplicasReachOffset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from controller.broker.leader_state import LeaderState
+from controller.broker.partition import Partition
+from controller.protocol.errors import ErrorCode
+from controller.protocol.produce_values import ProducePartitionResult, ProduceResponse, ProduceTopicResult
+from controller.timer.operation import DelayedOperation
+
+MinInsync = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What a result waits for. `leading`: the leadership that appended; `offset`: the one after the last appended."""
+
+    partition: Partition
+    leading: LeaderState
+    offset: int
+
+    def outcome(self, min_insync: MinInsync) -> ErrorCode | None:
+        """None: it is not decided yet."""
+        partition = self.partition
+        if partition.leading is not self.leading:
+            return ErrorCode.KAFKA_STORAGE_ERROR if partition.offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition.high_watermark < self.offset:
+            return None
+        if len(self.leading.maximal_isr) < min_insync(partition.topic):
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition's result, which is final once nothing is `awaited`."""
+
+    result: ProducePartitionResult
+    awaited: Replication | None = None
+
+    def settle(self, error: ErrorCode) -> None:
+        self.awaited = None
+        if error is not ErrorCode.NONE:
+            self.result = replace(self.result, error_code=error)
+
+
+Parts = Sequence[tuple[str, Sequence[Part]]]
+"""By topic, as the request has them."""
+
+
+def response(parts: Parts) -> ProduceResponse:
+    return ProduceResponse(
+        tuple(ProduceTopicResult(topic, tuple(part.result for part in those)) for topic, those in parts)
+    )
+
+
+class DelayedProduce(DelayedOperation):
+    __slots__ = ("_answer", "_min_insync", "_parts", "_waiting")
+
+    def __init__(
+        self, timeout_ms: int, parts: Parts, min_insync: MinInsync, answer: Callable[[ProduceResponse], None]
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._parts = parts
+        self._min_insync = min_insync
+        self._answer = answer
+        self._waiting = [part for _, those in parts for part in those if part.awaited is not None]
+
+    def keys(self) -> list[tuple[str, int]]:
+        return [(one.partition.topic, one.partition.index) for part in self._waiting if (one := part.awaited)]
+
+    def try_complete(self) -> bool:
+        for part in self._waiting:
+            error = part.awaited.outcome(self._min_insync) if part.awaited is not None else None
+            if error is not None:
+                part.settle(error)
+        self._waiting = [part for part in self._waiting if part.awaited is not None]
+        return not self._waiting and self.force_complete()
+
+    def on_complete(self) -> None:
+        for part in self._waiting:
+            part.settle(ErrorCode.REQUEST_TIMED_OUT)
+        self._answer(response(self._parts))

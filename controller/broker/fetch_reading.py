@@ -1,0 +1,158 @@
+"""What a fetch is given of its partitions, one after the other: where the records lie, or why there are none.
+
+A consumer reads up to the high watermark, a follower up to the leader's log end. A follower's fetch also says how far
+it has come, which is put down before its records are looked up: the high watermark that it is told has then moved by
+it already. Source: Kafka 2.8's Partition.readRecords and ReplicaManager.readFromLocalLog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.broker.partition import Partition
+from controller.broker.progress import Progress
+from controller.broker.record_access import RecordAccess, Refused, local_log, refused
+from controller.clock import Clock
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import (
+    NO_DIVERGENCE,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    READ_COMMITTED,
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionData,
+)
+from controller.protocol.records import Records
+from controller.storage import FileRange, OffsetOutOfRange, PartitionLog, StorageError
+
+FIRST_VERSION_WITH_BATCHES = 4
+"""Below it there is no record batch of version 2, and nothing is converted here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What holds for all partitions of a fetch. `min_bytes` is what it waits for; `only_leader`: it may not be answered
+    from a follower's log."""
+
+    replica_id: int
+    version: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    whole_first_batch: bool
+    only_leader: bool
+
+    @property
+    def from_follower(self) -> bool:
+        return self.replica_id >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one partition's part of the answer is. `ends_the_wait`: an error or a divergence, which is told at once.
+    `partition`, its `log` and `leader_epoch` as they were, where it was read."""
+
+    topic: str
+    data: FetchPartitionData
+    size_bytes: int = 0
+    ends_the_wait: bool = False
+    partition: Partition | None = None
+    log: PartitionLog | None = None
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class FetchReading:
+    def __init__(self, access: RecordAccess, progress: Progress, clock: Clock) -> None:
+        self._access = access
+        self._progress = progress
+        self._clock = clock
+
+    def read(self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], *, told: bool) -> list[Reading]:
+        """In the order asked for, no more than `max_bytes` in all. `told`: this is what the follower tells, and not
+        the same fetch looked at again."""
+        left, whole = ask.max_bytes, ask.whole_first_batch
+        readings = []
+        for topic, asked in partitions:
+            reading = self._read(ask, topic, asked, min(max(asked.partition_max_bytes, 0), left), whole, told)
+            readings.append(reading)
+            if reading.size_bytes:
+                left, whole = max(left - reading.size_bytes, 0), False
+        return readings
+
+    def _read(
+        self, ask: Ask, topic: str, asked: FetchPartition, max_bytes: int, whole_first_batch: bool, told: bool
+    ) -> Reading:
+        try:
+            partition = self._access.partition(topic, asked.partition)
+            log = local_log(partition, asked.current_leader_epoch, only_leader=ask.only_leader)
+            if ask.version < FIRST_VERSION_WITH_BATCHES:
+                raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+            if ask.from_follower:
+                _require_replica(partition, ask.replica_id, asked)
+            divergence = _divergence(log, asked)
+            if divergence is not None:
+                data = _data(ask, asked, partition, log, b"", divergence)
+                return Reading(topic, data, ends_the_wait=True)
+            if told and ask.from_follower:
+                self._hear(partition, log, ask.replica_id, asked)
+            up_to = None if ask.from_follower else partition.high_watermark
+            found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+        except (Refused, StorageError) as error:
+            data = FetchPartitionData(asked.partition, refused(error).error, NO_OFFSET, b"")
+            return Reading(topic, data, ends_the_wait=True)
+        data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
+        return Reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
+
+    def _hear(self, partition: Partition, log: PartitionLog, broker: int, asked: FetchPartition) -> None:
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            raise OffsetOutOfRange(asked.fetch_offset, log.log_start_offset, log.log_end_offset)
+        leading = partition.leading
+        assert leading is not None
+        moved = leading.follower_fetched(
+            broker, asked.fetch_offset, asked.log_start_offset, log.log_end_offset, self._clock.now_ms()
+        )
+        self._progress.follower_fetched(partition, broker, moved=moved)
+
+
+def _require_replica(partition: Partition, broker: int, asked: FetchPartition) -> None:
+    """A follower that the assignment does not name: it, or this broker, does not know yet of a reassignment. With an
+    epoch that agrees it is to try again (as Kafka from 3.3 on; 2.8 answers with nothing)."""
+    if partition.leading is None or broker not in partition.leading.followers:
+        knows_epoch = asked.current_leader_epoch != NO_LEADER_EPOCH
+        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _divergence(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset | None:
+    """Where the asker's log may still agree with this one, if what it fetched last is not here (KIP-595)."""
+    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
+        return None
+    end = log.end_offset_for_epoch(asked.last_fetched_epoch)
+    if end.epoch == NO_LEADER_EPOCH or asked.fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRange(asked.fetch_offset, log.log_start_offset, log.log_end_offset)
+    if end.epoch < asked.last_fetched_epoch or end.end_offset < asked.fetch_offset:
+        return EpochEndOffset(end.epoch, end.end_offset)
+    return None
+
+
+def _data(
+    ask: Ask,
+    asked: FetchPartition,
+    partition: Partition,
+    log: PartitionLog,
+    found: FileRange | bytes,
+    divergence: EpochEndOffset,
+) -> FetchPartitionData:
+    """Without transactions everything that is committed is stable."""
+    records: Records = found
+    return FetchPartitionData(
+        asked.partition,
+        ErrorCode.NONE,
+        partition.high_watermark,
+        records,
+        last_stable_offset=partition.high_watermark,
+        log_start_offset=log.log_start_offset,
+        diverging_epoch=divergence,
+        aborted_transactions=() if ask.isolation_level == READ_COMMITTED and not ask.from_follower else None,
+    )

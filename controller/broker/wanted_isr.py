@@ -1,0 +1,61 @@
+"""Which ISR a leader wants for a partition: the present one, less who has fallen behind, and with who has caught up.
+
+In a broker without logs there is nothing to be behind on, and the metadata decides; with them, what the followers
+fetch. Decisions alone: what is asked of the controller, and when, is `isr_changes.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from controller.broker.metadata_cache import MetadataCache
+from controller.broker.partition import Partition
+
+InSync: TypeAlias = Callable[[Partition, int], bool]
+WantedIsr: TypeAlias = Callable[[Partition], tuple[int, ...]]
+"""Of a partition that this broker leads, the ISR that it should have: never without the leader."""
+
+
+def live_followers(metadata: MetadataCache) -> InSync:
+    """Whether a replica is live and not on its way out, as the metadata of the leader's own epoch shows it."""
+
+    def live(partition: Partition, broker: int) -> bool:
+        snapshot = metadata.snapshot
+        state = snapshot.topics.get(partition.topic, {}).get(partition.index)
+        return (
+            state is not None
+            and state.leader_epoch == partition.leader_epoch
+            and broker in snapshot.brokers
+            and broker not in state.offline_replicas
+        )
+
+    return live
+
+
+def by_metadata(metadata: MetadataCache) -> WantedIsr:
+    """Whoever is live has all that there is. Who is not, the controller takes out."""
+    live = live_followers(metadata)
+
+    def wanted(partition: Partition) -> tuple[int, ...]:
+        joining = (one for one in partition.replicas if one not in partition.isr and live(partition, one))
+        return (*partition.isr, *joining)
+
+    return wanted
+
+
+def by_replication(metadata: MetadataCache, now_ms: Callable[[], float], lag_max_ms: float) -> WantedIsr:
+    """Out goes who has not had everything for `lag_max_ms`; in comes who has all that is committed, is fetching, and
+    is live by the metadata: of one that has just died only its last fetch is known here."""
+    live = live_followers(metadata)
+
+    def wanted(partition: Partition) -> tuple[int, ...]:
+        leading, log = partition.leading, partition.log
+        if leading is None or log is None:
+            return partition.isr
+        behind = leading.behind(log.log_end_offset, now_ms(), lag_max_ms)
+        staying = tuple(broker for broker in partition.isr if broker not in behind)
+        caught_up = leading.caught_up(partition.high_watermark, now_ms(), lag_max_ms)
+        return (*staying, *(broker for broker in caught_up if live(partition, broker)))
+
+    return wanted
