@@ -209,6 +209,12 @@ class ZooKeeperClient:
         self._watches.add_children(path, event)
         return drive(self._again(lambda: self._watches.arm([], [path])))
 
+    def keep_watching_children(self, path: str, event: Any) -> Pending[None]:
+        """As `watch_children`, for a second party: stands beside one on the same path, whatever becomes of that, for
+        as long as this client lives."""
+        self._watches.keep_children(path, event)
+        return drive(self._again(lambda: self._watches.arm([], [path])))
+
     def watch_many(self, paths: Sequence[str], event_of: Callable[[str], Any], since_zxid: int) -> Pending[None]:
         """Watches existing znodes in bulk: `event_of(path)` is put whenever one changes or goes. What changed after
         `since_zxid` (that of the first read, taken before it) fires at once, and so does, after a reconnection, what

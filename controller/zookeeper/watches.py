@@ -52,6 +52,8 @@ class StandingWatches:
         self._events = events
         self._nodes: dict[str, _Standing] = {}
         self._children: dict[str, _Standing] = {}
+        self._kept: dict[str, _Standing] = {}
+        """Children that a second party watches, for as long as the client lives: one server watch serves both."""
         self._since_zxid: int | None = None
         self._breaks = 0
 
@@ -60,6 +62,10 @@ class StandingWatches:
 
     def add_children(self, path: str, event: Any) -> None:
         self._children[path] = _Standing(lambda _path: event, bulk=False)
+
+    def keep_children(self, path: str, event: Any) -> None:
+        """As `add_children`, beside one on the same path; `remove` and `table` have nothing to do with it."""
+        self._kept[path] = _Standing(lambda _path: event, bulk=False)
 
     def add_many(self, paths: Iterable[str], event_of: Callable[[str], Any]) -> None:
         self._nodes.update(dict.fromkeys(paths, _Standing(event_of, bulk=True)))
@@ -79,11 +85,13 @@ class StandingWatches:
         """Arms again, then puts. A deletion fires both kinds on its path."""
         path = event.path
         node = self._nodes.get(path) if event.kind is not WatchKind.CHILDREN else None
-        children = self._children.get(path) if event.kind in (WatchKind.CHILDREN, WatchKind.DELETED) else None
-        if node is None and children is None:
+        of_children = event.kind in (WatchKind.CHILDREN, WatchKind.DELETED)
+        children = self._children.get(path) if of_children else None
+        kept = self._kept.get(path) if of_children else None
+        if node is None and children is None and kept is None:
             return
-        self.arm([path] if node else [], [path] if children else [])
-        for standing in (node, children):
+        self.arm([path] if node else [], [path] if children or kept else [])
+        for standing in (node, children, kept):
             if standing is not None:
                 self._events.put(standing.event_of(path))
 
@@ -98,12 +106,13 @@ class StandingWatches:
         """Arms everything, then puts the events of what was watched one by one; on a new session, of everything."""
         singles = [path for path, standing in list(self._nodes.items()) if not standing.bulk]
         many = [path for path, standing in list(self._nodes.items()) if standing.bulk]
-        children = list(self._children)
+        children, kept = list(self._children), list(self._kept)
         since_zxid = self._connection.last_zxid() if self._since_zxid is None else self._since_zxid
-        self.arm(singles, children)
+        self.arm(singles, list(dict.fromkeys(children + kept)))
         self._clear_when_done([self.arm_chunk(since_zxid, chunk) for chunk in self.requests(many)])
         self._put(self._nodes, singles if same_session else singles + many)
         self._put(self._children, children)
+        self._put(self._kept, kept)
 
     def arm(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
         return self._connection.watch(nodes, children) if nodes or children else Pending.resolved(None)

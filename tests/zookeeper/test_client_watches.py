@@ -267,3 +267,29 @@ def test_session_events_come_with_the_session_they_speak_of(bench: Bench) -> Non
     ]
     bench.wait(node.client.close())
     assert node.events.take() == [state_event(SessionState.CLOSED, new)]
+
+
+def test_a_second_party_keeps_its_watch_on_children_whatever_the_first_does(bench: Bench) -> None:
+    node = bench.node()
+    bench.wait(node.client.keep_watching_children("/parent", "kept"))
+    bench.wait(node.client.watch_children("/parent", "first"))
+    bench.create("/parent/a")
+    assert node.events.take() == ["first", "kept"]
+    node.client.unwatch(["/parent"])
+    assert node.client.watched() == frozenset()
+    bench.create("/parent/b")
+    assert node.events.take() == ["kept"]
+    bench.create("/parent/c")
+    assert node.events.take() == ["kept"]
+
+
+def test_a_kept_watch_stands_over_reconnections_and_sessions(bench: Bench) -> None:
+    node = bench.node()
+    bench.wait(node.client.keep_watching_children("/parent", "kept"))
+    for end in (node.connection.reset, lambda: bench.server.expire(node.client.session())):
+        end()
+        bench.until(lambda: "kept" in node.events.put_)
+        bench.settle()
+        node.events.take()
+        bench.create(f"/parent/{bench.server.zxid}")
+        assert node.events.take() == ["kept"]

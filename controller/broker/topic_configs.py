@@ -1,0 +1,127 @@
+"""What this broker goes by for each topic: the topic's config over the broker's dynamic configs over its settings.
+
+State and rules alone; `config_watch.py` reads ZooKeeper and tells what it found. A topic whose config has not been read
+yet is treated so that nothing can be lost that its config may protect: none of its records is old enough to go, and
+none is acknowledged by all (Kafka reads the config before it makes the log, and waits for ZooKeeper meanwhile).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from controller.broker.settings import BrokerSettings
+from controller.core.topic_settings import BY_BROKER_NAME, TOPIC_SETTINGS, elements
+from controller.storage import LogSettings
+from controller.storage.settings import UNLIMITED
+from controller.trace import Noted, Trace
+
+MORE_THAN_ANY_ISR = 2**31 - 1
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class TopicConfigs:
+    """`changed` is called with each topic whose settings may be others now, None for all of them."""
+
+    def __init__(self, settings: BrokerSettings, trace: Trace) -> None:
+        self._settings = settings
+        self._trace = trace
+        self._topics: dict[str, Mapping[str, str]] = {}
+        self._logs: dict[str, LogSettings] = {}
+        self.changed: Callable[[str | None], None] = lambda _topic: None
+        self.broker: Mapping[str, str] = NOTHING
+        """/config/brokers/N, this broker's."""
+        self.default: Mapping[str, str] = NOTHING
+        """/config/brokers/<default>, for all that have no own."""
+
+    # -- what is asked
+
+    def known(self, topic: str) -> bool:
+        """Whether its config has been read."""
+        return topic in self._topics
+
+    def topics(self) -> tuple[str, ...]:
+        """Those whose config has been read, in the order in which they were."""
+        return tuple(self._topics)
+
+    def log_settings(self, topic: str) -> LogSettings:
+        found = self._logs.get(topic)
+        if found is None:
+            found = self._log_settings(self._topics.get(topic))
+            if topic in self._topics:
+                self._logs[topic] = found
+        return found
+
+    def min_insync(self, topic: str) -> int:
+        if topic not in self._topics:
+            return MORE_THAN_ANY_ISR
+        return int(self._value(self._topics[topic], "min.insync.replicas"))
+
+    def _value(self, config: Mapping[str, str], name: str) -> str:
+        """What a setting of a topic with that config comes to: its own, or else the broker's. A value that no such
+        setting can have is passed over."""
+        setting = TOPIC_SETTINGS[name]
+        brokers = (one.get(setting.broker) for one in (self.broker, self.default, self._settings.given))
+        for text in (config.get(name), *brokers):
+            if text is not None and setting.fault(text) is None:
+                return text.strip()
+        return setting.default
+
+    # -- what was found out
+
+    def learn_topic(self, topic: str, config: Mapping[str, str]) -> None:
+        """Its config, as it was read now; a topic without any has an empty one."""
+        before = self._topics.get(topic)
+        self._topics[topic] = dict(config)
+        if before != config:
+            self._complain(f"topic {topic}", _faults(config))
+            self._logs.pop(topic, None)
+            self.changed(topic)
+
+    def forget_topic(self, topic: str) -> None:
+        """No replica of it is here any more. One of the same name that is made later has a config of its own."""
+        self._topics.pop(topic, None)
+        self._logs.pop(topic, None)
+
+    def learn_brokers(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
+        if (self.broker, self.default) == (broker, default):
+            return
+        self.broker, self.default = dict(broker), dict(default)
+        self._complain("this broker", _dynamic_faults(broker))
+        self._complain("all brokers", _dynamic_faults(default))
+        self._logs.clear()
+        self.changed(None)
+
+    # -- logs
+
+    def _log_settings(self, config: Mapping[str, str] | None) -> LogSettings:
+        settings = self._settings.log
+        for dynamic in (self.default, self.broker):
+            settings = settings.with_broker({name: text for name, text in dynamic.items() if _is_sound(name, text)})
+        if config is None:
+            return replace(settings, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
+        settings = settings.with_topic({name: text for name, text in config.items() if not _faults({name: text})})
+        if "delete" not in elements(self._value(config, "cleanup.policy")):
+            # Nothing compacts here, and what a compacted topic keeps is not to go by age.
+            settings = replace(settings, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
+        return settings
+
+    def _complain(self, whose: str, faults: list[str]) -> None:
+        for fault in faults:
+            self._trace.emit(Noted("warning", f"config of {whose}: passed over: {fault}"))
+
+
+def _faults(config: Mapping[str, str]) -> list[str]:
+    """What is wrong with a topic's config as others wrote it: names that nobody knows are no fault."""
+    found = [TOPIC_SETTINGS[name].fault(text) for name, text in config.items() if name in TOPIC_SETTINGS]
+    return [fault for fault in found if fault is not None]
+
+
+def _dynamic_faults(config: Mapping[str, str]) -> list[str]:
+    found = [BY_BROKER_NAME[name].fault(text) for name, text in config.items() if name in BY_BROKER_NAME]
+    return [fault for fault in found if fault is not None]
+
+
+def _is_sound(name: str, text: str) -> bool:
+    return name in BY_BROKER_NAME and BY_BROKER_NAME[name].fault(text) is None
