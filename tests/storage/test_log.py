@@ -403,3 +403,11 @@ def test_a_flush_is_due_after_so_many_messages() -> None:
         log.append_as_leader(batch(), 0)
         points.append(log.recovery_point)
     assert points == [0, 0, 3, 3, 3, 6, 6]
+
+
+def test_an_epoch_in_which_nothing_was_appended_goes_even_where_nothing_else_is_to_be_cut() -> None:
+    """A leader for a moment puts its epoch down; as a follower it must not go on telling the next leader of it."""
+    log = filled(12)
+    log.assign_epoch(9, 12)
+    assert log.truncate_to(12) is False
+    assert log.epochs.entries() == filled(12).epochs.entries()

@@ -1,0 +1,355 @@
+"""One follower's talk with one leader: a long poll after the other, and what has to be asked before and after it.
+
+A coroutine over one lasting connection, on the broker's thread. Between a question and its answer partitions may come
+and go, and the same partition may come back in another leader epoch: an answer counts only for what is followed by the
+same `Followed` as when it was asked. Rules: Kafka 2.8's AbstractFetcherThread and ReplicaFetcherThread.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from controller.broker.fetcher_logs import FollowerLogs
+from controller.broker.fetcher_requests import (
+    Offsets,
+    end_offsets_of,
+    error_of,
+    fetch_request,
+    list_offsets_request,
+    offset_for_leader_epoch_request,
+    offsets_of,
+)
+from controller.broker.fetcher_session import FetchSession
+from controller.broker.fetcher_states import Followed, Key
+from controller.broker.metadata_cache import MetadataCache
+from controller.broker.ports import PeerConnection, PeerError, Peers, PeerUnreachable
+from controller.broker.settings import BrokerSettings
+from controller.broker.truncation import Cut, LeadersRange, Restart, after_out_of_range
+from controller.clock import Clock
+from controller.pending import Pending
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_response_body, encode_request_body
+from controller.protocol.control_values import UpdateMetadataEndpoint
+from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.fetch_values import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchPartitionData,
+    FetchResponse,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochResponse,
+)
+from controller.protocol.messages import RequestValue, ResponseValue
+from controller.protocol.versions import ControlVersions
+from controller.storage import BadBatches, LogOffline
+from controller.trace import Noted, Trace
+from controller.zookeeper.drive import drive
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherTools:
+    """What all fetchers of a broker share."""
+
+    settings: BrokerSettings
+    versions: ControlVersions
+    metadata: MetadataCache
+    peers: Peers
+    logs: FollowerLogs
+    clock: Clock
+    trace: Trace
+
+
+class Fetcher:
+    """Follows the leader `leader`. `number` tells apart the fetchers to one leader (num.replica.fetchers). Runs from
+    `start` to `close`; nothing of it runs after that."""
+
+    def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
+        self._leader = leader
+        self._tools = tools
+        self._client_id = f"broker-{tools.settings.broker_id}-fetcher-{number}"
+        self._name = f"fetcher {number} to broker {leader}"
+        self._followed: dict[Key, Followed] = {}
+        self._session = FetchSession()
+        self._connection: PeerConnection | None = None
+        self._endpoint: UpdateMetadataEndpoint | None = None
+        self._resting: Pending[None] | None = None
+        self._refusals = 0
+        self._hurried = False
+        """The connection that is about to fail was given up here: the next one need not wait."""
+        self._started = False
+        self._closed = False
+
+    # -- for whoever gives it partitions
+
+    @property
+    def idle(self) -> bool:
+        """It follows nothing."""
+        return not self._followed
+
+    def add(self, followed: Followed) -> None:
+        self._followed[followed.key] = followed
+
+    def remove(self, key: Key) -> None:
+        self._followed.pop(key, None)
+
+    def start(self) -> None:
+        """Takes up what was added, now or with its next request."""
+        if not self._started:
+            self._started = True
+            drive(self._run())
+        else:
+            self._wake()
+
+    def endpoint_changed(self) -> None:
+        """The metadata may have the leader elsewhere. One that the metadata has lost is still talked to."""
+        endpoint = self._known_endpoint()
+        if endpoint is not None and endpoint != self._endpoint:
+            self._hurried = self._connection is not None
+            self._disconnect()
+            self._wake()
+
+    def close(self) -> None:
+        self._closed = True
+        self._followed.clear()
+        self._disconnect()
+        self._wake()
+
+    # -- the loop
+
+    async def _run(self) -> None:
+        while not self._closed:
+            trouble = await self._round()
+            if trouble is None or self._closed:
+                continue
+            self._note(*trouble)
+            self._disconnect()
+            if self._hurried:
+                self._hurried = False
+            else:
+                await self._rest(self._tools.settings.replica_fetch_backoff_ms)
+
+    async def _round(self) -> tuple[str, str] | None:
+        """One question about everything that is due, or a rest if nothing is. What went wrong, if that ends the
+        connection: a level and a sentence."""
+        try:
+            if not self._followed:
+                self._disconnect()
+            due = self._due()
+            if not due:
+                await self._rest(self._until_due_ms())
+            elif any(not one.agreed for one in due):
+                await self._agree({one.key: one for one in due if not one.agreed})
+            else:
+                await self._fetch({one.key: one for one in due})
+        except (PeerError, ProtocolError) as error:
+            return "debug", str(error)
+        except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the partitions wait for the next round
+            return "error", f"failed\n{traceback.format_exc()}"
+        return None
+
+    def _due(self) -> list[Followed]:
+        now_ms = self._tools.clock.now_ms()
+        return [one for one in self._followed.values() if one.ready_ms <= now_ms]
+
+    def _until_due_ms(self) -> float | None:
+        """None: nothing will be."""
+        if not self._followed:
+            return None
+        soonest_ms = min(one.ready_ms for one in self._followed.values())
+        return max(soonest_ms - self._tools.clock.now_ms(), 0.0)
+
+    def _rest(self, delay_ms: float | None) -> Pending[None]:
+        """Answered after `delay_ms` (None: never), or when somebody wakes the fetcher."""
+        resting: Pending[None] = Pending()
+        if delay_ms is not None:
+            timer = self._tools.clock.call_later(delay_ms, self._wake)
+            resting.on_done(timer.cancel)
+        self._resting = resting
+        return resting
+
+    def _wake(self) -> None:
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            resting.resolve(None)
+
+    # -- where logs part, below Fetch 12
+
+    async def _agree(self, asked: Mapping[Key, Followed]) -> None:
+        """Asks where the latest epoch of each ends at the leader, and cuts what the leader has not."""
+        request = offset_for_leader_epoch_request(self._tools.settings.broker_id, asked.values())
+        response = await self._ask(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH, self._tools.versions.offset_for_leader_epoch, request
+        )
+        assert isinstance(response, OffsetForLeaderEpochResponse)
+        for followed, end in self._answers(asked, end_offsets_of(response)):
+            self._do(followed, partial(self._tools.logs.agree, followed, end))
+
+    # -- fetching
+
+    async def _fetch(self, asked: Mapping[Key, Followed]) -> None:
+        settings, versions = self._tools.settings, self._tools.versions
+        max_bytes, tells_epoch = settings.replica_fetch_max_bytes, versions.truncation_on_fetch
+        wanted = {key: one.question(max_bytes, tells_epoch) for key, one in asked.items()}
+        request = fetch_request(settings, self._session.next(wanted))
+        response = await self._ask(ApiKey.FETCH, versions.fetch, request)
+        assert isinstance(response, FetchResponse)
+        if not self._session.answered(response):
+            self._refusals += 1
+            if self._refusals > 1:
+                raise PeerUnreachable(f"fetch refused with error {response.error_code}")
+            return
+        self._refusals = 0
+        astray = self._take(asked, wanted, response)
+        if astray:
+            await self._return_to_range(astray)
+
+    def _take(
+        self, asked: Mapping[Key, Followed], wanted: Mapping[Key, FetchPartition], response: FetchResponse
+    ) -> dict[Key, Followed]:
+        """What came for what is still followed. Gives back those whose log's end is out of the leader's range."""
+        astray: dict[Key, Followed] = {}
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = (topic.topic, data.partition_index)
+                followed = asked[key]
+                if not self._follows(followed) or followed.log.log_end_offset != wanted[key].fetch_offset:
+                    continue
+                error = error_of(data.error_code)
+                if error is ErrorCode.NONE:
+                    self._do(followed, partial(self._take_records, followed, data))
+                elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    astray[key] = followed
+                else:
+                    self._refused(followed, error)
+        return astray
+
+    def _take_records(self, followed: Followed, data: FetchPartitionData) -> None:
+        if self._tools.logs.take(followed, data):
+            # To the end of the queue: an answer has room for so much, and is filled in the order of the question.
+            del self._followed[followed.key]
+            self._followed[followed.key] = followed
+
+    # -- out of range
+
+    async def _return_to_range(self, astray: Mapping[Key, Followed]) -> None:
+        """The leader ends before these logs do, or begins after them."""
+        logs = self._tools.logs
+        beyond: dict[Key, tuple[Followed, int]] = {}
+        for followed, end in self._answers(astray, await self._offsets(astray, LATEST_TIMESTAMP)):
+            found = after_out_of_range(followed.log.log_end_offset, LeadersRange(end))
+            if isinstance(found, Cut):
+                self._do(followed, partial(logs.cut, followed, found.offset, f"the leader ends at {end}"))
+            else:
+                beyond[followed.key] = (followed, end)
+        if not beyond:
+            return
+        behind = {key: followed for key, (followed, _) in beyond.items()}
+        for followed, start in self._answers(behind, await self._offsets(behind, EARLIEST_TIMESTAMP)):
+            end = beyond[followed.key][1]
+            found = after_out_of_range(followed.log.log_end_offset, LeadersRange(end, start))
+            if isinstance(found, Restart):
+                self._do(followed, partial(logs.restart, followed, found.offset))
+            else:
+                self._note("debug", f"{followed}: refused as out of range, and within {start} to {end}")
+                self._delay(followed)
+
+    async def _offsets(self, partitions: Mapping[Key, Followed], timestamp: int) -> Offsets:
+        request = list_offsets_request(self._tools.settings.broker_id, partitions.values(), timestamp)
+        response = await self._ask(ApiKey.LIST_OFFSETS, self._tools.versions.list_offsets, request)
+        assert isinstance(response, ListOffsetsResponse)
+        return offsets_of(response)
+
+    # -- one partition
+
+    def _follows(self, followed: Followed) -> bool:
+        return self._followed.get(followed.key) is followed
+
+    def _answers(
+        self, asked: Mapping[Key, Followed], answers: Mapping[Key, tuple[ErrorCode, T]]
+    ) -> Iterator[tuple[Followed, T]]:
+        """What was answered without an error to what is still followed. The others are looked after."""
+        for key, followed in asked.items():
+            if self._follows(followed):
+                error, value = answers.get(key, _UNANSWERED)
+                if error is ErrorCode.NONE:
+                    yield followed, value
+                else:
+                    self._refused(followed, error)
+
+    def _do(self, followed: Followed, action: Callable[[], None]) -> None:
+        """Something on the log. What goes wrong there is this partition's trouble, and no other's."""
+        try:
+            action()
+        except LogOffline as offline:
+            self._drop(followed, "error", str(offline))
+        except BadBatches as error:
+            self._note("warning", f"{followed} at {followed.log.log_end_offset}: {error}; fetched again in a while")
+            self._delay(followed)
+        except Exception:  # noqa: BLE001 - told with its place; the other partitions go on
+            self._drop(followed, "error", f"failed\n{traceback.format_exc()}")
+
+    def _refused(self, followed: Followed, error: ErrorCode) -> None:
+        if error is ErrorCode.FENCED_LEADER_EPOCH:
+            self._drop(followed, "info", f"leader epoch {followed.leader_epoch} is over, the next one is waited for")
+            return
+        level = "debug" if error in _PASSING else "warning"
+        self._note(level, f"{followed}: {error.name} in leader epoch {followed.leader_epoch}")
+        self._delay(followed)
+
+    def _delay(self, followed: Followed) -> None:
+        followed.ready_ms = self._tools.clock.now_ms() + self._tools.settings.replica_fetch_backoff_ms
+
+    def _drop(self, followed: Followed, level: str, why: str) -> None:
+        """Until somebody adds it again."""
+        self._note(level, f"{followed} is not followed any more: {why}")
+        if self._follows(followed):
+            del self._followed[followed.key]
+
+    # -- the leader
+
+    async def _ask(self, api_key: ApiKey, version: int, request: RequestValue) -> ResponseValue:
+        """PeerError, MalformedFrame."""
+        body = encode_request_body(api_key, version, request)
+        timeout_ms = self._tools.settings.replica_socket_timeout_ms
+        answer = await self._connected().request(api_key, version, body, timeout_ms)
+        return decode_response_body(api_key, version, answer)
+
+    def _connected(self) -> PeerConnection:
+        if self._connection is None:
+            self._endpoint = endpoint = self._known_endpoint()
+            if endpoint is None:
+                raise PeerUnreachable(f"broker {self._leader} has no address here")
+            self._connection = self._tools.peers.connect(endpoint.host, endpoint.port, self._client_id)
+        return self._connection
+
+    def _known_endpoint(self) -> UpdateMetadataEndpoint | None:
+        return self._tools.metadata.snapshot.endpoint(self._leader, self._tools.settings.inter_broker_listener)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+            self._session.lost()
+
+    def _note(self, level: str, message: str) -> None:
+        if self._tools.trace.enabled:
+            self._tools.trace.emit(Noted(level, f"{self._name}: {message}"))
+
+
+_UNANSWERED: Any = (ErrorCode.UNKNOWN_SERVER_ERROR, None)
+_PASSING = frozenset(
+    (
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    )
+)
+"""The leader, or this broker, is about to hear of a change."""

@@ -1,0 +1,89 @@
+"""The requests that a follower makes, and what their answers hold for each partition. Pure.
+
+Fields as Kafka 2.8's ReplicaFetcherThread fills them in: the follower's broker id as the replica, the leader epoch that
+it knows of with every partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from controller.broker.fetcher_session import SessionRequest
+from controller.broker.fetcher_states import Followed, Key
+from controller.broker.settings import BrokerSettings
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import (
+    FetchRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from controller.storage import EpochEnd
+
+Offsets: TypeAlias = Mapping[Key, tuple[ErrorCode, int]]
+EndOffsets: TypeAlias = Mapping[Key, tuple[ErrorCode, EpochEnd]]
+
+_KNOWN = frozenset(int(code) for code in ErrorCode)
+
+
+def error_of(code: int) -> ErrorCode:
+    """A later broker may have errors that are not known here."""
+    return ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def fetch_request(settings: BrokerSettings, session: SessionRequest) -> FetchRequest:
+    return FetchRequest(
+        settings.replica_fetch_wait_max_ms,
+        settings.replica_fetch_min_bytes,
+        session.topics,
+        replica_id=settings.broker_id,
+        max_bytes=settings.replica_fetch_response_max_bytes,
+        session_id=session.session_id,
+        session_epoch=session.session_epoch,
+        forgotten_topics_data=session.forgotten,
+    )
+
+
+def offset_for_leader_epoch_request(broker_id: int, partitions: Iterable[Followed]) -> OffsetForLeaderEpochRequest:
+    """Where each log's latest epoch ends at the leader."""
+    topics: dict[str, list[OffsetForLeaderPartition]] = {}
+    for one in partitions:
+        asked = OffsetForLeaderPartition(one.partition.index, one.log.epochs.latest, one.leader_epoch)
+        topics.setdefault(one.partition.topic, []).append(asked)
+    return OffsetForLeaderEpochRequest(
+        tuple(OffsetForLeaderTopic(topic, tuple(asked)) for topic, asked in topics.items()), broker_id
+    )
+
+
+def end_offsets_of(response: OffsetForLeaderEpochResponse) -> EndOffsets:
+    return {
+        (topic.topic, one.partition): (error_of(one.error_code), EpochEnd(one.leader_epoch, one.end_offset))
+        for topic in response.topics
+        for one in topic.partitions
+    }
+
+
+def list_offsets_request(broker_id: int, partitions: Iterable[Followed], timestamp: int) -> ListOffsetsRequest:
+    """`timestamp`: EARLIEST_TIMESTAMP for the leaders' log starts, LATEST_TIMESTAMP for their log ends (to a follower
+    a leader tells its log's end, not its high watermark)."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for one in partitions:
+        asked = ListOffsetsPartition(one.partition.index, timestamp, one.leader_epoch)
+        topics.setdefault(one.partition.topic, []).append(asked)
+    return ListOffsetsRequest(
+        tuple(ListOffsetsTopic(topic, tuple(asked)) for topic, asked in topics.items()), broker_id
+    )
+
+
+def offsets_of(response: ListOffsetsResponse) -> Offsets:
+    return {
+        (topic.name, one.partition_index): (error_of(one.error_code), one.offset)
+        for topic in response.topics
+        for one in topic.partitions
+    }

@@ -1,0 +1,52 @@
+"""What a follower knows of a partition while it follows one leader in one leader epoch. Values and state; no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controller.broker.partition import Partition
+from controller.protocol.fetch_values import NO_LEADER_EPOCH, FetchPartition
+from controller.storage import PartitionLog
+
+Key: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """One for each LeaderAndIsr: an answer is taken only while its partition is followed by the same object, so that
+    one to an older leader epoch, or to an earlier life of the partition, changes nothing.
+
+    Where to fetch from is the log's own end, always. `agreed`: the log holds nothing that the leader's has not, as far
+    as that must be known before it is fetched from. `ready_ms`: not asked about before that time.
+    """
+
+    partition: Partition
+    log: PartitionLog
+    leader_epoch: int
+    agreed: bool
+    ready_ms: float = 0.0
+    _asked: FetchPartition | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.partition.topic, self.partition.index
+
+    def __str__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index}"
+
+    def question(self, max_bytes: int, tells_epoch: bool) -> FetchPartition:
+        """What is to be fetched next: the same object for as long as it is the same."""
+        end, start = self.log.log_end_offset, self.log.log_start_offset
+        epoch = self.log.epochs.latest if tells_epoch else NO_LEADER_EPOCH
+        asked = self._asked
+        if (
+            asked is None
+            or asked.fetch_offset != end
+            or asked.log_start_offset != start
+            or asked.last_fetched_epoch != epoch
+        ):
+            asked = FetchPartition(self.partition.index, end, max_bytes, self.leader_epoch, epoch, start)
+            self._asked = asked
+        return asked
