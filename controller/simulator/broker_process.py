@@ -20,7 +20,7 @@ from controller.pending import Pending
 from controller.simulator.channels import SimulatedChannels, SimulatedPeers
 from controller.simulator.event_driver import EventDriver
 from controller.simulator.network import Address, Network
-from controller.simulator.process import Process, ProcessClock, ProcessState
+from controller.simulator.process import MachineClock, Process, ProcessClock, ProcessState
 from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection
 from controller.simulator.server import Server
@@ -43,6 +43,8 @@ class World:
     addresses: Mapping[int, Address]
     disks: dict[int, MemoryDisk] = field(default_factory=dict)
     """By broker; one that has `log.dirs` keeps its disk over all of its lives."""
+    machines: dict[int, MachineClock] = field(default_factory=dict)
+    """By broker: the clock that all of its lives go by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,15 @@ class BrokerProcess:
         self._stopping = False
         self._node: Node | None = None
         self.process = Process(self._name)
-        self.clock = ProcessClock(world.clock, self.process)
+        machine = world.machines.setdefault(node, MachineClock(world.clock))
+        self.clock = ProcessClock(machine, self.process)
         self.trace = NodeTrace(world, self.process, node)
+        self.zookeeper_slower = 1.0
+        """How many times as slow as usual its way to ZooKeeper is."""
         self.connection = world.zookeeper.connect(
-            self._settings.zookeeper_session_timeout_ms, latency=paces.to_zookeeper_ms
+            self._settings.zookeeper_session_timeout_ms,
+            latency=lambda: paces.to_zookeeper_ms() * self.zookeeper_slower,
+            clock=machine,
         )
         self._paces = paces
         self.driver = EventDriver(self.clock, paces.step_ms, self._defect)
@@ -96,6 +103,11 @@ class BrokerProcess:
     @property
     def alive(self) -> bool:
         return self.process.alive
+
+    @property
+    def node(self) -> Node | None:
+        """What runs in it, to look at; None before it has booted."""
+        return self._node
 
     def _logs(self) -> Logs | None:
         settings = self._settings

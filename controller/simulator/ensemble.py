@@ -63,9 +63,17 @@ class Ensemble:
             if self._rng.randrange(self._servers) == 0:
                 connection.reset()
         if without_service:
-            self._leader = None
-            self._zookeeper.stop()
-            self._elect()
+            self._without_leader()
+
+    def elect_again(self) -> None:
+        """The leader loses its followers, and they elect, it or another. Nothing happens if none leads."""
+        if self._leader is not None:
+            self._without_leader()
+
+    def _without_leader(self) -> None:
+        self._leader = None
+        self._zookeeper.stop()
+        self._elect()
 
     def start(self, server: int) -> Pending[None]:
         """Answered when it serves. HostFailure if it runs already."""

@@ -50,10 +50,10 @@ _BOOT_MS = (100.0, 250.0)
 class SimulatedHost:
     name = "simulated"
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, recorder: Recorder | None = None) -> None:
         self.seed: int | None = seed
         self.clock = VirtualClock()
-        self.recorder = Recorder()
+        self.recorder = Recorder() if recorder is None else recorder
         self._streams = Streams(seed)
         self._processes: dict[int, BrokerProcess] = {}
         self._lives: dict[int, int] = {}
@@ -62,6 +62,31 @@ class SimulatedHost:
         self._client: SimulatedClient | None = None
         self._observer: Observer | None = None
         self._outside = Process("outside")
+
+    # -- what the rest of this room may reach, once it is booted
+
+    @property
+    def streams(self) -> Streams:
+        return self._streams
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    @property
+    def ensemble(self) -> Ensemble:
+        return self._ensemble
+
+    @property
+    def processes(self) -> Mapping[int, BrokerProcess]:
+        """By broker, the life that it is in or was in last."""
+        return self._processes
+
+    def connection(self, address: Address) -> BrokerConnection:
+        """From outside the cluster, as clients have."""
+        return self._connect(self._world.network, ProcessClock(self.clock, self._outside), address)
+
+    # -- the scenario's host
 
     def take(self, event: TraceEvent) -> None:
         self.recorder.take(self.clock.now_ms(), OBSERVER, event)
@@ -74,7 +99,12 @@ class SimulatedHost:
         addresses = {node: (f"broker-{node}", PORT) for node in cluster.nodes}
         nodes = {address: node for node, address in addresses.items()}
         delays = self._delays("network", _NETWORK_MS)
-        network = Network(self.clock, lambda source, target: delays(), lambda address: nodes.get(address, OBSERVER))
+        network = Network(
+            self.clock,
+            lambda source, target: delays(),
+            lambda address: nodes.get(address, OBSERVER),
+            self._streams.stream("loss"),
+        )
         self._cluster = cluster
         self._ensemble = Ensemble(
             zookeeper,

@@ -5,16 +5,22 @@ the replies on it; while it is cut nothing passes and nothing is refused, whoeve
 and what was sent arrives once it is healed, unless its receiver has closed. A process that dies has its sockets
 closed by its machine: the other end hears of it, over a cut link only after that is healed. One that is paused has its
 connections accepted and its bytes kept. A frame is whole here: how a stream is cut into frames is the real host's.
+
+What else can be wrong with the way between two nodes is a `Condition` (`conditions.py`). No message is lost or doubled
+alone. What a client repeats over a new connection, while the old one's bytes are still under way (`reset` with
+`late_ms`), does reach its receiver twice, and the later one first: that is how a cluster sees both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Final
 
 from controller.clock import VirtualClock
+from controller.simulator.conditions import GOOD, Condition, retransmissions_ms
+from controller.simulator.pipe import Pipe
 from controller.simulator.process import Process
-from controller.zookeeper.memory_link import Pipe
 
 Address = tuple[str, int]
 
@@ -49,7 +55,7 @@ class Socket:
 
     def close(self) -> None:
         if self.open:
-            self.open = False
+            self._over()
             self._out.send(_CLOSED)
 
     def arrive(self, message: object) -> None:
@@ -64,8 +70,12 @@ class Socket:
         elif message is _ACCEPTED:
             self.on_accepted()
         else:
-            self.open = False
+            self._over()
             self.on_closed()
+
+    def _over(self) -> None:
+        self.open = False
+        self._process.not_at_death(self.close)
 
 
 class _Listener:
@@ -80,19 +90,22 @@ class _Connection:
     """A connection that `near` opened. `link`: who opened it to whom. The far end comes to be when the first message
     arrives where somebody listens."""
 
+    __slots__ = ("_back", "_forth", "_listener", "_refused", "far", "link", "near")
+
     def __init__(
         self,
         clock: VirtualClock,
         process: Process,
         link: tuple[int, int],
-        latency: Callable[[int, int], float],
+        delay_ms: Callable[[_Connection, int, int], float],
         listener: Callable[[], _Listener | None],
     ) -> None:
         self.link = link
         self._listener = listener
         self._refused = False
-        self._forth = Pipe(clock, lambda: latency(*link), self._at_far)
-        self._back = Pipe(clock, lambda: latency(link[1], link[0]), self._at_near)
+        source, target = link
+        self._forth = Pipe(clock, lambda: delay_ms(self, source, target), self._at_far)
+        self._back = Pipe(clock, lambda: delay_ms(self, target, source), self._at_near)
         self.near = Socket(process, self._forth)
         self.far: Socket | None = None
 
@@ -100,18 +113,28 @@ class _Connection:
     def is_over(self) -> bool:
         return not self.near.open and (self._refused or (self.far is not None and not self.far.open))
 
-    def start(self, *, cut: bool) -> None:
-        if cut:
-            self.cut()
+    def start(self) -> None:
         self._forth.send(_SYN)
 
-    def cut(self) -> None:
-        self._forth.cut()
-        self._back.cut()
+    def hold(self, forth: bool, back: bool) -> None:
+        self._forth.hold(forth)
+        self._back.hold(back)
 
-    def heal(self) -> None:
-        self._forth.heal()
-        self._back.heal()
+    def reset(self) -> None:
+        """Both ends hear at once that it broke; what was on its way is lost."""
+        self._forth.close()
+        self._back.close()
+        self._refused = self.far is None
+        self.near.arrive(_CLOSED)
+        if self.far is not None:
+            self.far.arrive(_CLOSED)
+
+    def break_off(self, late_ms: float) -> None:
+        """The end that opened it takes it for broken now; what that has sent arrives all the same, `late_ms` later."""
+        self._back.close()
+        self.near.arrive(_CLOSED)
+        self._forth.send(_CLOSED)
+        self._forth.put_off(late_ms)
 
     def _at_near(self, message: object) -> None:
         self.near.arrive(message)
@@ -136,17 +159,23 @@ class _Connection:
 
 class Network:
     """`latency` gives the milliseconds that a message takes, one way: (from node, to node) -> ms. `place` tells which
-    node an address is on."""
+    node an address is on. `rng` decides which messages a lossy way loses."""
 
     def __init__(
-        self, clock: VirtualClock, latency: Callable[[int, int], float], place: Callable[[Address], int]
+        self,
+        clock: VirtualClock,
+        latency: Callable[[int, int], float],
+        place: Callable[[Address], int],
+        rng: Random | None = None,
     ) -> None:
         self._clock = clock
         self._latency = latency
         self._place = place
+        self._rng = Random(0) if rng is None else rng
         self._listeners: dict[Address, _Listener] = {}
-        self._connections: list[_Connection] = []
-        self._cut: set[tuple[int, int]] = set()  # asked whether it holds a link, never walked
+        self._connections: dict[tuple[int, int], list[_Connection]] = {}
+        self._cut: dict[tuple[int, int], None] = {}
+        self._ways: dict[tuple[int, int], Condition] = {}
 
     def listen(self, process: Process, address: Address, accept: Callable[[Socket], None]) -> None:
         """From now on, until the process dies, connections to `address` are accepted. ValueError if it is taken."""
@@ -163,24 +192,71 @@ class Network:
         """Opens a connection from a process on `node`. `answered` is told whether it was accepted or refused; over a
         cut link it is told nothing, and whoever waits closes the socket when it has waited long enough."""
         link = (node, self._place(address))
-        connection = _Connection(self._clock, process, link, self._latency, lambda: self._listener(address))
+        connection = _Connection(self._clock, process, link, self._delay_ms, lambda: self._listener(address))
         near = connection.near
         near.on_accepted, near.on_closed = lambda: answered(True), lambda: answered(False)
-        self._connections = [each for each in self._connections if not each.is_over]
-        self._connections.append(connection)
-        connection.start(cut=link in self._cut)
+        self._connections[link] = [each for each in self._connections.get(link, ()) if not each.is_over]
+        self._connections[link].append(connection)
+        connection.hold(*self._held(link))
+        connection.start()
         return near
+
+    # -- what can be wrong with it
 
     def cut(self, source: int, target: int) -> None:
         """Cuts what `source` opens to `target`, both ways, without a word to either."""
-        self._cut.add((source, target))
-        for connection in self._on(source, target):
-            connection.cut()
+        self._cut[source, target] = None
+        self._set((source, target))
 
     def heal(self, source: int, target: int) -> None:
-        self._cut.discard((source, target))
-        for connection in self._on(source, target):
-            connection.heal()
+        self._cut.pop((source, target), None)
+        self._set((source, target))
 
-    def _on(self, source: int, target: int) -> list[_Connection]:
-        return [connection for connection in self._connections if connection.link == (source, target)]
+    def set_way(self, source: int, target: int, condition: Condition) -> None:
+        """How what `source` sends to `target` fares from now on, whichever of them opened the connection."""
+        if condition == GOOD:
+            self._ways.pop((source, target), None)
+        else:
+            self._ways[source, target] = condition
+        self._set((source, target))
+        self._set((target, source))
+
+    def way(self, source: int, target: int) -> Condition:
+        return self._ways.get((source, target), GOOD)
+
+    def reset(self, source: int, target: int, late_ms: float | None = None) -> None:
+        """Breaks what `source` has opened to `target`: both hear of it and what was on its way is lost; or, with
+        `late_ms`, `source` alone does, and what it had sent arrives so much later."""
+        for connection in self._connections.get((source, target), ()):
+            if connection.near.open:
+                connection.reset() if late_ms is None else connection.break_off(late_ms)
+
+    def mend(self) -> None:
+        """Every link is healed, every way good."""
+        for link in list(self._cut):
+            self.heal(*link)
+        for source, target in list(self._ways):
+            self.set_way(source, target, GOOD)
+
+    def _held(self, link: tuple[int, int]) -> tuple[bool, bool]:
+        source, target = link
+        cut = link in self._cut
+        return cut or self.way(source, target).shut, cut or self.way(target, source).shut
+
+    def _set(self, link: tuple[int, int]) -> None:
+        for connection in self._connections.get(link, ()):
+            connection.hold(*self._held(link))
+
+    def _delay_ms(self, connection: _Connection, source: int, target: int) -> float:
+        delay_ms = self._latency(source, target)
+        if not self._ways:
+            return delay_ms
+        condition = self.way(source, target)
+        delay_ms = delay_ms * condition.slower + condition.more_ms
+        if condition.loss:
+            again_ms = retransmissions_ms(self._rng, condition.loss)
+            if again_ms is None:
+                self._clock.call_later(delay_ms, connection.reset)
+            else:
+                delay_ms += again_ms
+        return delay_ms

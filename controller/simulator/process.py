@@ -11,7 +11,7 @@ import enum
 from collections import deque
 from collections.abc import Callable
 
-from controller.clock import Timer, VirtualClock
+from controller.clock import Clock, Timer, VirtualClock
 from controller.pending import Pending
 
 
@@ -29,7 +29,7 @@ class Process:
         self.name = name
         self.state = ProcessState.RUNNING
         self._held: deque[Callable[[], None]] = deque()
-        self._at_death: list[Callable[[], None]] = []
+        self._at_death: dict[Callable[[], None], None] = {}
 
     @property
     def alive(self) -> bool:
@@ -58,11 +58,58 @@ class Process:
             return
         self.state = ProcessState.DEAD
         self._held.clear()
-        for callback in self._at_death:
+        callbacks, self._at_death = list(self._at_death), {}
+        for callback in callbacks:
             callback()
 
     def at_death(self, callback: Callable[[], None]) -> None:
-        self._at_death.append(callback)
+        self._at_death[callback] = None
+
+    def not_at_death(self, callback: Callable[[], None]) -> None:
+        """It need not be told any more."""
+        self._at_death.pop(callback, None)
+
+
+class MachineClock:
+    """The clock of one machine, which need not agree with the world's: `rate` of its milliseconds pass in one of the
+    world's, and its wall clock can be set. Its monotonic time never goes back. A timer that is set already keeps the
+    moment that it was set for. Timers of it know no process: see `ProcessClock`."""
+
+    def __init__(self, world: VirtualClock, rate: float = 1.0) -> None:
+        self._world = world
+        self._rate = 1.0
+        self._since_ms = self._at_since_ms = world.now_ms()
+        self._wall_offset_ms = 0
+        self.set_rate(rate)
+
+    @property
+    def rate(self) -> float:
+        return self._rate
+
+    def set_rate(self, rate: float) -> None:
+        if rate <= 0:
+            raise ValueError(f"rate {rate}: expected more than 0")
+        self._at_since_ms = self.now_ms()
+        self._since_ms = self._world.now_ms()
+        self._rate = rate
+
+    def step_wall(self, by_ms: int) -> None:
+        """Somebody sets the wall clock; nothing may notice but what is written down (S61)."""
+        self._wall_offset_ms += by_ms
+
+    def now_ms(self) -> float:
+        return self._at_since_ms + (self._world.now_ms() - self._since_ms) * self._rate
+
+    def wall_ms(self) -> int:
+        return self._world.wall_ms() + self._wall_offset_ms
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self._world.call_later(delay_ms / self._rate, callback)
+
+    def sleep(self, delay_ms: float) -> Pending[None]:
+        pending: Pending[None] = Pending()
+        self.call_later(delay_ms, lambda: pending.resolve(None))
+        return pending
 
 
 class _ProcessTimer:
@@ -70,10 +117,10 @@ class _ProcessTimer:
 
     __slots__ = ("_callback", "_process", "_timer")
 
-    def __init__(self, process: Process, world: VirtualClock, delay_ms: float, callback: Callable[[], None]) -> None:
+    def __init__(self, process: Process, machine: Clock, delay_ms: float, callback: Callable[[], None]) -> None:
         self._process = process
         self._callback: Callable[[], None] | None = callback
-        self._timer = world.call_later(delay_ms, self._due)
+        self._timer = machine.call_later(delay_ms, self._due)
 
     def _due(self) -> None:
         self._process.deliver(self._fire)
@@ -89,20 +136,17 @@ class _ProcessTimer:
 
 
 class ProcessClock:
-    """The world's time, and timers that fire in this process only."""
+    """Its machine's time (the world's, where it is on no machine in particular), and timers that fire in this process
+    only."""
 
-    def __init__(self, world: VirtualClock, process: Process) -> None:
-        self._world = world
+    def __init__(self, machine: Clock, process: Process) -> None:
+        self._machine = machine
         self._process = process
-
-    def now_ms(self) -> float:
-        return self._world.now_ms()
-
-    def wall_ms(self) -> int:
-        return self._world.wall_ms()
+        self.now_ms = machine.now_ms
+        self.wall_ms = machine.wall_ms
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        return _ProcessTimer(self._process, self._world, delay_ms, callback)
+        return _ProcessTimer(self._process, self._machine, delay_ms, callback)
 
     def sleep(self, delay_ms: float) -> Pending[None]:
         pending: Pending[None] = Pending()

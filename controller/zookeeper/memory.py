@@ -83,6 +83,7 @@ class InMemoryZooKeeper:
         self._expiry_timer: Timer | None = None
         self._expiry_due_ms = 0.0
         self._running = True
+        self._on_commit: Callable[[int, Sequence[Write]], None] | None = None
         self._connections: dict[ClientSession, None] = {}
         self._answers: dict[int, Callable[[Link, Any], Any]] = {
             PING: _nothing,
@@ -103,15 +104,17 @@ class InMemoryZooKeeper:
         default_acl: tuple[ACL, ...] | None = None,
         auth: Sequence[tuple[str, str]] = (),
         reconnect_delay_ms: float = 100.0,
+        clock: Clock | None = None,
     ) -> InMemoryConnection:
         """A new client; nothing is sent before its `start`.
 
         `latency` gives the milliseconds that each message takes one way (None: none, though an answer still comes
         only as the clock is turned); order is kept. `auth` holds ("digest", "user:password") pairs. After losing its
-        connection, and before the next session, the client waits `reconnect_delay_ms`.
+        connection, and before the next session, the client waits `reconnect_delay_ms`. `clock` is that of the client's
+        machine, where it need not agree with the server's.
         """
         connection = InMemoryConnection(
-            self, self._clock, session_timeout_ms, latency, Identity(auth, default_acl), reconnect_delay_ms
+            self, clock or self._clock, session_timeout_ms, latency, Identity(auth, default_acl), reconnect_delay_ms
         )
         self._connections[connection] = None
         return connection
@@ -150,6 +153,10 @@ class InMemoryZooKeeper:
         """("node" or "children", path) of each watch that the server holds for a session now."""
         link = self._sessions[session].link if session in self._sessions else None
         return frozenset() if link is None else self._database.watched(link)
+
+    def on_commit(self, callback: Callable[[int, Sequence[Write]], None]) -> None:
+        """`callback` is told of each multi that was applied, in their order: whose session it was, and its writes."""
+        self._on_commit = callback
 
     # Faults of the server's.
 
@@ -232,6 +239,9 @@ class InMemoryZooKeeper:
             request.result = self._answers[request.operation](link, request.arguments)
         except ZooKeeperError as error:
             request.error = error
+        else:
+            if request.operation == MULTI and self._on_commit is not None:
+                self._on_commit(link.session, request.arguments)
         if losing:
             self._drop_link(link)
             return
