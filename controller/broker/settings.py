@@ -87,6 +87,9 @@ _SETTINGS: Mapping[str, Setting] = {
     **DATA_SETTINGS,
 }
 _NAMES = frozenset(_SETTINGS) | frozenset(BROKER_NAMES)
+DEFAULT_TEXTS: Mapping[str, str | None] = {name: default for name, (_, default, _) in _SETTINGS.items()}
+"""What each setting is if it is not given, as a text; None where it follows from others, or may be missing. Those of
+logs that `LogSettings` alone knows are not among them."""
 
 _REQUIRED = ("zookeeper.connect",)
 
