@@ -34,11 +34,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "A Kafka cluster as its ZooKeeper shows it: controller, brokers, partitions, and what is offline,"
         " under-replicated or off its preferred leader. Nothing is written and no watch is set."
     )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--zookeeper", metavar="HOSTS", help="HOST:PORT[,HOST:PORT...][/chroot] to read from")
-    source.add_argument("--tree", metavar="FILE", type=Path, help="a file that --save wrote, or a listing of znodes")
+    add_source_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/state.md)")
     parser.add_argument("--save", metavar="FILE", type=Path, help="also keep the znodes in FILE")
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Where a cluster is read from, as every command that reads one has it; `read_source` reads it."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--zookeeper", metavar="HOSTS", help="HOST:PORT[,HOST:PORT...][/chroot] to read from")
+    source.add_argument(
+        "--tree", metavar="FILE", type=Path, help="a file that `state --save` wrote, or a listing of znodes"
+    )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=_positive, default=15.0, help="how long to try to connect (15)"
     )
@@ -56,22 +63,29 @@ def _positive(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        if arguments.tree is not None:
-            source, tree = str(arguments.tree), _load(arguments.tree)
-        else:
-            source = arguments.zookeeper
-            tree = _read(source, arguments.timeout, arguments.pause_ms)
-        state = cluster_state(tree)
-    except NoKafkaCluster as error:
-        if arguments.tree is not None:
-            raise UsageError(f"{source}: {error}") from error
-        return _could_not_run(f"{source}: {error}")
-    except _CouldNotRead as error:
-        return _could_not_run(f"{source}: {error}")
+        tree, state = read_source(arguments)
+    except CouldNotRead as error:
+        return _could_not_run(str(error))
     if arguments.save is not None:
         _save(tree, arguments.save)
     _print(_json(state) if arguments.json else "\n".join(state_text.lines(state)))
     return 0
+
+
+def read_source(arguments: argparse.Namespace) -> tuple[Tree, ClusterState]:
+    """What the options of `add_source_options` name. UsageError for a file that is no tree of a Kafka cluster,
+    CouldNotRead where ZooKeeper can't be reached or keeps none; both name the source."""
+    if arguments.tree is not None:
+        tree = _load(arguments.tree)
+        try:
+            return tree, cluster_state(tree)
+        except NoKafkaCluster as error:
+            raise UsageError(f"{arguments.tree}: {error}") from error
+    try:
+        tree = _read(arguments.zookeeper, arguments.timeout, arguments.pause_ms)
+        return tree, cluster_state(tree)
+    except (CouldNotRead, NoKafkaCluster) as error:
+        raise CouldNotRead(f"{arguments.zookeeper}: {error}") from error
 
 
 def _json(state: ClusterState) -> str:
@@ -92,8 +106,8 @@ def _could_not_run(why: str) -> int:
     return COULD_NOT_RUN
 
 
-class _CouldNotRead(Exception):
-    """ZooKeeper was not reached in time, or would not answer."""
+class CouldNotRead(Exception):
+    """ZooKeeper was not reached in time, would not answer, or keeps no Kafka cluster."""
 
 
 def _load(path: Path) -> Tree:
@@ -130,9 +144,9 @@ def _read(hosts: str, timeout_seconds: float, pause_ms: float) -> Tree:
         wait(client.start(), timeout_seconds)
         return _read_while_answered(client, clock, timeout_seconds, pause_ms)
     except TimeoutError as error:
-        raise _CouldNotRead(f"no ZooKeeper answered within {timeout_seconds:g} s") from error
+        raise CouldNotRead(f"no ZooKeeper answered within {timeout_seconds:g} s") from error
     except ZooKeeperError as error:
-        raise _CouldNotRead(str(error)) from error
+        raise CouldNotRead(str(error)) from error
     finally:
         with contextlib.suppress(TimeoutError):  # the session ends by itself then
             wait(client.close(), _CLOSE_SECONDS)

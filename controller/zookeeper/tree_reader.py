@@ -25,6 +25,7 @@ _ALONE = (
     paths.FEATURE,
     paths.REASSIGN_PARTITIONS,
     paths.PREFERRED_ELECTION,
+    paths.CONFIG_BROKER_DEFAULT,
 )
 _PARENTS = (
     paths.BROKER_IDS,
@@ -32,6 +33,7 @@ _PARENTS = (
     paths.DELETE_TOPICS,
     paths.ISR_CHANGE_NOTIFICATION,
     paths.LOG_DIR_EVENT_NOTIFICATION,
+    paths.CONFIG_TOPICS,
 )
 
 
@@ -41,9 +43,9 @@ async def read_cluster_tree(
     pause_ms: float = PAUSE_MS,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Tree:
-    """The znodes that `cluster_state` looks at, of the cluster at the connection's chroot; an empty tree where there
-    are none. What comes or goes meanwhile is read or not. `progress` is told how many znodes each batch
-    answered brought. Raises SessionGone, or what ZooKeeper answers (NoAuth)."""
+    """The znodes that `cluster_state` looks at, and the settings of topics, of the cluster at the connection's chroot;
+    an empty tree where there are none. What comes or goes meanwhile is read or not. `progress` is told how many znodes
+    each batch answered brought. Raises SessionGone, or what ZooKeeper answers (NoAuth)."""
     reader = _PacedReader(client, clock, pause_ms, progress)
     await reader.read([*_ALONE, *_PARENTS])
     for parent in _PARENTS:

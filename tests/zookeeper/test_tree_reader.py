@@ -82,7 +82,8 @@ def test_a_real_cluster_is_read_back_as_it_was() -> None:
     assert np.array_equal(found.partitions.off_preferred, expected.partitions.off_preferred)
     assert events.seen == []
     # Credentials and what is not asked for stay where they are.
-    assert not any(path.startswith(paths.CONFIG) for path in tree.nodes)
+    kept = (paths.CONFIG_TOPICS, paths.CONFIG_BROKER_DEFAULT)
+    assert not any(path.startswith(paths.CONFIG) and not path.startswith(kept) for path in tree.nodes)
 
 
 def test_reads_are_batches_with_a_pause_between() -> None:

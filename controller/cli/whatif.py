@@ -1,0 +1,118 @@
+"""`camerlengo whatif`: what a cluster would lose with its brokers, racks, pairs of brokers. Reads only."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from controller.cli.main import UsageError
+from controller.cli.state import CouldNotRead, add_source_options, read_source
+from controller.cli.whatif_text import lines, whatif_document
+from controller.pipeline.cluster_columns import ClusterColumns, TopicDefaults, columns_of
+from controller.pipeline.heat_map import heat_map_svg
+from controller.pipeline.losses import Loss, Losses
+
+HELP = "show what a cluster would lose with its brokers"
+COULD_NOT_RUN = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "For every broker, every rack and each chosen set of brokers lost: what goes offline, what falls under"
+        " min.insync.replicas, who leads then. Then the worst pairs of all, and the worst triples among those that"
+        " share a partition (on Spark). Nothing is written."
+    )
+    add_source_options(parser)
+    parser.add_argument(
+        "--lose", action="append", default=[], metavar="ID,ID...", help="a set of brokers to lose; may be given again"
+    )
+    parser.add_argument(
+        "--min-insync-replicas", type=_positive, default=1, metavar="N", help="of topics that set none themselves (1)"
+    )
+    parser.add_argument(
+        "--unclean", action="store_true", help="topics that say nothing themselves allow unclean elections"
+    )
+    parser.add_argument(
+        "--worst", type=_count, default=10, metavar="N", help="how many pairs and triples to show (10); 0: none"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON document (docs/pipeline.md)")
+    parser.add_argument("--heat-map", type=Path, metavar="FILE", help="write a map of all pairs there, as SVG")
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return number
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.heat_map is not None and not arguments.worst:
+        raise UsageError("--heat-map: a map of pairs needs --worst above 0")
+    try:
+        tree, state = read_source(arguments)
+    except CouldNotRead as error:
+        print(f"camerlengo whatif: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
+    columns = columns_of(state, tree, TopicDefaults(arguments.min_insync_replicas, arguments.unclean))
+    if not columns.brokers:
+        raise UsageError("no broker is registered: there is none to lose")
+    losses = Losses(columns)
+    named = [*_named_sets(columns, losses, _chosen(arguments.lose, columns.brokers))]
+    worst = None
+    if arguments.worst and len(columns.brokers) > 1:
+        from controller.pipeline.session import spark_session
+        from controller.pipeline.worst_sets import worst_sets
+
+        with spark_session("whatif", arguments.master) as spark:
+            worst = worst_sets(spark, columns, arguments.worst)
+        if arguments.heat_map is not None:
+            _write(arguments.heat_map, heat_map_svg(worst.heat))
+    if arguments.json:
+        document = whatif_document(columns, losses, named, worst)
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode("utf-8"))
+    else:
+        print("\n".join(lines(columns, losses, named, worst)))
+    return 0
+
+
+def _chosen(words: Sequence[str], live: Sequence[int]) -> list[tuple[int, ...]]:
+    chosen = []
+    for word in words:
+        try:
+            ids = tuple(sorted({int(number) for number in word.split(",")}))
+        except ValueError as error:
+            raise UsageError(f"--lose {word}: expected ids of brokers, such as 1,2") from error
+        if unknown := sorted(set(ids) - set(live)):
+            raise UsageError(f"--lose {word}: not registered: {', '.join(map(str, unknown))}")
+        chosen.append(ids)
+    return chosen
+
+
+def _named_sets(
+    columns: ClusterColumns, losses: Losses, chosen: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[str, str, Loss]]:
+    """(kind, name, loss): chosen sets first, then racks, then brokers."""
+    for ids in chosen:
+        yield "chosen", ",".join(map(str, ids)), losses.of(ids)
+    for rack in sorted({rack for rack in columns.racks.values() if rack}):
+        yield "rack", rack, losses.of([broker for broker, where in columns.racks.items() if where == rack])
+    for broker in columns.brokers:
+        yield "broker", str(broker), losses.of([broker])
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
