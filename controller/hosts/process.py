@@ -33,7 +33,7 @@ from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
-from controller.hosts.server import CannotListen, Server
+from controller.hosts.server import CannotListen, Server, limits_of
 from controller.hosts.trace_file import ProcessTrace
 from controller.storage import AlreadyLocked
 from controller.storage.disk_files import FileDisk
@@ -77,7 +77,7 @@ class BrokerProcess:
         self._network = NetworkThread()
         self._clock = RealClock(self._network)
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
-        self._server = Server(self._network, settings.socket_request_max_bytes, self._trace)
+        self._server = Server(self._network, limits_of(settings), self._trace)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
         self._logs: Logs | None = None
         self._node: Node | None = None

@@ -1,152 +1,74 @@
-"""The socket server: frames in from many connections, answers out in the order of each connection's requests.
+"""The socket server: listens, accepts, and knows what all its connections hold together.
 
-A connection may send requests ahead of the answers; they are handled as they come and answered in order, whatever
-order the answers were ready in. One with too much unanswered, or that doesn't read its answers, is not read from until
-it has. A frame over the size limit, or one that the broker has no answer to, closes its own connection.
+What one connection does is `server_connection.py`'s. Sockets are watched by the network's loop directly and not through
+asyncio's transports, whose buffers and whose sendfile would each have their own idea of the order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from controller.broker.exchange import Respond
+from controller.broker.data_settings import QUEUED_REQUESTS
 from controller.broker.setting_types import Listener
+from controller.broker.settings import BrokerSettings
 from controller.hosts.network import NetworkThread
-from controller.protocol.errors import MalformedFrame
-from controller.protocol.framing import FrameBuffer, framed
-from controller.protocol.records import Part, joined
+from controller.hosts.server_connection import Connection, Receive
 from controller.trace import Noted, Trace
 
-Receive: TypeAlias = Callable[[bytes, Respond, str], None]
-"""(frame, respond, listener name); see `Broker.receive`."""
-
-UNANSWERED_MAX = 100
-"""Requests of one connection that may wait for their answers before it is read no further."""
 BACKLOG = 128
+ACCEPT_AGAIN_S = 0.2
+"""How long nobody is accepted after that failed, for want of file descriptors most likely."""
 
 
 class CannotListen(OSError):
     """A listener's address can't be had; names both."""
 
 
-class _Slot:
-    """The place of one request's answer in its connection's order."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`queued_bytes`: of all requests that were read, or begun to be, and are not answered. `idle_ms`: how long a
+    connection may neither send nor take anything when nobody owes it an answer; None: for ever."""
 
-    __slots__ = ("parts", "ready")
+    request_bytes: int
+    queued_bytes: int = 400 * 1024 * 1024
+    connections: int = 2**31 - 1
+    idle_ms: int | None = 600_000
 
-    def __init__(self) -> None:
-        self.parts: Sequence[Part] | None = None
-        self.ready = False
 
-
-class _Connection(asyncio.Protocol):
-    def __init__(self, server: Server, listener: str) -> None:
-        self._server = server
-        self._listener = listener
-        self._buffer = FrameBuffer(server.request_bytes_max)
-        self._frames: deque[bytes] = deque()
-        self._slots: deque[_Slot] = deque()
-        self._transport: asyncio.Transport | None = None
-        self._writable = True
-        self._closing = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._server.connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
-        self._frames.clear()
-        self._slots.clear()
-        self._server.connections.discard(self)
-
-    def data_received(self, data: bytes) -> None:
-        if self._closing:
-            return
-        try:
-            self._frames.extend(self._buffer.feed(data))
-        except MalformedFrame as error:
-            self._server.note("warning", f"connection closed: {error}")
-            self.close()
-            return
-        self._take()
-
-    def pause_writing(self) -> None:
-        self._writable = False
-        self._throttle()
-
-    def resume_writing(self) -> None:
-        self._writable = True
-        self._take()
-
-    def close(self) -> None:
-        self._closing = True
-        if self._transport is not None:
-            self._transport.close()
-
-    def _take(self) -> None:
-        while self._frames and self._has_room() and not self._closing:
-            frame = self._frames.popleft()
-            slot = _Slot()
-            self._slots.append(slot)
-            self._server.receive(frame, lambda answer, slot=slot: self._answer(slot, answer), self._listener)  # type: ignore[misc]
-        self._throttle()
-
-    def _has_room(self) -> bool:
-        return self._writable and len(self._slots) < UNANSWERED_MAX
-
-    def _throttle(self) -> None:
-        if self._transport is None or self._closing:
-            return
-        if self._has_room():
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
-    def _answer(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
-        """On any thread: a controller answers on its own."""
-        self._server.network.call(lambda: self._fill(slot, parts))
-
-    def _fill(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
-        slot.parts, slot.ready = parts, True
-        assert self._transport is not None
-        while self._slots and self._slots[0].ready and not self._closing:
-            answer = self._slots.popleft().parts
-            if answer is None:
-                self.close()
-            elif answer:
-                self._transport.write(framed(joined(answer)))
-        if not self._closing and self._frames:
-            # From the loop and not from here: an answer given at once would come back here, one frame deeper each.
-            self._server.network.loop.call_soon(self._take)
-        else:
-            self._throttle()
+def limits_of(settings: BrokerSettings) -> Limits:
+    request_bytes, queued_bytes = settings.socket_request_max_bytes, settings.queued_max_request_bytes
+    return Limits(
+        request_bytes,
+        queued_bytes if queued_bytes >= 0 else QUEUED_REQUESTS * request_bytes,
+        settings.max_connections,
+        settings.connections_max_idle_ms if settings.connections_max_idle_ms >= 0 else None,
+    )
 
 
 @dataclass(slots=True)
 class _Bound:
     listener: Listener
     socket: socket.socket
-    server: asyncio.Server | None = None
+    accepting: asyncio.Task[None] | None = None
 
 
 class Server:
     """`bind` takes the addresses, `serve` begins to accept, `close` ends it all. `receive` is called on the network's
-    loop, one frame at a time."""
+    loop, one frame at a time. `connections` are those that are open, in the order of their coming."""
 
-    def __init__(self, network: NetworkThread, request_bytes_max: int, trace: Trace) -> None:
+    def __init__(self, network: NetworkThread, limits: Limits, trace: Trace) -> None:
         self.network = network
-        self.request_bytes_max = request_bytes_max
-        self.connections: set[_Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.receive: Receive = lambda _frame, respond, _listener: respond(None)
+        self._limits = limits
         self._trace = trace
         self._bound: list[_Bound] = []
+        self.held_bytes = 0
+        self._stalled: dict[Connection, None] = {}
+        self._turned_away = False
 
     def bind(self, listeners: Sequence[Listener]) -> Mapping[str, int]:
         """Each listener's port by its name, once all of them are had. CannotListen, with none of them kept."""
@@ -165,12 +87,37 @@ class Server:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         for bound in self._bound:
-            name = bound.listener.name
-            bound.server = await loop.create_server(
-                lambda name=name: _Connection(self, name),  # type: ignore[misc]
-                sock=bound.socket,
-                backlog=BACKLOG,
-            )
+            bound.socket.setblocking(False)
+            bound.socket.listen(BACKLOG)
+            bound.accepting = loop.create_task(self._accept(bound))
+
+    async def _accept(self, bound: _Bound) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(bound.socket)
+            except OSError as error:
+                self.note("warning", f"listener {bound.listener}: a connection was not accepted: {error}")
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            self._take_in(accepted, bound.listener.name)
+
+    def _take_in(self, accepted: socket.socket, listener: str) -> None:
+        if len(self.connections) >= self._limits.connections:
+            accepted.close()
+            if not self._turned_away:
+                self.note(
+                    "warning", f"connections are turned away: there are {len(self.connections)}, as many as may be"
+                )
+            self._turned_away = True
+            return
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError:  # it was closed at the other end before it was looked at
+            accepted.close()
+            return
+        self.connections[Connection(self, accepted, listener, self._limits.request_bytes)] = None
 
     def close(self) -> None:
         """No connection is accepted any more, and those that are there are closed."""
@@ -180,8 +127,8 @@ class Server:
 
     async def _close(self) -> None:
         for bound in self._bound:
-            if bound.server is not None:
-                bound.server.close()
+            if bound.accepting is not None:
+                bound.accepting.cancel()
         for connection in list(self.connections):
             connection.close()
 
@@ -189,6 +136,31 @@ class Server:
         for bound in self._bound:
             bound.socket.close()
         self._bound.clear()
+
+    # -- for the connections, on the loop
+
+    @property
+    def idle_ms(self) -> int | None:
+        return self._limits.idle_ms
+
+    @property
+    def full(self) -> bool:
+        return self.held_bytes >= self._limits.queued_bytes
+
+    def hold(self, size: int) -> None:
+        self.held_bytes += size
+        if self._stalled and not self.full:
+            stalled, self._stalled = self._stalled, {}
+            for connection in stalled:
+                self.network.loop.call_soon(connection.go_on)
+
+    def stall(self, connection: Connection) -> None:
+        self._stalled[connection] = None
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        self._stalled.pop(connection, None)
+        self._turned_away = False
 
     def note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))

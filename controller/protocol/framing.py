@@ -53,7 +53,7 @@ class FrameBuffer:
     A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each.
     """
 
-    __slots__ = ("_limit", "_missing", "_pieces", "_prefix")
+    __slots__ = ("_limit", "_missing", "_pieces", "_prefix", "begun_bytes")
 
     def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
         self._limit = limit
@@ -61,6 +61,8 @@ class FrameBuffer:
         self._missing: int | None = None
         """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
         self._pieces: list[bytes] = []
+        self.begun_bytes = 0
+        """The size of the frame that is being waited for, once it is known; 0 between frames."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that `data` completes, in order. MalformedFrame once a size is impossible: the stream is lost
@@ -74,7 +76,7 @@ class FrameBuffer:
                 pos = stop
                 if len(self._prefix) < SIZE_BYTES:
                     break
-                self._missing = frame_size(self._prefix, self._limit)
+                self._missing = self.begun_bytes = frame_size(self._prefix, self._limit)
                 self._prefix = b""
             piece = data[pos : pos + self._missing]
             pos += len(piece)
@@ -84,4 +86,5 @@ class FrameBuffer:
                 frames.append(b"".join(self._pieces))
                 self._pieces = []
                 self._missing = None
+                self.begun_bytes = 0
         return frames

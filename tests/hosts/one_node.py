@@ -20,7 +20,7 @@ from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.process import term_holds
-from controller.hosts.server import Server
+from controller.hosts.server import Limits, Server
 from controller.protocol.codec import decode_request
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, run, wait
@@ -63,7 +63,7 @@ class OneNode:
         self.link = TcpLink(server)
         self.responses = PassedOn()
         self.received: list[Any] = []
-        self._server = Server(self.network, 1 << 20, self.trace)
+        self._server = Server(self.network, Limits(1 << 20), self.trace)
         port = self._server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])["PLAINTEXT"]
         self.settings = parse_settings(
             {

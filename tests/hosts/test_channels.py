@@ -17,7 +17,7 @@ from controller.core.ports import ControlRequest, Endpoint
 from controller.hosts.channels import SocketChannels
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketConnection, SocketPeers
-from controller.hosts.server import Server
+from controller.hosts.server import Limits, Server
 from controller.hosts.wire import PIECE_BYTES, Wire
 from controller.pending import Pending
 from controller.points import Script, installed
@@ -44,7 +44,7 @@ class Broker:
     "break" (closes the connection without one), "silence". After the script's end it answers."""
 
     def __init__(self, network: NetworkThread) -> None:
-        self.server = Server(network, 1_000_000, KeptTrace())
+        self.server = Server(network, Limits(1_000_000), KeptTrace())
         self.port = self.server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])["PLAINTEXT"]
         self.server.serve(self.receive)
         self.received: list[int] = []

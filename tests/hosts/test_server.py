@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from controller.broker.exchange import Respond
 from controller.broker.setting_types import Listener
-from controller.hosts.server import UNANSWERED_MAX, CannotListen, Server
+from controller.hosts import server_connection as connection_module
+from controller.hosts.server import CannotListen, Limits, Server
+from controller.hosts.server_connection import UNANSWERED_MAX
 from controller.protocol.framing import framed
+from controller.protocol.records import Part
+from controller.storage.disk import File, FileRange
+from controller.storage.disk_files import FileDisk
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually
 
 REQUEST_BYTES_MAX = 1_000
 DEADLINE_S = 30.0
+RECORDS_BYTES = 3_000_000
 
 
 class Echo:
-    """Answers a frame with itself: at once, or when told to (`held`), or by closing ("close")."""
+    """Answers a frame with itself: at once, or when told to (`held`), or by closing ("close"), not at all ("nothing"),
+    or with a range of `file` ("records")."""
 
     def __init__(self) -> None:
         self.hold = False
         self.received: list[bytes] = []
         self.held: list[Callable[[], None]] = []
         self.listeners: set[str] = set()
+        self.file: File | None = None
 
     def receive(self, frame: bytes, respond: Respond, listener: str) -> None:
         self.received.append(frame)
         self.listeners.add(listener)
         if self.hold:
-            self.held.append(lambda: respond([frame]))
+            self.held.append(lambda: respond(self.answer(frame)))
         else:
-            respond(None if frame == b"close" else [frame])
+            respond(self.answer(frame))
+
+    def answer(self, frame: bytes) -> list[Part] | None:
+        if frame == b"close":
+            return None
+        if frame == b"records":
+            assert self.file is not None
+            return [b"head", FileRange(self.file, 0, RECORDS_BYTES), b"tail"]
+        return [] if frame == b"nothing" else [frame]
 
 
 class Serving:
@@ -47,15 +65,21 @@ class Serving:
         return socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
 
 
-@pytest.fixture
-def serving() -> Iterator[Serving]:
+@contextmanager
+def serving_with(limits: Limits) -> Iterator[Serving]:
     echo, trace = Echo(), KeptTrace()
     with running_network() as network:
-        server = Server(network, REQUEST_BYTES_MAX, trace)
+        server = Server(network, limits, trace)
         ports = server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])
         server.serve(echo.receive)
         yield Serving(server, ports["PLAINTEXT"], echo, trace)
         server.close()
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    with serving_with(Limits(REQUEST_BYTES_MAX)) as serving:
+        yield serving
 
 
 def read(connection: socket.socket) -> bytes | None:
@@ -70,6 +94,14 @@ def _read(connection: socket.socket, size: int) -> bytes:
         part = connection.recv(size - len(parts))
         if not part:
             return b""
+        parts += part
+    return parts
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    """What comes until the connection is closed."""
+    parts = b""
+    while part := connection.recv(1 << 20):
         parts += part
     return parts
 
@@ -179,17 +211,143 @@ def test_a_client_that_does_not_read_is_not_answered_into_memory(serving: Servin
         sender.join(DEADLINE_S)
 
 
+def test_a_request_without_a_response_leaves_the_order_to_the_others(serving: Serving) -> None:
+    serving.echo.hold = True
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"1") + framed(b"nothing") + framed(b"3") + framed(b"nothing") + framed(b"5"))
+        eventually(lambda: len(serving.echo.held) == 5, "all are being handled")
+        for answer in reversed(serving.echo.held):
+            answer()
+        assert [read(connection) for _ in range(3)] == [b"1", b"3", b"5"]
+
+
+def test_records_go_out_of_their_file_between_the_answers_around_them(serving: Serving, tmp_path: Path) -> None:
+    records = random.Random(1).randbytes(RECORDS_BYTES)
+    serving.echo.file = FileDisk().open(str(tmp_path / "log"))
+    serving.echo.file.append(records)
+    with closing(serving.connect()) as connection:
+        connection.sendall((framed(b"before") + framed(b"records") + framed(b"after")) * 3)
+        for _ in range(3):
+            assert read(connection) == b"before"
+            assert read(connection) == b"head" + records + b"tail"
+            assert read(connection) == b"after"
+
+
+def test_records_that_were_truncated_meanwhile_close_the_connection_alone(serving: Serving, tmp_path: Path) -> None:
+    serving.echo.file = FileDisk().open(str(tmp_path / "log"))
+    serving.echo.file.append(bytes(RECORDS_BYTES - 1))
+    with closing(serving.connect()) as bad, closing(serving.connect()) as good:
+        bad.sendall(framed(b"before") + framed(b"records") + framed(b"after"))
+        assert read(bad) == b"before"
+        assert len(_read_all(bad)) == 4 + 4 + RECORDS_BYTES - 1
+        good.sendall(framed(b"good"))
+        assert read(good) == b"good"
+    assert [note for note in serving.trace.notes("warning") if "cut off" in note]
+
+
+def test_a_connection_is_closed_when_it_is_idle_and_not_while_it_waits_for_an_answer() -> None:
+    with serving_with(Limits(REQUEST_BYTES_MAX, idle_ms=100)) as serving:
+        serving.echo.hold = True
+        with closing(serving.connect()) as waits:
+            waits.sendall(framed(b"late"))
+            eventually(lambda: len(serving.echo.held) == 1, "it is being handled")
+            for _ in range(2):
+                with closing(serving.connect()) as idle:
+                    assert read(idle) is None
+            serving.echo.held[0]()
+            assert read(waits) == b"late"
+            assert read(waits) is None
+    assert len(serving.trace.notes("info")) == 3
+
+
+def test_a_client_that_takes_no_answers_is_idle_too() -> None:
+    with serving_with(Limits(REQUEST_BYTES_MAX, idle_ms=100)) as serving:
+        with closing(serving.connect()) as connection:
+            frame = framed(b"x" * REQUEST_BYTES_MAX)
+            with suppress(OSError):  # what it sends is not taken either, from when its answers are not
+                connection.settimeout(None)
+                while True:
+                    connection.sendall(frame)
+            eventually(lambda: not serving.server.connections, "it is closed")
+
+
+def test_requests_of_all_connections_together_have_a_limit() -> None:
+    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
+        serving.echo.hold = True
+        full = b"x" * REQUEST_BYTES_MAX
+        with (
+            closing(serving.connect()) as first,
+            closing(serving.connect()) as begun,
+            closing(serving.connect()) as last,
+        ):
+            begun.sendall(framed(full)[:100])
+            first.sendall(framed(full))
+            eventually(lambda: len(serving.echo.held) == 1 and serving.server.full, "one is handled, one begun")
+            last.sendall(framed(b"last"))
+            begun.sendall(framed(full)[100:])
+            eventually(lambda: len(serving.echo.held) == 2, "the one that was begun is read to its end")
+            assert serving.echo.received == [full, full]
+            serving.echo.held[0]()
+            assert read(first) == full
+            eventually(lambda: len(serving.echo.held) == 3, "there is room for the last one")
+            serving.echo.held[2]()
+            assert read(last) == b"last"
+            serving.echo.held[1]()
+            assert read(begun) == full
+    assert serving.server.held_bytes == 0
+
+
+def test_one_connection_has_a_limit_of_unanswered_bytes(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "UNANSWERED_BYTES", 2_500)
+    serving.echo.hold = True
+    frames = [b"%d" % number * REQUEST_BYTES_MAX for number in range(5)]
+    with closing(serving.connect()) as connection, closing(serving.connect()) as other:
+        connection.sendall(b"".join(map(framed, frames)))
+        eventually(lambda: len(serving.echo.held) == 3, "as many as may be are being handled")
+        other.sendall(framed(b"other"))
+        eventually(lambda: len(serving.echo.held) == 4, "another connection is read")
+        assert serving.echo.received == [*frames[:3], b"other"]
+        for number in (0, 1, 2, 4, 5):
+            eventually(lambda number=number: len(serving.echo.held) > number, "it has its turn")  # type: ignore[misc]
+            serving.echo.held[number]()
+        assert [read(connection) for _ in frames] == frames
+
+
+def test_more_connections_than_may_be_are_turned_away() -> None:
+    with serving_with(Limits(REQUEST_BYTES_MAX, connections=1)) as serving:
+        with closing(serving.connect()) as first:
+            first.sendall(framed(b"1"))
+            assert read(first) == b"1"
+            for _ in range(3):
+                with closing(serving.connect()) as second:
+                    assert read(second) is None
+        eventually(lambda: not serving.server.connections, "the first is gone")
+        with closing(serving.connect()) as third:
+            third.sendall(framed(b"3"))
+            assert read(third) == b"3"
+    assert len(serving.trace.notes("warning")) == 1
+
+
+def test_closing_sends_what_was_answered_and_forgets_every_connection(serving: Serving) -> None:
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"1"))
+        assert read(connection) == b"1"
+        serving.server.close()
+        assert read(connection) is None
+        assert (len(serving.server.connections), serving.server.held_bytes) == (0, 0)
+
+
 def test_an_address_that_is_taken_is_named() -> None:
     with running_network() as network, closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        server = Server(network, REQUEST_BYTES_MAX, KeptTrace())
+        server = Server(network, Limits(REQUEST_BYTES_MAX), KeptTrace())
         with pytest.raises(CannotListen, match=f"PLAINTEXT://127.0.0.1:{port}: Address already in use"):
             server.bind([Listener("OTHER", "127.0.0.1", 0), Listener("PLAINTEXT", "127.0.0.1", port)])
 
 
 def test_every_interface_is_listened_on_where_no_host_is_named() -> None:
     with running_network() as network:
-        server = Server(network, REQUEST_BYTES_MAX, KeptTrace())
+        server = Server(network, Limits(REQUEST_BYTES_MAX), KeptTrace())
         ports = server.bind([Listener("PLAINTEXT", "", 0)])
         server.serve(Echo().receive)
         with closing(socket.create_connection(("127.0.0.1", ports["PLAINTEXT"]), DEADLINE_S)) as connection:

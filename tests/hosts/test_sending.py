@@ -1,0 +1,153 @@
+"""What goes out on a socket: every byte once and in order, whether from memory or from a file, and never too few."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from controller.hosts import sending
+from controller.hosts.sending import SENDFILE_FROM_BYTES, Outgoing, RangeCut
+from controller.protocol.framing import framed
+from controller.protocol.records import Part, joined
+from controller.storage.disk import FileRange
+from controller.storage.disk_files import FileDisk, OpenFile
+
+FILE_BYTES = 2 * 1024 * 1024
+BUFFER_BYTES = 16 * 1024
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    near, far = socket.socketpair()
+    with near, far:
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        near.setblocking(False)
+        far.setblocking(False)
+        yield near, far
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[OpenFile]:
+    opened = FileDisk().open(str(tmp_path / "log"))
+    opened.append(random.Random(1).randbytes(FILE_BYTES))
+    yield opened
+    opened.close()
+
+
+def frames_of(file: OpenFile, seed: int) -> list[list[Part]]:
+    """Frames of bytes, views and ranges: small ones, large ones, none, one after the other."""
+    draw = random.Random(seed)
+    sizes = (0, 1, 100, SENDFILE_FROM_BYTES - 1, SENDFILE_FROM_BYTES, 5 * BUFFER_BYTES, FILE_BYTES // 4)
+
+    def part() -> Part:
+        size = draw.choice(sizes)
+        match draw.randrange(4):
+            case 0:
+                return draw.randbytes(size)
+            case 1:
+                return memoryview(draw.randbytes(size))
+            case _:
+                return FileRange(file, draw.randrange(FILE_BYTES - size), size)
+
+    return [[part() for _ in range(draw.randrange(1, 6))] for _ in range(draw.randrange(1, 12))]
+
+
+def send_all(outgoing: Outgoing, far: socket.socket, draw: random.Random) -> bytes:
+    """Sends and receives in turns; what was received."""
+    received = bytearray()
+    while True:
+        outgoing.send()
+        for _ in range(draw.randrange(1, 4)):
+            try:
+                received += far.recv(draw.choice((1, 1_000, 1 << 20)))
+            except BlockingIOError:
+                if not outgoing.left_bytes:
+                    return bytes(received)
+                break
+
+
+def expected(frames: Sequence[Sequence[Part]]) -> bytes:
+    return b"".join(framed(joined(parts)) for parts in frames)
+
+
+@pytest.mark.parametrize("has_sendfile", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_every_byte_goes_out_once_and_in_order(
+    pair: tuple[socket.socket, socket.socket],
+    file: OpenFile,
+    monkeypatch: pytest.MonkeyPatch,
+    has_sendfile: bool,
+    seed: int,
+) -> None:
+    monkeypatch.setattr(sending, "HAS_SENDFILE", has_sendfile)
+    monkeypatch.setattr(sending, "SEND_AT_ONCE_BYTES", 100_000)
+    near, far = pair
+    outgoing = Outgoing(near)
+    frames = frames_of(file, seed)
+    draw = random.Random(seed)
+    received = b""
+    for parts in frames:
+        outgoing.put(parts)
+        if draw.random() < 0.3:
+            received += send_all(outgoing, far, draw)
+    received += send_all(outgoing, far, draw)
+    assert received == expected(frames)
+
+
+def test_a_large_range_is_not_read(pair: tuple[socket.socket, socket.socket], file: OpenFile) -> None:
+    class Unread(OpenFile):
+        def read_at(self, position: int, length: int) -> bytes:
+            raise AssertionError("read")
+
+    near, far = pair
+    unread = Unread(file.path)
+    outgoing = Outgoing(near)
+    outgoing.put([b"head", FileRange(unread, 10, 100_000), b"tail"])
+    received = send_all(outgoing, far, random.Random(1))
+    assert received == framed(b"head" + file.read_at(10, 100_000) + b"tail")
+    unread.close()
+
+
+def test_a_removed_file_is_sent_to_its_end(pair: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    disk = FileDisk()
+    file = disk.open(str(tmp_path / "old"))
+    file.append(bytes(300_000))
+    near, far = pair
+    outgoing = Outgoing(near)
+    outgoing.put([FileRange(file, 0, 300_000)])
+    outgoing.send()
+    disk.remove(file.path)
+    del file
+    assert send_all(outgoing, far, random.Random(1))[:4] + bytes(300_000) == framed(bytes(300_000))
+
+
+@pytest.mark.parametrize("length", [1_000, 100_000], ids=["read", "sendfile"])
+def test_a_range_that_was_cut_off_is_told_before_anything_else_is_sent_in_its_place(
+    pair: tuple[socket.socket, socket.socket], file: OpenFile, length: int
+) -> None:
+    near, far = pair
+    file.truncate(500)
+    outgoing = Outgoing(near)
+
+    def put_and_send() -> None:
+        outgoing.put([b"head", FileRange(file, 0, length), b"tail"])
+        while True:
+            outgoing.send()
+
+    with pytest.raises(RangeCut, match="cut off"):
+        put_and_send()
+    received = far.recv(1 << 20) if length == 100_000 else b""
+    assert received == framed(b"head" + file.read_at(0, 500) + bytes(length + 4 - 500))[: len(received)]
+    assert len(received) in (0, 4 + 4 + 500)
+
+
+def test_a_file_that_was_closed_is_an_error(pair: tuple[socket.socket, socket.socket], file: OpenFile) -> None:
+    outgoing = Outgoing(pair[0])
+    outgoing.put([FileRange(file, 0, 100_000)])
+    file.close()
+    with pytest.raises(OSError):
+        outgoing.send()
