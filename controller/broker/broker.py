@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,9 @@ class Broker:
         self._trace = trace
         self.metadata = MetadataCache()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
-        self.data = DataPlane(settings, logs, self.replicas, self.metadata, clock, trace) if logs else None
+        self.data: DataPlane | None = None
+        if logs is not None:
+            self.data = DataPlane(settings, logs, self.replicas, self.metadata, clock, trace, peers)
         self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
         if self.data is not None:
             self.isr_changes.follow_progress(self.data.progress)
@@ -110,7 +112,15 @@ class Broker:
         if self.data is not None:
             self._handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
             self._handlers[ApiKey.PRODUCE] = self._produce
-        self._versions = tuple(
+        self._versions = self._offered()
+
+    def serve(self, handlers: Mapping[ApiKey, Handle]) -> None:
+        """Answers these requests too, before any has come."""
+        self._handlers |= {key: _in_exchange(handle) for key, handle in handlers.items()}
+        self._versions = self._offered()
+
+    def _offered(self) -> tuple[ApiVersion, ...]:
+        return tuple(
             ApiVersion(key, spoken.first, spoken.last) for key, spoken in SUPPORTED.items() if key in self._handlers
         )
 
@@ -206,6 +216,8 @@ class Broker:
         exchange.answer(self.replicas.update_metadata(request))
         self._waits.metadata_changed()
         self.isr_changes.look()
+        if self.data is not None:
+            self.data.metadata_changed()
 
     def _stop_replica(self, exchange: Exchange, request: StopReplicaRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):

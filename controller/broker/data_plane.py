@@ -17,10 +17,12 @@ from controller.broker.epoch_offsets import EpochOffsets
 from controller.broker.fetch import Fetch
 from controller.broker.fetch_reading import FetchReading
 from controller.broker.fetch_sessions import FetchSessions
+from controller.broker.fetchers import ReplicaFetchers
 from controller.broker.list_offsets import ListOffsets
 from controller.broker.logs import Logs
 from controller.broker.metadata_cache import MetadataCache
-from controller.broker.partition import Partition
+from controller.broker.partition import Partition, Role
+from controller.broker.ports import Peers
 from controller.broker.produce import Produce
 from controller.broker.progress import Progress
 from controller.broker.record_access import RecordAccess
@@ -50,6 +52,7 @@ class DataPlane:
         metadata: MetadataCache,
         clock: Clock,
         trace: Trace,
+        peers: Peers,
     ) -> None:
         self._clock = clock
         self._trace = trace
@@ -59,6 +62,9 @@ class DataPlane:
         self.timer = TimerOnClock(clock, on_error=self._failed)
         self.progress = Progress(clock, settings.replica_lag_time_max_ms)
         self.access = RecordAccess(replicas, metadata)
+        self.fetchers = ReplicaFetchers(
+            settings, metadata, peers, logs.truncate, clock, trace, self.progress.high_watermark_moved
+        )
         replicas.of_roles.append(self._roles_taken)
         replicas.of_stops.append(self._stopped)
         logs.on_offline = self._directory_failed
@@ -83,12 +89,20 @@ class DataPlane:
         """A request that waited and whose answer could not be made: the others go on."""
         self._trace.emit(Noted("error", "".join(traceback.format_exception(error)).rstrip()))
 
+    def metadata_changed(self) -> None:
+        self.fetchers.leaders_changed()
+
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
+        """First of all who led, or was told of another leader, stops what it did: nothing is appended to a log from two
+        sides."""
+        self.fetchers.leave([partition for partition in partitions if partition.role is Role.LEADER])
         for partition in partitions:
             self.progress.advance(partition)
             self.progress.role_changed(partition)
+        self.fetchers.follow([partition for partition in partitions if partition.role is Role.FOLLOWER])
 
     def _stopped(self, partitions: Sequence[Partition]) -> None:
+        self.fetchers.leave(partitions)
         for partition in partitions:
             self.progress.role_changed(partition)
 

@@ -1,4 +1,4 @@
-"""Broker processes that hold records, with a real client: what it was told is there can be read, also after a restart."""
+"""Broker processes that hold records, with a real client: what it was told is there is read, also after a restart."""
 
 from __future__ import annotations
 
