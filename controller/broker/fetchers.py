@@ -85,8 +85,9 @@ class ReplicaFetchers:
 
     def _take_out(self, key: Key) -> None:
         place = self._placed.pop(key, None)
-        if place is not None:
-            self._fetchers[place].remove(key)
+        # A fetcher that has dropped all it had by itself was closed as idle since.
+        if place is not None and (fetcher := self._fetchers.get(place)) is not None:
+            fetcher.remove(key)
 
     def _close_idle(self) -> None:
         for place, fetcher in tuple(self._fetchers.items()):
