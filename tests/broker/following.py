@@ -49,6 +49,8 @@ KEY = (TOPIC, 0)
 LATENCY_MS = 1.0
 SETTINGS = LogSettings(segment_bytes=2_000, index_interval_bytes=200, retention_ms=-1)
 NOBODY = -1
+SETTLED_MS = 1_000.0
+"""Many back-offs and long polls."""
 
 
 @dataclass(slots=True)
@@ -82,7 +84,12 @@ class Replica:
         self.ends: dict[int, int] = {}
         self.waiting: list[Waiting] = []
         self.fetchers = ReplicaFetchers(
-            settings(broker_id=str(self.broker), inter_broker_protocol_version=self.cluster.protocol),
+            settings(
+                broker_id=str(self.broker),
+                inter_broker_protocol_version=self.cluster.protocol,
+                replica_fetch_wait_max_ms="100",
+                replica_fetch_backoff_ms="50",
+            ),
             self.cluster.metadata,
             Peers(self.cluster, self.broker),
             self.truncate,
@@ -111,6 +118,9 @@ class Replica:
         self.leads = False
         self.fetchers.close()
         self.waiting.clear()
+        for connection in self.cluster.connections:
+            if connection.to is self:
+                connection.close()
         self.directory.unlock()
         if draw is not None:
             self.disk.crash(draw)
@@ -123,6 +133,8 @@ class Replica:
         self.log.assign_epoch(leader_epoch, self.log.log_end_offset)
         self.leads, self.isr, self.ends = True, isr, {}
         self.epoch_start = self.log.log_end_offset
+        # What it takes for committed is readable from here on.
+        self.cluster.committed(self)
 
     def follow(self, leader: int, leader_epoch: int) -> None:
         self.leads = False
@@ -253,7 +265,6 @@ class Connection:
     def __init__(self, cluster: Cluster, to: int) -> None:
         self.cluster = cluster
         self.to = cluster.replicas[to]
-        self.directory = self.to.directory
         self.asking: Pending[bytes] | None = None
         self.over = False
         cluster.connections.append(self)
@@ -270,7 +281,7 @@ class Connection:
             self.cluster.clock.call_later(LATENCY_MS, lambda: arrived(answer))
 
         def arrive() -> None:
-            if self.to.down or self.to.directory is not self.directory or self.over:
+            if self.to.down or self.over:
                 self.close()
             else:
                 self.to.serve(ApiKey(api_key), api_version, body, answer)
@@ -351,7 +362,7 @@ class Cluster:
     def committed(self, leader: Replica) -> None:
         held = batches(leader.log, leader.partition.high_watermark)
         assert held[: len(self.log)] == self.log[: len(held)], "what was committed has changed"
-        self.log = max(held, self.log, key=len)
+        self.log = max(self.log, held, key=len)
 
     def holds_what_was_committed(self, replica: Replica) -> None:
         held = batches(replica.log)
@@ -372,10 +383,10 @@ class Cluster:
         if self.leader == NOBODY or self.replicas[self.leader].down:
             self.elect()
         self.tell(tuple(self.replicas))
-        self.pass_ms(10_000.0)
+        self.pass_ms(SETTLED_MS)
         leader = self.replicas[self.leader]
         leader.append(1, self.appended)
-        self.pass_ms(10_000.0)
+        self.pass_ms(SETTLED_MS)
         wanted = batches(leader.log)
         self.holds_what_was_committed(leader)
         for replica in self.replicas.values():
