@@ -13,109 +13,11 @@ import pytest
 
 from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS
 from controller.broker.ports import PeerTimedOut
-from controller.pending import Pending
-from controller.protocol import request_head, response_body
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, encode_response
-from controller.protocol.control_values import (
-    AlterIsrPartitionResult,
-    AlterIsrRequest,
-    AlterIsrResponse,
-    AlterIsrTopicResult,
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopicState,
-    StopReplicaPartitionState,
-    StopReplicaRequest,
-    StopReplicaTopicState,
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataTopicState,
-)
+from controller.protocol.control_values import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from controller.protocol.errors import ErrorCode
-from controller.protocol.headers import RequestHeader
-from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, live
-
-REPLICAS = (1, 2, 3)
-CONTROLLER = 2
-VERSION = 7
-
-
-class Leader(BrokerUnderTest):
-    """Broker 1, leader of partitions 0 to `partitions` - 1 of "t", of replicas 1, 2, 3."""
-
-    def __init__(self, partitions: int = 1) -> None:
-        super().__init__()
-        self.partitions = partitions
-
-    def lead(self, isr: Sequence[int], *, leader: int = BROKER, leader_epoch: int = 4, version: int = VERSION) -> None:
-        """LeaderAndIsr for all of them."""
-        states = tuple(
-            LeaderAndIsrPartitionState(number, 1, leader, leader_epoch, tuple(isr), version, REPLICAS)
-            for number in range(self.partitions)
-        )
-        topic = LeaderAndIsrTopicState("t", states, TOPIC_ID)
-        self.ask(ApiKey.LEADER_AND_ISR, LeaderAndIsrRequest(CONTROLLER, 1, (topic,), (), BROKER_EPOCH))
-
-    def hear(
-        self,
-        isr: Sequence[int],
-        *,
-        alive: Sequence[int] = REPLICAS,
-        offline: Sequence[int] = (),
-        leader_epoch: int = 4,
-        version: int = VERSION,
-        controller: int = CONTROLLER,
-    ) -> None:
-        """UpdateMetadata for all of them."""
-        states = tuple(
-            UpdateMetadataPartitionState(number, 1, BROKER, leader_epoch, tuple(isr), version, REPLICAS, tuple(offline))
-            for number in range(self.partitions)
-        )
-        topic = UpdateMetadataTopicState("t", states, TOPIC_ID)
-        self.ask(ApiKey.UPDATE_METADATA, UpdateMetadataRequest(controller, 1, (topic,), live(*alive), BROKER_EPOCH))
-
-    def asked(self) -> list[tuple[int, AlterIsrRequest]]:
-        """Every AlterIsr so far: the port that was asked, the request."""
-        return [(port, _decoded(body)) for port, key, body, _ in self.peers.asked if key is ApiKey.ALTER_ISR]
-
-    def wanted(self) -> list[dict[int, tuple[int, ...]]]:
-        """Of every request: partition to ISR."""
-        return [
-            {each.partition_index: each.new_isr for topic in request.topics for each in topic.partitions}
-            for _, request in self.asked()
-        ]
-
-    def answer(self, *results: AlterIsrPartitionResult, error: ErrorCode = ErrorCode.NONE) -> None:
-        """To the last request."""
-        topics = (AlterIsrTopicResult("t", results),) if results else ()
-        frame = encode_response(RequestHeader(ApiKey.ALTER_ISR, 0, 1, "x"), AlterIsrResponse(int(error), topics))
-        self.last().resolve(response_body(ApiKey.ALTER_ISR, 0, frame)[1])
-
-    def last(self) -> Pending[bytes]:
-        return self.peers.asked[-1][3]
-
-    def isr(self, number: int = 0) -> tuple[int, ...]:
-        partition = self.broker.replicas.partition("t", number)
-        assert partition is not None
-        return partition.isr
-
-    def later(self, ms: float) -> None:
-        self.clock.advance_to(self.clock.now_ms() + ms)
-
-
-def _decoded(body: bytes) -> AlterIsrRequest:
-    value: Any = decode_request(request_head(RequestHeader(ApiKey.ALTER_ISR, 0, 1, "x")) + body).value
-    assert isinstance(value, AlterIsrRequest)
-    return value
-
-
-def done(isr: Sequence[int], *, number: int = 0, leader_epoch: int = 4, version: int = 8) -> AlterIsrPartitionResult:
-    return AlterIsrPartitionResult(number, 0, BROKER, leader_epoch, tuple(isr), version)
-
-
-def refused(error: ErrorCode, number: int = 0) -> AlterIsrPartitionResult:
-    return AlterIsrPartitionResult(number, int(error))
+from tests.broker.harness import BROKER, BROKER_EPOCH
+from tests.broker.leading import CONTROLLER, VERSION, Leader, done, refused
 
 
 def asking(isr: Sequence[int] = (1,)) -> Leader:
