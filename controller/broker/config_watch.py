@@ -38,12 +38,12 @@ NO_SESSION = 0
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one look has read. `topics` without a config have None; `brokers`: this one's and all others', None if it
-    was not looked."""
+    """What one look has read. A topic without a config has an empty one; `brokers`: this one's and that of all, None
+    if it was not looked."""
 
     session: int
     last_notice: int
-    topics: Mapping[str, Mapping[str, str] | None]
+    topics: Mapping[str, Mapping[str, str]]
     brokers: tuple[Mapping[str, str], Mapping[str, str]] | None
     old_notices: tuple[str, ...]
 
@@ -120,9 +120,8 @@ class ConfigWatch:
         self._session, self._last_notice = found.session, found.last_notice
         if found.brokers is not None:
             self._configs.learn_brokers(*found.brokers)
-        for topic, config in found.topics.items():
-            if topic in self._topics:  # it may have gone meanwhile
-                self._configs.learn_topic(topic, NOTHING if config is None else config)
+        # One may have gone meanwhile.
+        self._configs.learn_topics({topic: config for topic, config in found.topics.items() if topic in self._topics})
         if found.old_notices:
             self._delete(found.old_notices)
         if self._look_again or self._wanted:
@@ -171,25 +170,25 @@ class ConfigWatch:
         wanted = [paths.child(paths.CONFIG_CHANGES, name) for name in names]
         return (await self._client.read(wanted)).rows if wanted else ()
 
-    async def _configs_of(self, topics: tuple[str, ...]) -> dict[str, Mapping[str, str] | None]:
+    async def _configs_of(self, topics: tuple[str, ...]) -> dict[str, Mapping[str, str]]:
         if not topics:
             return {}
         rows = (await self._client.read([paths.config_topic(topic) for topic in topics])).rows
         configs = {topic: self._config(row) for topic, row in zip(topics, rows, strict=True)}
-        return {topic: config for topic, config in configs.items() if config is not _DAMAGED}
+        return {topic: config for topic, config in configs.items() if config is not None}
 
     async def _brokers(self) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
         rows = (await self._client.read([paths.config_broker(self._broker_id), paths.CONFIG_BROKER_DEFAULT])).rows
         own, default = (self._config(row) for row in rows)
-        return None if own is _DAMAGED or default is _DAMAGED else (own or NOTHING, default or NOTHING)
+        return None if own is None or default is None else (own, default)
 
     def _config(self, row: Row | None) -> Mapping[str, str] | None:
-        """None if there is none; _DAMAGED if it can't be read, and then what was known of it stays."""
+        """None if it can't be read, and then what was known of it stays."""
         try:
-            return None if row is None else decode_config(row.path, row.data).config
+            return NOTHING if row is None else decode_config(row.path, row.data).config
         except DamagedZnode as damaged:
             self._trace.emit(Noted("error", str(damaged)))
-            return _DAMAGED
+            return None
 
     def _entity(self, row: Row) -> str | None:
         try:
@@ -200,9 +199,6 @@ class ConfigWatch:
 
     def _is_old(self, row: Row) -> bool:
         return self._clock.wall_ms() - row.stat.ctime_ms > NOTICE_LIFE_MS
-
-
-_DAMAGED: Mapping[str, str] = {"": ""}
 
 
 def notice_number(name: str) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from controller.broker.administration import Administration, ClientEvents
 from controller.broker.broker import Broker, Identity
 from controller.broker.exchange import Respond
 from controller.broker.lifecycle import Lifecycle
@@ -77,8 +78,9 @@ class Node:
         self.connected: Pending[int] = Pending()
         self.identity = Identity()
         self.events = EventQueue(EVENTS_MAX, lock, wake)
+        client_events = ClientEvents(self.events, clock)
         self.client = ZooKeeperClient(
-            connection, clock, self.events, session_event=self._session_event, seed=rng.getrandbits(32)
+            connection, clock, client_events, session_event=self._session_event, seed=rng.getrandbits(32)
         )
         self.lifecycle = Lifecycle(settings, self.identity, self.client, clock, trace, rng)
         self.controller = Controller(
@@ -95,6 +97,10 @@ class Node:
         self.broker = Broker(
             settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers, logs
         )
+        self.administration: Administration | None = None
+        if self.broker.data is not None:
+            self.administration = Administration(settings, self.client, self.broker, self.broker.data, clock, trace)
+            client_events.administration = self.administration
 
     @property
     def registered(self) -> Pending[int]:
@@ -115,6 +121,8 @@ class Node:
         if isinstance(event, Startup):
             await self.connected
             await self.lifecycle.start()
+            if self.administration is not None:
+                self._clock.call_later(0.0, self.administration.start)
         await self.controller.process(event)
         if isinstance(event, Shutdown) and not self._stopped.done:
             self._stopped.resolve(None)

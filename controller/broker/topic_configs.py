@@ -7,13 +7,14 @@ none is acknowledged by all (Kafka reads the config before it makes the log, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from controller.broker.settings import BrokerSettings
 from controller.core.topic_settings import BY_BROKER_NAME, TOPIC_SETTINGS, elements
 from controller.storage import LogSettings
+from controller.storage.settings import TOPIC_NAMES as OF_LOGS
 from controller.storage.settings import UNLIMITED
 from controller.trace import Noted, Trace
 
@@ -22,14 +23,14 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class TopicConfigs:
-    """`changed` is called with each topic whose settings may be others now, None for all of them."""
+    """`changed` is called with the topics whose settings may be others now, None for all of them."""
 
     def __init__(self, settings: BrokerSettings, trace: Trace) -> None:
         self._settings = settings
         self._trace = trace
         self._topics: dict[str, Mapping[str, str]] = {}
         self._logs: dict[str, LogSettings] = {}
-        self.changed: Callable[[str | None], None] = lambda _topic: None
+        self.changed: Callable[[Collection[str] | None], None] = lambda _topics: None
         self.broker: Mapping[str, str] = NOTHING
         """/config/brokers/N, this broker's."""
         self.default: Mapping[str, str] = NOTHING
@@ -40,10 +41,6 @@ class TopicConfigs:
     def known(self, topic: str) -> bool:
         """Whether its config has been read."""
         return topic in self._topics
-
-    def topics(self) -> tuple[str, ...]:
-        """Those whose config has been read, in the order in which they were."""
-        return tuple(self._topics)
 
     def log_settings(self, topic: str) -> LogSettings:
         found = self._logs.get(topic)
@@ -58,6 +55,11 @@ class TopicConfigs:
             return MORE_THAN_ANY_ISR
         return int(self._value(self._topics[topic], "min.insync.replicas"))
 
+    def shown(self, config: Mapping[str, str]) -> dict[str, str]:
+        """What each setting of a topic with that config comes to, as a text."""
+        log = self._of_log(config)
+        return {name: log.topic_text(name) if name in OF_LOGS else self._value(config, name) for name in TOPIC_SETTINGS}
+
     def _value(self, config: Mapping[str, str], name: str) -> str:
         """What a setting of a topic with that config comes to: its own, or else the broker's. A value that no such
         setting can have is passed over."""
@@ -70,14 +72,15 @@ class TopicConfigs:
 
     # -- what was found out
 
-    def learn_topic(self, topic: str, config: Mapping[str, str]) -> None:
-        """Its config, as it was read now; a topic without any has an empty one."""
-        before = self._topics.get(topic)
-        self._topics[topic] = dict(config)
-        if before != config:
-            self._complain(f"topic {topic}", _faults(config))
+    def learn_topics(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Their configs, as they were read now; that of a topic without any is empty."""
+        others = [topic for topic, config in configs.items() if self._topics.get(topic) != config]
+        for topic in others:
+            self._topics[topic] = dict(configs[topic])
+            self._complain(f"topic {topic}", _faults(configs[topic]))
             self._logs.pop(topic, None)
-            self.changed(topic)
+        if others:
+            self.changed(others)
 
     def forget_topic(self, topic: str) -> None:
         """No replica of it is here any more. One of the same name that is made later has a config of its own."""
@@ -96,16 +99,17 @@ class TopicConfigs:
     # -- logs
 
     def _log_settings(self, config: Mapping[str, str] | None) -> LogSettings:
+        settings = self._of_log({} if config is None else config)
+        if config is None or "delete" not in elements(self._value(config, "cleanup.policy")):
+            # Nothing compacts here, and what a compacted topic keeps is not to go by age.
+            return replace(settings, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
+        return settings
+
+    def _of_log(self, config: Mapping[str, str]) -> LogSettings:
         settings = self._settings.log
         for dynamic in (self.default, self.broker):
             settings = settings.with_broker({name: text for name, text in dynamic.items() if _is_sound(name, text)})
-        if config is None:
-            return replace(settings, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
-        settings = settings.with_topic({name: text for name, text in config.items() if not _faults({name: text})})
-        if "delete" not in elements(self._value(config, "cleanup.policy")):
-            # Nothing compacts here, and what a compacted topic keeps is not to go by age.
-            settings = replace(settings, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
-        return settings
+        return settings.with_topic({name: text for name, text in config.items() if not _faults({name: text})})
 
     def _complain(self, whose: str, faults: list[str]) -> None:
         for fault in faults:
@@ -119,7 +123,7 @@ def _faults(config: Mapping[str, str]) -> list[str]:
 
 
 def _dynamic_faults(config: Mapping[str, str]) -> list[str]:
-    found = [BY_BROKER_NAME[name].fault(text) for name, text in config.items() if name in BY_BROKER_NAME]
+    found = [BY_BROKER_NAME[name].fault(text, name) for name, text in config.items() if name in BY_BROKER_NAME]
     return [fault for fault in found if fault is not None]
 
 

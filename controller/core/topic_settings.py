@@ -41,10 +41,11 @@ class TopicSetting:
     documentation: str
     in_use: bool = True
 
-    def fault(self, text: str) -> str | None:
-        """What is wrong with a value, in Kafka's words; None if nothing is."""
+    def fault(self, text: str, name: str | None = None) -> str | None:
+        """What is wrong with a value, in Kafka's words; None if nothing is. `name`: what it is called where it was
+        said, if not by a topic's name."""
         expected = self.check(text.strip())
-        return None if expected is None else f"Invalid value {text} for configuration {self.name}: {expected}"
+        return None if expected is None else f"Invalid value {text} for configuration {name or self.name}: {expected}"
 
 
 def elements(text: str) -> tuple[str, ...]:

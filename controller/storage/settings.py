@@ -61,6 +61,12 @@ class LogSettings:
         """These settings with what a broker's properties say of them."""
         return self._replaced(_in_ms(properties), "broker", "log.message.timestamp.type")
 
+    def topic_text(self, name: str) -> str:
+        """The value of one of `TOPIC_NAMES`, as a topic's config would say it."""
+        if name == "message.timestamp.type":
+            return "LogAppendTime" if self.log_append_time else "CreateTime"
+        return str(getattr(self, next(one.name for one in fields(self) if one.metadata.get("topic") == name)))
+
     def _replaced(self, texts: Mapping[str, str], side: str, timestamp_type: str) -> LogSettings:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         for one in fields(self):
@@ -79,6 +85,11 @@ BROKER_NAMES: tuple[str, ...] = (
     *("log.message.timestamp.type", "log.roll.hours", "log.retention.hours", "log.retention.minutes"),
 )
 """Every name of a broker's properties that `LogSettings.from_broker` looks at."""
+
+TOPIC_NAMES: frozenset[str] = frozenset(
+    [one.metadata["topic"] for one in fields(LogSettings) if one.metadata.get("topic")] + ["message.timestamp.type"]
+)
+"""Every name of a topic's config that `LogSettings.with_topic` looks at."""
 
 
 def _integer(name: str, text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -34,15 +34,15 @@ def test_a_topics_own_value_comes_before_the_brokers_and_that_before_all_brokers
     def now() -> tuple[int, int]:
         return configs.min_insync("t"), configs.log_settings("t").retention_ms
 
-    configs.learn_topic("t", {})
+    configs.learn_topics({"t": {}})
     assert now() == (2, 1_000)
     configs.learn_brokers({}, {"min.insync.replicas": "3", "log.retention.ms": "2000"})
     assert now() == (3, 2_000)
     configs.learn_brokers({"min.insync.replicas": "4", "log.retention.ms": "3000"}, configs.default)
     assert now() == (4, 3_000)
-    configs.learn_topic("t", {"min.insync.replicas": "5", "retention.ms": "4000"})
+    configs.learn_topics({"t": {"min.insync.replicas": "5", "retention.ms": "4000"}})
     assert now() == (5, 4_000)
-    configs.learn_topic("t", {"min.insync.replicas": "5"})
+    configs.learn_topics({"t": {"min.insync.replicas": "5"}})
     assert now() == (5, 3_000)
     configs.learn_brokers({}, {})
     assert now() == (5, 1_000)
@@ -54,7 +54,7 @@ def test_a_topic_whose_config_is_not_read_yet_loses_nothing() -> None:
     assert (found.retention_ms, found.retention_bytes, found.segment_bytes) == (-1, -1, 5_000)
     assert configs.min_insync("t") == MORE_THAN_ANY_ISR
     assert not configs.known("t")
-    configs.learn_topic("t", {})
+    configs.learn_topics({"t": {}})
     assert configs.log_settings("t").retention_ms == 1_000
     configs.forget_topic("t")
     assert configs.log_settings("t").retention_ms == -1
@@ -75,14 +75,16 @@ def test_what_is_not_to_be_deleted_stays(
     given: Mapping[str, str], config: Mapping[str, str], retention_ms: int
 ) -> None:
     configs = configs_of(log_retention_ms="1000", **given)
-    configs.learn_topic("t", config)
+    configs.learn_topics({"t": config})
     assert configs.log_settings("t").retention_ms == retention_ms
 
 
 def test_a_value_that_others_wrote_and_that_is_none_is_told_and_passed_over() -> None:
     trace = KeptTrace()
     configs = TopicConfigs(settings(), trace)
-    configs.learn_topic("t", {"segment.bytes": "3", "retention.ms": "7", "min.insync.replicas": "x", "of.kafka.9": "1"})
+    configs.learn_topics(
+        {"t": {"segment.bytes": "3", "retention.ms": "7", "min.insync.replicas": "x", "of.kafka.9": "1"}}
+    )
     configs.learn_brokers({"log.segment.bytes": "-1", "ssl.keystore.type": "JKS"}, {})
     assert configs.log_settings("t").retention_ms == 7
     assert configs.log_settings("t").segment_bytes == 1024**3
@@ -94,14 +96,14 @@ def test_a_value_that_others_wrote_and_that_is_none_is_told_and_passed_over() ->
 
 def test_changes_are_told_once_and_no_change_is_none() -> None:
     configs = configs_of()
-    told: list[str | None] = []
+    told: list[Collection[str] | None] = []
     configs.changed = told.append
-    configs.learn_topic("t", {"flush.ms": "5"})
-    configs.learn_topic("t", {"flush.ms": "5"})
-    configs.learn_topic("t", {"flush.ms": "6"})
+    configs.learn_topics({"t": {"flush.ms": "5"}})
+    configs.learn_topics({"t": {"flush.ms": "5"}})
+    configs.learn_topics({"t": {"flush.ms": "6"}})
     configs.learn_brokers({}, {})
     configs.learn_brokers({}, {"log.flush.interval.ms": "7"})
-    assert told == ["t", "t", None]
+    assert told == [["t"], ["t"], None]
 
 
 # -- reading them

@@ -1,0 +1,89 @@
+"""A node's part in ZooKeeper beside its registration: its topics' configs at every turn of its life, producer ids."""
+
+from __future__ import annotations
+
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import ApiVersionsRequest
+from controller.protocol.control_values import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import MESSAGES
+from controller.protocol.produce_values import InitProducerIdRequest
+from controller.zookeeper import paths
+from tests.broker.data_node import DataNode
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+def retention(node: DataNode, topic: str = "t") -> int:
+    log = node.logs.get(topic, 0)
+    assert log is not None
+    return log.settings.retention_ms
+
+
+def test_a_new_log_has_its_topics_settings_as_soon_as_they_are_read() -> None:
+    node = DataNode()
+    node.write_config(paths.config_topic("t"), {"retention.ms": "5"})
+    node.lead("t")
+    assert retention(node) == -1, "nothing goes before the config is known"
+    node.settle()
+    assert retention(node) == 5
+
+
+def test_logs_that_are_there_at_the_start_have_their_settings_before_any_role() -> None:
+    first = DataNode("t")
+    assert retention(first) == WEEK_MS
+    first.logs.close()
+    second = DataNode(disk=first.disk)
+    assert retention(second) == WEEK_MS, "as its config says, which is not there"
+    second.logs.close()
+    third = DataNode(disk=first.disk, log_retention_ms="9")
+    assert retention(third) == 9
+
+
+def test_a_topic_of_the_same_name_is_read_anew_after_a_deletion() -> None:
+    node = DataNode("t")
+    node.write_config(paths.config_topic("t"), {"retention.ms": "5"})
+    stop = StopReplicaTopicState("t", (StopReplicaPartitionState(0, -2, delete_partition=True),))
+    assert node.ask(ApiKey.STOP_REPLICA, StopReplicaRequest(1, 1, (stop,), broker_epoch=-1)).error_code == 0
+    assert node.logs.get("t", 0) is None
+    node.lead("t", topic_id=bytes(range(1, 17)))
+    node.settle()
+    assert retention(node) == 5
+
+
+def test_a_config_takes_effect_while_the_controller_is_at_something() -> None:
+    node = DataNode("t")
+    node._busy = True
+    node.write_config(paths.config_topic("t"), {"retention.ms": "5"})
+    node.notify(b'{"version":2,"entity_path":"topics/t"}')
+    assert retention(node) == 5
+
+
+def test_the_watch_outlives_a_term_and_a_session() -> None:
+    node = DataNode("t")
+    node.node.controller.resign("as a test asks")
+    node.write_config(paths.config_topic("t"), {"retention.ms": "5"})
+    node.notify(b'{"version":2,"entity_path":"topics/t"}')
+    assert retention(node) == 5
+    old = node.connection.session()
+    node.zookeeper.expire(old)
+    node.write_config(paths.config_topic("t"), {"retention.ms": "6"})
+    node.until(lambda: node.connection.session() not in (0, old))
+    node.settle()
+    assert retention(node) == 6
+
+
+def test_a_node_offers_and_answers_all_that_there_is() -> None:
+    node = DataNode()
+    offered = node.ask(ApiKey.API_VERSIONS, ApiVersionsRequest("test", "1")).api_keys
+    missing = set(MESSAGES) - {ApiKey(one.api_key) for one in offered}
+    assert missing <= {ApiKey.DELETE_RECORDS}
+
+
+def test_producer_ids_come_of_this_brokers_block() -> None:
+    node = DataNode()
+    answers = [node.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(None, 1)) for _ in range(3)]
+    assert [(one.error_code, one.producer_id, one.producer_epoch) for one in answers] == [
+        (ErrorCode.NONE, producer_id, 0) for producer_id in range(3)
+    ]
+    assert node.data(paths.PRODUCER_ID_BLOCK) == b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
