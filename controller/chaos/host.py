@@ -18,6 +18,7 @@ from controller.chaos.client import MetadataClient, create_topics
 from controller.chaos.clock import ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
+from controller.chaos.records import RecordClients
 from controller.scenarios.host import (
     ZOOKEEPER,
     ClusterSpec,
@@ -29,6 +30,8 @@ from controller.scenarios.host import (
     TopicSpec,
     Workload,
 )
+from controller.scenarios.records.history import History
+from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, DamagedRecord, TraceRecord, decode_record
 from controller.zookeeper import EmbeddedZooKeeper
@@ -68,6 +71,7 @@ class RealHost:
         self._zookeeper: EmbeddedZooKeeper | None = None
         self._observer: Observer | None = None
         self._client: MetadataClient | None = None
+        self._record_clients: RecordClients | None = None
         self._proxies: ProxyNetwork | None = None
         self._ports: HeldPorts | None = None
         self._processes: dict[int, Process] = {}
@@ -231,6 +235,20 @@ class RealHost:
         create_topics(self._bootstrap, topics)
         self._client.expect(topics)
 
+    async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
+        self._record_clients = RecordClients(self._bootstrap, workload, partitions, self.clock.now_ms)
+
+    async def quiesce(self, deadline_ms: float) -> None:
+        assert self._record_clients is not None
+        self._record_clients.quiesce(deadline_ms)
+
+    def history(self) -> History | None:
+        """Ends the clients, if they were not quiesced."""
+        if self._record_clients is None:
+            return None
+        self._record_clients.close()
+        return self._record_clients.history()
+
     def running(self) -> tuple[int, ...]:
         """Raises HostFailure for a broker that ended of itself: nothing that follows would mean anything."""
         for node, process in sorted(self._processes.items()):
@@ -280,6 +298,8 @@ class RealHost:
 
     def close(self) -> None:
         """Ends whatever was started, in the order in which nobody is left asking. Safe to call twice."""
+        if self._record_clients is not None:
+            self._record_clients.close()
         if self._client is not None:
             self._client.close()
         for process in self._processes.values():

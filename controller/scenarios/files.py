@@ -13,8 +13,10 @@ import msgspec
 
 from controller.scenarios.conditions import CONDITIONS
 from controller.scenarios.invariants import INVARIANTS
-from controller.scenarios.language import Cluster, CreateTopics, Restart, Scenario, Wait
+from controller.scenarios.language import Cluster, CreateTopics, Produce, Quiesce, Restart, Scenario, Wait
 from controller.scenarios.occurrences import OCCURRENCES
+from controller.scenarios.records.checks import RECORD_CHECKS
+from controller.scenarios.records.section import trouble_with
 
 Parameter = str | int | float | bool
 
@@ -124,8 +126,9 @@ def _check(scenario: Scenario, source: str) -> None:
             if name not in OCCURRENCES:
                 raise ScenarioError(f"{source}: expect.{key}: no {name!r}; there are {', '.join(OCCURRENCES)}")
     for name in scenario.expect.invariants or ():
-        if name not in INVARIANTS:
-            raise ScenarioError(f"{source}: expect.invariants: no {name!r}; there are {', '.join(INVARIANTS)}")
+        if name not in INVARIANTS and name not in RECORD_CHECKS:
+            known = ", ".join([*INVARIANTS, *RECORD_CHECKS])
+            raise ScenarioError(f"{source}: expect.invariants: no {name!r}; there are {known}")
     for index, step in enumerate(scenario.steps):
         place = f"{source}: steps[{index}]"
         if isinstance(step, Wait) and step.until not in CONDITIONS:
@@ -136,6 +139,23 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ScenarioError(f"{place}: how: expected clean or hard, found {step.how!r}")
         if isinstance(step, CreateTopics):
             _check_topics(step, scenario.cluster, place)
+    _check_records(scenario, source)
+
+
+def _check_records(scenario: Scenario, source: str) -> None:
+    records = scenario.workload.records
+    steps = [type(step) for step in scenario.steps if isinstance(step, Produce | Quiesce)]
+    if steps not in ([], [Produce], [Produce, Quiesce]):
+        raise ScenarioError(f"{source}: steps: expected produce once, and quiesce once after it, if at all")
+    if records is None:
+        if steps:
+            raise ScenarioError(f"{source}: steps: produce needs [workload.records]")
+        return
+    trouble = trouble_with(records, scenario.expect.lost)
+    if trouble is not None:
+        raise ScenarioError(f"{source}: {trouble}")
+    if not steps:
+        raise ScenarioError(f"{source}: workload.records: no step produces them")
 
 
 def _check_topics(step: CreateTopics, cluster: Cluster, place: str) -> None:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from controller.clock import Clock
 from controller.pending import Task
+from controller.scenarios.records.history import History
+from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.trace import MetadataSeen, TraceEvent
 from controller.trace_records import TraceRecord
 
@@ -63,9 +65,11 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`metadata_interval_ms`: how long a client waits between an answer and its next metadata request."""
+    """`metadata_interval_ms`: how long a client waits between an answer and its next metadata request. `records`:
+    whether any will be produced; a simulated cluster that needs to hold none has no logs."""
 
     metadata_interval_ms: float = 20.0
+    records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,16 @@ class ScenarioHost(Protocol):
 
     def create_topics(self, topics: Sequence[TopicSpec]) -> Task[None]:
         """Asks the cluster as a client would. HostFailure with the cluster's error if one was refused."""
+
+    def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> Task[None]:
+        """Begins to write to and read from these partitions. Asked for once a run."""
+
+    def quiesce(self, deadline_ms: float) -> Task[None]:
+        """Ends the writing, waits until every operation has ended, then reads every partition from its beginning to
+        its end, for at most `deadline_ms`. Asked for once, after `produce`."""
+
+    def history(self) -> History | None:
+        """What came of the records so far; None if none were asked for. Complete after `quiesce`."""
 
     def running(self) -> tuple[int, ...]:
         """The brokers whose processes run (paused ones too), in order."""

@@ -10,6 +10,10 @@ from controller.scenarios.failovers import Failover, find_failovers
 from controller.scenarios.invariants import INVARIANTS, Evidence, Finding
 from controller.scenarios.language import Scenario
 from controller.scenarios.occurrences import bounded
+from controller.scenarios.records.checks import RecordEvidence, check_records
+from controller.scenarios.records.joined import Joined
+from controller.scenarios.records.section import expected_loss
+from controller.scenarios.records.workload import RecordWorkload
 from controller.scenarios.runner import Outcome
 from controller.trace_records import TraceRecord
 
@@ -30,11 +34,12 @@ class InvariantResult:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """`verdict`: "fail" if anything was violated, "unknown" if nothing was but something could not be told,
-    else "pass"."""
+    else "pass". `records`: their history, joined; None if there were none."""
 
     verdict: str
     invariants: tuple[InvariantResult, ...]
     failovers: tuple[Failover, ...]
+    records: Joined | None = None
 
 
 def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) -> Judgement:
@@ -42,9 +47,15 @@ def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) 
     failovers = find_failovers(records)
     expect = scenario.expect
     evidence = Evidence(records, outcome.topics, outcome.snapshot, failovers, expect.recovery_ms)
-    names = INVARIANTS if expect.invariants is None else expect.invariants
     results = [_steps(outcome), _evidence(records)]
-    results += [_named(name, INVARIANTS[name](evidence)) for name in names]
+    results += [
+        _named(name, check(evidence))
+        for name, check in INVARIANTS.items()
+        if expect.invariants is None or name in expect.invariants
+    ]
+    joined = None if outcome.history is None else Joined(outcome.history)
+    if joined is not None and outcome.workload is not None:
+        results += _records(scenario, outcome, joined, outcome.workload)
     for name, bound in sorted(expect.at_most.items()):
         results.append(_named(f"at-most-{bound}-{name}", bounded(evidence, name, at_most=bound)))
     for name, bound in sorted(expect.at_least.items()):
@@ -53,7 +64,17 @@ def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) 
         results.append(_named(EXPECTED, _expected_failovers(expect.failovers, failovers, outcome)))
     if expect.all_registered:
         results.append(_named("all-registered", _all_registered(scenario, outcome)))
-    return Judgement(_verdict(results), tuple(results), failovers)
+    return Judgement(_verdict(results), tuple(results), failovers, joined)
+
+
+def _records(scenario: Scenario, outcome: Outcome, joined: Joined, workload: RecordWorkload) -> list[InvariantResult]:
+    snapshot = outcome.snapshot
+    led = None
+    if snapshot is not None:
+        led = frozenset(name for name, state in snapshot.partitions.items() if state.leader in snapshot.registered)
+    evidence = RecordEvidence(workload, joined, led)
+    loss = expected_loss(scenario.expect.lost, workload)
+    return [_named(name, finding) for name, finding in check_records(evidence, scenario.expect.invariants, loss)]
 
 
 def _named(name: str, finding: Finding) -> InvariantResult:

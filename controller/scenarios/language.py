@@ -114,10 +114,21 @@ class Let(Step, frozen=True, kw_only=True, tag="let-run"):
     ms: float
 
 
+class Produce(Step, frozen=True, kw_only=True, tag="produce"):
+    """From here on records are written to the topics that there are, and read, as `workload.records` says."""
+
+
+class Quiesce(Step, frozen=True, kw_only=True, tag="quiesce"):
+    """No more records are written; once every operation has ended all partitions are read from beginning to end, for
+    at most `deadline_ms`. A scenario that produces and does not say this ends with it."""
+
+    deadline_ms: float = 60_000.0
+
+
 ZooKeeperStep = KillZooKeeper | StartZooKeeper
-AnyStep = (
-    Start | Kill | Stop | Restart | Pause | Resume | Expire | Cut | Heal | ZooKeeperStep | CreateTopics | Wait | Let
-)
+RecordStep = Produce | Quiesce
+BrokerStep = Kill | Stop | Restart | Pause | Resume | Expire
+AnyStep = Start | BrokerStep | Cut | Heal | ZooKeeperStep | CreateTopics | Wait | Let | RecordStep
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,15 +139,34 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     settings: dict[str, str | int | bool] = {}
 
 
+class RecordsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is written and read from the step `produce` on. `topics`: a prefix of the topics written to (all if left
+    out); `rate_per_s` of all producers together, 0 for none, and `simulated_rate_per_s` in its place in simulation,
+    where every record costs real time; `consumers` that read everything; `acks` "all", 1 or 0."""
+
+    topics: str = ""
+    rate_per_s: float = 1000.0
+    simulated_rate_per_s: float | None = None
+    producers: int = 2
+    consumers: int = 1
+    keys: int = 64
+    record_bytes: int = 100
+    acks: str | int = "all"
+    idempotent: bool = True
+    in_flight: int = 5
+
+
 class WorkloadSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metadata_interval_ms: float = 20.0
+    records: RecordsSection | None = None
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What must hold. `failovers`: how many there must have been, by kind; `recovery_ms`: the bound on each, from
     the session's end to the client's complete metadata; `invariants`: the names checked (all of them if left out);
     `all_registered`: at the end every broker of the cluster is registered; `at_most`, `at_least`: bounds on what is
-    counted from the first fault on (`occurrences.py` has the names), so that 0 says what must not happen at all."""
+    counted from the first fault on (`occurrences.py` has the names), so that 0 says what must not happen at all;
+    `lost`: whether acknowledged records are ("none", "some", "any"; if left out none with acks of all, else any)."""
 
     failovers: dict[str, int] = {}
     recovery_ms: float = 10_000.0
@@ -144,6 +174,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     all_registered: bool = False
     at_most: dict[str, int] = {}
     at_least: dict[str, int] = {}
+    lost: str | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from controller.scenarios.judge import Judgement
 from controller.scenarios.language import Scenario
-from controller.trace import StepEnded, StepStarted
+from controller.scenarios.records.figures import (
+    AroundFault,
+    Fault,
+    Latency,
+    RecordCounts,
+    Windows,
+    around_faults,
+    count_records,
+)
+from controller.trace import FaultInjected, StepEnded, StepStarted
 from controller.trace_records import TraceRecord
 
 FORMAT = 1
@@ -67,6 +76,60 @@ def report_object(report: Report) -> dict[str, Any]:
             {"at_ms": _ms(step.at_ms), "text": step.text, "ok": step.ok, "detail": step.detail}
             for step in steps_of(report.records)
         ],
+        "records": _counts_object(report),
+        "latency": [
+            {
+                "fault": each.fault.fault,
+                "target": each.fault.target,
+                "at_ms": _ms(each.fault.at_ms),
+                "recovered_at_ms": _ms(each.recovered_at_ms),
+                "produce": _windows_object(each.produce),
+                "fetch": _windows_object(each.fetch),
+            }
+            for each in latency_around_faults(report)
+        ],
+    }
+
+
+def record_counts(report: Report) -> RecordCounts | None:
+    """None for a run without records."""
+    return None if report.judgement.records is None else count_records(report.judgement.records)
+
+
+def _counts_object(report: Report) -> dict[str, Any] | None:
+    counts = record_counts(report)
+    return None if counts is None else asdict(counts)
+
+
+def latency_around_faults(report: Report) -> tuple[AroundFault, ...]:
+    joined = report.judgement.records
+    if joined is None:
+        return ()
+    faults = [
+        Fault(record.at_ms, record.event.fault, record.event.target)
+        for record in report.records
+        if isinstance(record.event, FaultInjected)
+    ]
+    return around_faults(joined, faults)
+
+
+def _windows_object(windows: Windows) -> dict[str, Any]:
+    return {
+        "before": _latency_object(windows.before),
+        "during": _latency_object(windows.during),
+        "after": _latency_object(windows.after),
+    }
+
+
+def _latency_object(latency: Latency | None) -> dict[str, Any] | None:
+    if latency is None:
+        return None
+    return {
+        "count": latency.count,
+        "p50_ms": _ms(latency.p50_ms),
+        "p95_ms": _ms(latency.p95_ms),
+        "p99_ms": _ms(latency.p99_ms),
+        "worst_ms": _ms(latency.worst_ms),
     }
 
 
@@ -118,6 +181,27 @@ def failover_rows(report: Report) -> list[tuple[str, ...]]:
     return rows
 
 
+def latency_rows(report: Report) -> list[tuple[str, ...]]:
+    """A row a fault and kind, a header first: median / 99th percentile in ms, before, until recovery, after."""
+    rows: list[tuple[str, ...]] = [("fault", "at", "recovered after", "latency (ms)", "before", "until then", "after")]
+    for each in latency_around_faults(report):
+        name = f"{each.fault.fault} {each.fault.target}"
+        for kind, windows in (("produce", each.produce), ("fetch", each.fetch)):
+            cells = (_percentiles(one) for one in (windows.before, windows.during, windows.after))
+            after = _after(each.recovered_at_ms, each.fault.at_ms)
+            rows.append((name, f"{each.fault.at_ms:.0f}", after, kind, *cells))
+    return rows
+
+
+def _percentiles(latency: Latency | None) -> str:
+    return "-" if latency is None else f"{latency.p50_ms:.1f} / {latency.p99_ms:.1f}"
+
+
+def counts_text(counts: RecordCounts) -> str:
+    words = [f"{'?' if value is None else f'{value:,}'} {name}" for name, value in asdict(counts).items()]
+    return ", ".join(words)
+
+
 def _after(at_ms: float | None, since_ms: float) -> str:
     return "-" if at_ms is None else f"{at_ms - since_ms:.0f}"
 
@@ -134,6 +218,13 @@ def report_text(report: Report) -> str:
     parts = []
     if report.judgement.failovers:
         parts += ["failovers (ms)", render_table(failover_rows(report)), ""]
+    counts = record_counts(report)
+    if counts is not None:
+        parts += [f"records: {counts_text(counts)}"]
+        rows = latency_rows(report)
+        if len(rows) > 1:
+            parts += ["", "latency around faults, median / 99th percentile (ms)", render_table(rows)]
+        parts.append("")
     for result in report.judgement.invariants:
         word = {True: "held", False: "VIOLATED", None: "unknown"}[result.held]
         parts.append(f"{word:9} {result.name}: {result.detail}")

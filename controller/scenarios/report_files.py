@@ -1,9 +1,10 @@
-"""The three files that a run leaves: `report.json`, `report.html` and `trace.parquet`."""
+"""The files that a run leaves: `report.json`, `report.html`, `trace.parquet`, and the history of its records if any."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from controller.scenarios.records.table import write_history
 from controller.scenarios.report import Report, report_json
 from controller.scenarios.report_html import report_html
 from controller.scenarios.trace_table import write_parquet
@@ -16,3 +17,5 @@ def write_report(report: Report, folder: Path) -> None:
     (folder / "report.json").write_text(report_json(report))
     (folder / "report.html").write_text(report_html(report))
     write_parquet(report.records, folder / "trace.parquet")
+    if report.judgement.records is not None:
+        write_history(report.judgement.records.history, folder)

@@ -33,6 +33,8 @@ from controller.scenarios.language import (
     Let,
     NodeName,
     Pause,
+    Produce,
+    Quiesce,
     Restart,
     Resume,
     Scenario,
@@ -41,6 +43,9 @@ from controller.scenarios.language import (
     Stop,
     Wait,
 )
+from controller.scenarios.records.history import History
+from controller.scenarios.records.section import workload_of
+from controller.scenarios.records.workload import RecordWorkload
 from controller.trace import FaultInjected, StepEnded, StepStarted
 
 POLL_MS = 20.0
@@ -56,18 +61,28 @@ Progress = Callable[[float, str], None]
 @dataclass(slots=True)
 class Outcome:
     """How the steps went: `failure` names the step that could not be carried out or waited for in vain.
-    `could_not_run`: the host failed, so nothing was proved either way."""
+    `could_not_run`: the host failed, so nothing was proved either way. `workload`, `history`: of the records, if any
+    were asked for."""
 
     topics: list[TopicSpec] = field(default_factory=list)
     snapshot: Snapshot | None = None
     failure: str | None = None
     could_not_run: bool = False
+    workload: RecordWorkload | None = None
+    history: History | None = None
 
 
 def cluster_spec(scenario: Scenario) -> ClusterSpec:
     cluster = scenario.cluster
     settings = tuple((key, _property(value)) for key, value in cluster.settings.items())
     return ClusterSpec(cluster.brokers, cluster.zookeeper_servers, cluster.session_timeout_ms, cluster.racks, settings)
+
+
+def _workload(scenario: Scenario, host: str) -> Workload:
+    section = scenario.workload.records
+    produces = any(isinstance(step, Produce) and step.when for step in scenario.steps)
+    records = section is not None and produces and workload_of(section, host).rate_per_s > 0
+    return Workload(scenario.workload.metadata_interval_ms, records)
 
 
 def _property(value: str | int | bool) -> str:
@@ -79,14 +94,16 @@ async def run_steps(scenario: Scenario, host: ScenarioHost, progress: Progress =
     run = _Run(scenario, host, progress)
     outcome = run.outcome
     try:
-        await host.boot(cluster_spec(scenario), Workload(scenario.workload.metadata_interval_ms))
+        await host.boot(cluster_spec(scenario), _workload(scenario, host.name))
         for index, step in enumerate(scenario.steps):
             if step.when and not await run.take(index, step):
                 break
+        await run.quiesce()
         outcome.snapshot = await run.last_look()
     except HostFailure as error:
         outcome.failure, outcome.could_not_run = str(error), True
         progress(host.clock.now_ms(), f"could not go on: {error}")
+    outcome.history = host.history()
     return outcome
 
 
@@ -100,6 +117,7 @@ class _Run:
         self.servers: dict[str, int] = {}
         self.former: dict[int, int] = {}
         """The session that a broker had before the last fault that ended it."""
+        self.producing = False
         self.fault_at_ms = 0.0
         """Answers that a client had before the last fault say nothing about the recovery from it."""
 
@@ -134,6 +152,10 @@ class _Run:
                 return await self._wait(step, nodes)
             case Let():
                 await self.host.clock.sleep(step.ms)
+            case Produce():
+                await self._produce()
+            case Quiesce():
+                await self.quiesce(step.deadline_ms)
             case CreateTopics():
                 await self._create_topics(step)
             case Start():
@@ -201,6 +223,29 @@ class _Run:
         await self.host.create_topics(topics)
         self.outcome.topics.extend(topics)
 
+    async def _produce(self) -> None:
+        """A rate of 0 asks for no records at all."""
+        section = self.scenario.workload.records
+        assert section is not None, "the file was checked"
+        workload = workload_of(section, self.host.name)
+        partitions = [
+            (topic.name, number)
+            for topic in self.outcome.topics
+            if topic.name.startswith(workload.topics)
+            for number in range(topic.partitions)
+        ]
+        if not partitions:
+            raise HostFailure(f"there is no topic {workload.topics}* to produce to: create one first")
+        if workload.rate_per_s > 0:
+            self.outcome.workload = workload
+            self.producing = True
+            await self.host.produce(workload, partitions)
+
+    async def quiesce(self, deadline_ms: float = Quiesce().deadline_ms) -> None:
+        if self.producing:
+            self.producing = False
+            await self.host.quiesce(deadline_ms)
+
     async def _wait(self, step: Wait, nodes: list[int]) -> str | None:
         condition = CONDITIONS[step.until]
         deadline_ms = self.host.clock.now_ms() + step.deadline_ms
@@ -230,7 +275,7 @@ class _Run:
                 return [await self._node(step.source, ()), await self._node(step.target, ())]
             case Wait():
                 return [] if step.node is None else [await self._node(step.node, step.other_than)]
-            case CreateTopics() | Let():
+            case CreateTopics() | Let() | Produce() | Quiesce():
                 return []
             case KillZooKeeper() | StartZooKeeper():
                 return [await self._zookeeper(step.server)]
@@ -302,6 +347,10 @@ def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
                 f"create {step.count} topics of {step.partitions} partitions, replication factor"
                 f" {step.replication_factor}"
             )
+        case Produce():
+            return "produce and consume records"
+        case Quiesce():
+            return "stop producing, and read every partition to its end"
         case Cut() | Heal():
             return f"{kind} link {Link(nodes[0], nodes[1])}"
         case Start():

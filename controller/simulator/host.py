@@ -22,13 +22,17 @@ from controller.scenarios.host import (
     TopicSpec,
     Workload,
 )
+from controller.scenarios.records.history import History
+from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.simulator.broker_process import BrokerProcess, Paces, World
 from controller.simulator.client import SimulatedClient
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import Observer, controller_epoch, partitions
+from controller.simulator.pipeline import Pipeline
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.randomness import Streams
+from controller.simulator.records import SimulatedRecordClients
 from controller.simulator.requests import BrokerConnection
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
@@ -60,6 +64,7 @@ class SimulatedHost:
         self._cut_off: set[int] = set()  # from ZooKeeper; asked whether it holds a node, never walked
         self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
         self._client: SimulatedClient | None = None
+        self._record_clients: SimulatedRecordClients | None = None
         self._observer: Observer | None = None
         self._outside = Process("outside")
 
@@ -106,6 +111,7 @@ class SimulatedHost:
             self._streams.stream("loss"),
         )
         self._cluster = cluster
+        self._workload = workload
         self._ensemble = Ensemble(
             zookeeper,
             cluster.zookeeper_servers,
@@ -175,6 +181,8 @@ class SimulatedHost:
         }
         if self._cluster.racks:
             settings["broker.rack"] = self._cluster.racks[(node - 1) % len(self._cluster.racks)]
+        if self._workload.records:
+            settings["log.dirs"] = "/logs"
         return settings | dict(self._cluster.settings)
 
     async def kill(self, node: int) -> None:
@@ -257,6 +265,24 @@ class SimulatedHost:
         await self._client.create_topics(topics)
         self._client.expect(topics)
 
+    async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
+        clock = ProcessClock(self.clock, self._outside)
+        self._record_clients = SimulatedRecordClients(
+            lambda address, name: Pipeline(self._world.network, self._outside, clock, address, name),
+            clock,
+            self._streams,
+            self._world.addresses,
+            workload,
+            partitions,
+        )
+
+    async def quiesce(self, deadline_ms: float) -> None:
+        assert self._record_clients is not None
+        await self._record_clients.quiesce(deadline_ms)
+
+    def history(self) -> History | None:
+        return None if self._record_clients is None else self._record_clients.history()
+
     def observe(self) -> Observation:
         assert self._observer is not None
         registered, controller = self._observer.now()
@@ -282,6 +308,8 @@ class SimulatedHost:
             process.kill()
         if self._client is not None:
             self._client.close()
+        if self._record_clients is not None:
+            self._record_clients.close()
         self._outside.die()
 
     def records(self) -> Sequence[TraceRecord]:

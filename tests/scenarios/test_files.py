@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from controller.scenarios.files import ScenarioError, built_in, load_scenario, parse_scenario
 from controller.scenarios.language import CreateTopics, Cut, Kill, Start, Wait
+from controller.scenarios.records.section import expected_loss, workload_of
 
 SMALL = """
 name = "small"
@@ -107,3 +109,62 @@ def test_a_bad_scenario_is_refused_and_the_place_named(text: str, settings: dict
 def test_a_name_that_is_neither_built_in_nor_a_file_is_refused() -> None:
     with pytest.raises(ScenarioError, match="broker-kill"):
         load_scenario("no-such-thing")
+
+
+RECORDS = """
+name = "records"
+[parameters]
+acks = "all"
+[workload.records]
+acks = "${acks}"
+{more}
+[[steps]]
+do = "produce"
+[[steps]]
+do = "quiesce"
+[expect]
+{expect}
+"""
+
+
+def records(more: str = "", expect: str = "") -> str:
+    return RECORDS.replace("{more}", more).replace("{expect}", expect)
+
+
+def test_records_are_asked_for_with_parameters_too() -> None:
+    section = parse_scenario(records("rate_per_s = 5\nidempotent = false"), "s", {"acks": "1"}).workload.records
+    assert section is not None
+    workload = workload_of(section, "real")
+    assert (workload.acks, workload.rate_per_s, workload.idempotent) == (1, 5.0, False)
+
+
+def test_loss_is_expected_of_no_one_who_waits_for_all() -> None:
+    section = parse_scenario(records(), "s").workload.records
+    assert section is not None
+    workload = workload_of(section, "simulated")
+    assert expected_loss(None, workload) == "none"
+    assert expected_loss("some", workload) == "some"
+    assert expected_loss(None, replace(workload, acks=1)) == "any"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (records("rate_per_s = -1"), "rate_per_s: expected 0 to"),
+        (records("simulated_rate_per_s = -1"), "simulated_rate_per_s"),
+        (records("producers = 0"), "producers: expected 1"),
+        (records("record_bytes = 3"), "record_bytes: expected 28"),
+        (records("in_flight = 6"), "in_flight: expected 1 to 5"),
+        (records().replace('acks = "all"', 'acks = "most"'), "acks: expected all"),
+        (records().replace('acks = "all"', "acks = 1"), "idempotent: expected false"),
+        (records(expect='lost = "much"'), "expect.lost: expected none"),
+        (records(expect='invariants = ["records-once", "luck"]'), "luck"),
+        (records().replace('do = "quiesce"', 'do = "produce"'), "produce once"),
+        (records().replace('do = "produce"', 'do = "quiesce"'), "produce once"),
+        (records().replace("produce", "start").replace("quiesce", "start"), "no step produces"),
+        ('name = "x"\n[[steps]]\ndo = "produce"', "needs \\[workload.records\\]"),
+    ],
+)
+def test_records_that_cant_be_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        parse_scenario(text, "bad.toml")

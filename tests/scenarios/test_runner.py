@@ -20,6 +20,8 @@ from controller.scenarios.host import (
     TopicSpec,
     Workload,
 )
+from controller.scenarios.records.history import History, history_of
+from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.scenarios.runner import Outcome, run_steps
 from controller.trace import FaultInjected, MetadataSeen, StepEnded, StepStarted, TraceEvent
 from controller.trace_records import TraceRecord
@@ -39,6 +41,7 @@ class ScriptedHost:
         self.alive: dict[int, bool] = {}
         self.seen: list[TraceEvent] = []
         self.refused = ""
+        self.producing = False
 
     def take(self, event: TraceEvent) -> None:
         self.seen.append(event)
@@ -89,6 +92,16 @@ class ScriptedHost:
         if self.refused:
             raise HostFailure(self.refused)
         self.calls.append(f"create {[topic.name for topic in topics]}")
+
+    async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
+        self.calls.append(f"produce {workload.rate_per_s:g} to {list(partitions)}")
+        self.producing = True
+
+    async def quiesce(self, deadline_ms: float) -> None:
+        self.calls.append(f"quiesce {deadline_ms:g}")
+
+    def history(self) -> History | None:
+        return history_of([("t-0", 0)], [], []) if self.producing else None
 
     def running(self) -> tuple[int, ...]:
         return tuple(self.alive)
@@ -289,3 +302,62 @@ def test_a_cluster_that_never_agrees_is_looked_at_until_the_deadline() -> None:
     host = Disagreeing()
     assert run(host, steps(START)).snapshot is not None
     assert host.clock.now_ms() >= 5_000.0
+
+
+TWO_TOPICS = 'do = "create-topics"\ncount = 2\npartitions = 2\nprefix = "t-"'
+OTHERS = 'do = "create-topics"\nprefix = "u-"'
+
+
+def records(rate: str, *lines: str) -> str:
+    return f'[workload.records]\ntopics = "t-"\n{rate}\n' + steps(START, *lines)
+
+
+def test_records_are_produced_from_their_step_on_and_quiet_at_the_end() -> None:
+    host = ScriptedHost()
+    outcome = run(host, records("rate_per_s = 5", TWO_TOPICS, OTHERS, 'do = "produce"', 'do = "kill"\nnode = 2'))
+    assert host.calls[-3:] == [
+        "produce 5 to [('t-0', 0), ('t-0', 1), ('t-1', 0), ('t-1', 1)]",
+        "kill 2",
+        "quiesce 60000",
+    ]
+    assert outcome.workload is not None
+    assert outcome.history is not None
+
+
+def test_records_are_quiet_when_the_scenario_says_so_and_not_again() -> None:
+    host = ScriptedHost()
+    quiesce = 'do = "quiesce"\ndeadline_ms = 7'
+    run(host, records("", TWO_TOPICS, 'do = "produce"', quiesce, 'do = "kill"\nnode = 2'))
+    assert host.calls[-2:] == ["quiesce 7", "kill 2"]
+
+
+@pytest.mark.parametrize(("rate", "produce"), [("rate_per_s = 0", 'do = "produce"'),
+                                               ("rate_per_s = 5", 'do = "produce"\nwhen = false')])  # fmt: skip
+def test_no_records_are_produced_if_none_are_wanted(rate: str, produce: str) -> None:
+    host = ScriptedHost()
+    outcome = run(host, records(rate, TWO_TOPICS, produce, 'do = "quiesce"'))
+    assert outcome.history is None
+    assert outcome.workload is None
+    assert not any("produce" in call or "quiesce" in call for call in host.calls)
+
+
+def test_a_simulation_may_have_a_rate_of_its_own() -> None:
+    host = ScriptedHost()
+    host.name = "simulated"
+    run(host, records("simulated_rate_per_s = 3", TWO_TOPICS, 'do = "produce"'))
+    assert any(call.startswith("produce 3 to") for call in host.calls)
+
+
+def test_records_without_a_topic_to_go_to_stop_the_run() -> None:
+    outcome = run(ScriptedHost(), records("", OTHERS, 'do = "produce"'))
+    assert outcome.could_not_run
+    assert "no topic t-*" in (outcome.failure or "")
+
+
+def test_a_run_that_fails_is_quiesced_too() -> None:
+    """What was acknowledged until then is looked for all the same."""
+    host = ScriptedHost()
+    wait = 'do = "wait"\nuntil = "gone"\nnode = 1\ndeadline_ms = 20'
+    outcome = run(host, records("", TWO_TOPICS, 'do = "produce"', wait))
+    assert outcome.failure is not None
+    assert host.calls[-1] == "quiesce 60000"

@@ -74,8 +74,8 @@ def _unread(evidence: RecordEvidence) -> str | None:
     history = evidence.history
     if not history.finals:
         return "there was no final read"
-    if not len(history.sends):
-        return "nothing was sent"
+    if not len(evidence.joined.rows):
+        return "there was no record in the end"
     short = np.flatnonzero(~evidence.joined.complete)
     if not len(short):
         return None
@@ -178,6 +178,14 @@ def partitions_readable(evidence: RecordEvidence) -> Finding:
     return Finding(None, unread) if unread else Finding(True, "every partition was read to its end")
 
 
+def clients_served(evidence: RecordEvidence) -> Finding:
+    """No client had to give up: a producer whose sequence the cluster does not take, for one."""
+    troubles = evidence.history.troubles
+    if troubles:
+        return Finding(False, f"{len(troubles)} clients gave up, the first: {troubles[0]}")
+    return Finding(True, "no client gave up")
+
+
 RECORD_CHECKS: dict[str, RecordChecker] = {
     "records-kept": records_kept,
     "records-in-order": records_in_order,
@@ -187,6 +195,7 @@ RECORD_CHECKS: dict[str, RecordChecker] = {
     "reads-kept": reads_kept,
     "reads-without-gaps": reads_without_gaps,
     "partitions-readable": partitions_readable,
+    "clients-served": clients_served,
 }
 
 NO_LOSS, SOME_LOSS, ANY_LOSS = "none", "some", "any"

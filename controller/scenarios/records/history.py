@@ -98,13 +98,15 @@ class FinalRead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """`finals` by partition; empty if the run never came to its final read. `errors[0]` is ""."""
+    """`finals` by partition; empty if the run never came to its final read. `errors[0]` is "". `troubles`: why
+    clients gave up before they were asked to, in words."""
 
     partitions: tuple[PartitionName, ...]
     sends: Sends
     reads: Reads
     finals: tuple[FinalRead, ...] = ()
     errors: tuple[str, ...] = ("",)
+    troubles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.finals and len(self.finals) != len(self.partitions):
@@ -183,6 +185,7 @@ def history_of(
     sends: Sequence[SendLog],
     reads: Sequence[ReadLog],
     finals: Sequence[FinalRead] = (),
+    troubles: Sequence[str] = (),
 ) -> History:
     """The logs as one history, producers and readers in their given order."""
     errors: dict[str, int] = {"": 0}
@@ -216,7 +219,17 @@ def history_of(
         ),
         tuple(finals),
         tuple(errors),
+        tuple(troubles),
     )
+
+
+def acknowledged_ends(partitions: int, logs: Sequence[SendLog]) -> list[int]:
+    """For each partition the offset after the last one that was acknowledged: what a final read can look forward to."""
+    ends = [0] * partitions
+    for log in logs:
+        for partition, offset in zip(log.partition, log.offset, strict=True):
+            ends[partition] = max(ends[partition], offset + 1)
+    return ends
 
 
 def _joined(columns: Sequence[Ints]) -> Ints:
@@ -234,7 +247,8 @@ def _floats(columns: Iterable[array[float]]) -> Floats:
 def same(one: History, other: History) -> bool:
     """Equal in every column (NaN is NaN)."""
     tables = ((one.sends, other.sends), (one.reads, other.reads))
-    return (one.partitions, one.finals, one.errors) == (other.partitions, other.finals, other.errors) and all(
+    words = [(each.partitions, each.finals, each.errors, each.troubles) for each in (one, other)]
+    return words[0] == words[1] and all(
         np.array_equal(getattr(left, each.name), getattr(right, each.name), equal_nan=True)
         for left, right in tables
         for each in fields(left)

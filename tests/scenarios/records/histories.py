@@ -39,6 +39,7 @@ class Story:
     consumers: list[ReadLog] = field(default_factory=lambda: [ReadLog(0), ReadLog(1)])
     reached: list[Reached] = field(default_factory=lambda: [Reached.END for _ in PARTITIONS])
     start: int = 0
+    troubles: list[str] = field(default_factory=list)
     final: bool = True
 
     def __post_init__(self) -> None:
@@ -68,8 +69,8 @@ class Story:
                 final.read(partition, offset, *log[offset], 100.0)
             finals.append(FinalRead(self.start, len(log), self.reached[partition]))
         if not self.final:
-            return history_of(PARTITIONS, self.sends, self.consumers)
-        return history_of(PARTITIONS, self.sends, [*self.consumers, final], finals)
+            return history_of(PARTITIONS, self.sends, self.consumers, troubles=self.troubles)
+        return history_of(PARTITIONS, self.sends, [*self.consumers, final], finals, self.troubles)
 
 
 def sound(records: int = 20) -> Story:

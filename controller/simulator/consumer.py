@@ -1,0 +1,202 @@
+"""Simulated consumers: one that follows all partitions while things happen, and the final read.
+
+Each broker that leads something is fetched from on a connection of its own, with a long poll, as real clients do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.broker.ports import PeerError
+from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
+from controller.protocol.fetch_values import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchPartitionData,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from controller.protocol.records import joined
+from controller.scenarios.records.history import FOREIGN, FinalRead, Reached, ReadLog
+from controller.scenarios.records.payload import ForeignRecord, decode_payload
+from controller.simulator.routes import BACKOFF_MS, NOBODY, Routes, keep_going
+from controller.storage.batches import HEADER_BYTES, headers_of, whole_bytes
+from controller.storage.records import decode_records
+
+MAX_WAIT_MS = 500
+REQUEST_TIMEOUT_MS = 2_000.0
+PARTITION_BYTES = 256 * 1024
+SETTLE_MS = 5_000.0
+"""How long an end may stay before what was acknowledged: the high watermark follows when the followers have it."""
+
+PATIENCE_MS = 20_000.0
+"""How long a partition may give nothing before it counts as not readable."""
+
+_LOOK_MS = 50.0
+_FETCH_VERSION = 11
+_OFFSETS_VERSION = 5
+
+
+class SimulatedConsumer:
+    """Reads all partitions from their beginning, from `begin` until its routes are closed."""
+
+    def __init__(self, number: int, routes: Routes) -> None:
+        self.log = ReadLog(number)
+        self.positions = [0] * len(routes.partitions)
+        self.progress_ms = [routes.clock.now_ms()] * len(routes.partitions)
+        self._routes = routes
+
+    def begin(self) -> None:
+        self._routes.learn()
+        for node in self._routes.nodes:
+            keep_going(self._follow(node))
+
+    async def _follow(self, node: int) -> None:
+        """Fetches from one broker what it leads."""
+        routes = self._routes
+        while not routes.closed:
+            places = routes.led_by(node)
+            if not places:
+                await routes.clock.sleep(BACKOFF_MS)
+                continue
+            body = encode_request_body(ApiKey.FETCH, _FETCH_VERSION, self._request(places))
+            try:
+                answer = await routes.pipeline(node).ask(ApiKey.FETCH, _FETCH_VERSION, body, REQUEST_TIMEOUT_MS)
+            except PeerError:
+                routes.forget(places)
+                await routes.clock.sleep(BACKOFF_MS)
+                continue
+            if not await self._take(answer):
+                await routes.clock.sleep(BACKOFF_MS)
+
+    def _request(self, places: list[int]) -> FetchRequest:
+        topics: dict[str, list[FetchPartition]] = {}
+        for place in places:
+            topic, number = self._routes.partitions[place]
+            topics.setdefault(topic, []).append(FetchPartition(number, self.positions[place], PARTITION_BYTES))
+        return FetchRequest(
+            MAX_WAIT_MS, 1, tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
+        )
+
+    async def _take(self, body: bytes) -> bool:
+        """False if something did not go well, and a pause is due."""
+        answer = decode_response_body(ApiKey.FETCH, _FETCH_VERSION, body)
+        assert isinstance(answer, FetchResponse)
+        well = answer.error_code == ErrorCode.NONE
+        for topic in answer.responses:
+            for data in topic.partitions:
+                place = self._routes.partitions.index((topic.topic, data.partition_index))
+                if data.error_code == ErrorCode.NONE:
+                    self._read(place, data)
+                    continue
+                well = False
+                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    start = await offset_of(self._routes, place, EARLIEST_TIMESTAMP)
+                    self.positions[place] = self.positions[place] if start is None else start
+                else:
+                    self._routes.forget([place])
+        return well
+
+    def _read(self, place: int, data: FetchPartitionData) -> None:
+        """The records of whole batches; what lies before the position was asked for in vain, as batches are whole."""
+        if data.records is None:
+            return
+        now_ms = self._routes.clock.now_ms()
+        view = memoryview(joined([data.records]))
+        at = 0
+        for header in headers_of(view[: whole_bytes(view)]):
+            payload = view[at + HEADER_BYTES : at + header.size_bytes]
+            at += header.size_bytes
+            for record in decode_records(header, payload):
+                if record.offset >= self.positions[place]:
+                    self._log(place, record.offset, record.value, now_ms, data.high_watermark)
+                    self.positions[place], self.progress_ms[place] = record.offset + 1, now_ms
+
+    def _log(self, place: int, offset: int, value: bytes | None, now_ms: float, high_watermark: int) -> None:
+        try:
+            payload = decode_payload(value)
+        except ForeignRecord:
+            self.log.read(place, offset, FOREIGN, -1, -1, now_ms, high_watermark)
+        else:
+            self.log.read(place, offset, payload.producer, payload.sequence, payload.key, now_ms, high_watermark)
+
+
+async def offset_of(routes: Routes, place: int, timestamp: int) -> int | None:
+    """The partition's earliest offset or its end, as its leader tells; None if nobody told."""
+    leader = routes.leaders[place]
+    if leader == NOBODY:
+        routes.learn()
+        return None
+    topic, number = routes.partitions[place]
+    request = ListOffsetsRequest((ListOffsetsTopic(topic, (ListOffsetsPartition(number, timestamp),)),))
+    try:
+        answer = await routes.ask(leader, ApiKey.LIST_OFFSETS, _OFFSETS_VERSION, request, REQUEST_TIMEOUT_MS)
+    except PeerError:
+        routes.forget([place])
+        return None
+    assert isinstance(answer, ListOffsetsResponse)
+    result = answer.topics[0].partitions[0]
+    if result.error_code != ErrorCode.NONE:
+        routes.forget([place])
+        return None
+    return result.offset
+
+
+@dataclass(slots=True)
+class _Standing:
+    """-1: not told yet. `full_since_ms`: since when all up to `end` is read, though more was acknowledged."""
+
+    start: int = -1
+    end: int = -1
+    full_since_ms: float | None = None
+    reached: Reached | None = None
+
+
+async def read_to_the_end(
+    reader: SimulatedConsumer, routes: Routes, expected: list[int], deadline_ms: float
+) -> list[FinalRead]:
+    """Reads every partition with a reader that has not begun, for at most `deadline_ms`. `expected`: for each an
+    offset before which something was acknowledged."""
+    clock = routes.clock
+    give_up_ms = clock.now_ms() + deadline_ms
+    standings = [_Standing() for _ in routes.partitions]
+    reader.begin()
+    while any(each.reached is None for each in standings) and clock.now_ms() < give_up_ms:
+        await clock.sleep(_LOOK_MS)
+        for place, standing in enumerate(standings):
+            if standing.reached is None:
+                await _look(reader, routes, place, standing, expected[place])
+    return [
+        FinalRead(
+            max(standing.start, 0),
+            standing.end,
+            standing.reached or Reached.PART,
+            "" if standing.reached is Reached.END else f"read to {reader.positions[place]} of {standing.end}",
+        )
+        for place, standing in enumerate(standings)
+    ]
+
+
+async def _look(reader: SimulatedConsumer, routes: Routes, place: int, standing: _Standing, expected: int) -> None:
+    if standing.start < 0:
+        start = await offset_of(routes, place, EARLIEST_TIMESTAMP)
+        standing.start = -1 if start is None else start
+    if reader.positions[place] >= standing.end:
+        end = await offset_of(routes, place, LATEST_TIMESTAMP)
+        standing.end = standing.end if end is None else end
+    now_ms = routes.clock.now_ms()
+    if standing.start < 0 or standing.end < 0 or reader.positions[place] < standing.end:
+        standing.full_since_ms = None
+        if now_ms - reader.progress_ms[place] > PATIENCE_MS:
+            standing.reached = Reached.NOTHING_MORE
+        return
+    if standing.full_since_ms is None:
+        standing.full_since_ms = now_ms
+    if standing.end >= expected or now_ms - standing.full_since_ms > SETTLE_MS:
+        standing.reached = Reached.END

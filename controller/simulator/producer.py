@@ -1,0 +1,293 @@
+"""A simulated producer: batches by partition, several requests in flight, sent again until acknowledged or given up.
+
+What a real client does about faults, in little. A partition's batches go out in their order; after one came to nothing
+the partition waits until all that is in flight for it is settled, and begins again with the first. An idempotent
+producer's batches keep their sequence when they are sent again, so that the broker knows them. A record ends as
+acknowledged, as failed (it was refused, and never may have been written before), or as indeterminate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from controller.broker.ports import PeerError
+from controller.pending import Pending
+from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
+from controller.protocol.produce_values import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE, NO_OFFSET, SendLog
+from controller.scenarios.records.payload import Payload, encode_payload, key_bytes
+from controller.scenarios.records.workload import ACKS_NONE, PartitionName, RecordWorkload, home
+from controller.simulator.routes import BACKOFF_MS, NOBODY, Routes, keep_going
+from controller.storage.records import Record, encode_batch
+
+LINGER_MS = 10.0
+REQUEST_TIMEOUT_MS = 5_000.0
+DELIVERY_TIMEOUT_MS = 30_000.0
+MOST_IN_A_BATCH = 50
+
+_PRODUCE_VERSION = 8
+_INIT_VERSION = 1
+_TRANSIENT = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+)
+_UNKNOWN_FATE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+"""Errors of requests that may have been written nevertheless."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """`records`: the producer's own numbers. `sequence`: Kafka's, of the first of them, within the partition."""
+
+    place: int
+    records: list[int]
+    sequence: int
+    may_be_written: bool = False
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One partition's records on their way: `due` not yet in a batch, `again` to be sent (once more), `in_flight`.
+    `held_ms`: not before this moment."""
+
+    due: deque[int] = field(default_factory=deque)
+    again: deque[_Batch] = field(default_factory=deque)
+    in_flight: list[_Batch] = field(default_factory=list)
+    in_flight_to: int = NOBODY
+    broken: bool = False
+    held_ms: float = 0.0
+    next_sequence: int = 0
+
+
+class SimulatedProducer:
+    """Sends at its rate from `begin` on until `stop`. `log.open` is 0 once all has ended; `trouble` says why it gave up
+    before it was asked to."""
+
+    def __init__(self, number: int, routes: Routes, workload: RecordWorkload) -> None:
+        self.log = SendLog(number)
+        self.trouble: str | None = None
+        self._routes = routes
+        self._clock = routes.clock
+        self._workload = workload
+        self._lanes = [_Lane() for _ in routes.partitions]
+        self._id_and_epoch = (-1, -1)
+        self._stopped = False
+        self._pumping = False
+        routes.learned = self._pump_soon
+
+    def begin(self) -> None:
+        self._routes.learn()
+        keep_going(self._identify())
+        keep_going(self._send_at_rate())
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    async def _identify(self) -> None:
+        while self._workload.idempotent and self._id_and_epoch[0] == -1 and not self._routes.closed:
+            try:
+                answer = await self._routes.ask(
+                    self._routes.anybody(),
+                    ApiKey.INIT_PRODUCER_ID,
+                    _INIT_VERSION,
+                    InitProducerIdRequest(None, 60_000),
+                    REQUEST_TIMEOUT_MS,
+                )
+                assert isinstance(answer, InitProducerIdResponse)
+                if answer.error_code == ErrorCode.NONE:
+                    self._id_and_epoch = (answer.producer_id, answer.producer_epoch)
+            except PeerError:
+                pass  # any broker will do, and another is asked
+            await self._clock.sleep(0.0 if self._id_and_epoch[0] >= 0 else BACKOFF_MS)
+        self._pump_soon()
+
+    async def _send_at_rate(self) -> None:
+        began_ms = self._clock.now_ms()
+        a_record_ms = 1000.0 * self._workload.producers / self._workload.rate_per_s
+        while not self._stopped:
+            due_ms = began_ms + len(self.log.key) * a_record_ms
+            if due_ms > self._clock.now_ms():
+                await self._clock.sleep(due_ms - self._clock.now_ms())
+                continue
+            key = (len(self.log.key) + self.log.producer) % self._workload.keys
+            place = home(key, len(self._lanes))
+            self._lanes[place].due.append(self.log.sent(key, place, due_ms))
+            self._pump_soon()
+
+    # -- requests
+
+    def _pump_soon(self, delay_ms: float = LINGER_MS) -> None:
+        if not self._pumping and not self._routes.closed:
+            self._pumping = True
+            self._clock.call_later(delay_ms, self._pump)
+
+    def _pump(self) -> None:
+        """One request to each broker that may have one more in flight, of all that is ready for it; until none."""
+        self._pumping = False
+        if self._workload.idempotent and self._id_and_epoch[0] == -1:
+            return
+        self._give_up_the_old()
+        for node in self._routes.nodes:
+            while self._routes.pipeline(node).in_flight < self._workload.in_flight:
+                batches = [batch for place in self._routes.led_by(node) if (batch := self._next(place, node))]
+                if not batches:
+                    break
+                self._send(node, batches)
+        if any(lane.due or lane.again for lane in self._lanes):
+            self._pump_soon(BACKOFF_MS)
+
+    def _next(self, place: int, node: int) -> _Batch | None:
+        """The batch of that partition to be sent next, if one may be: none while what failed is not settled, nor to
+        another broker than what is in flight."""
+        lane = self._lanes[place]
+        if lane.in_flight and (lane.broken or lane.in_flight_to != node):
+            return None
+        if self._clock.now_ms() < lane.held_ms:
+            return None
+        lane.broken = False
+        if lane.again:
+            batch = lane.again.popleft()
+        elif lane.due:
+            records = [lane.due.popleft() for _ in range(min(len(lane.due), MOST_IN_A_BATCH))]
+            batch = _Batch(place, records, lane.next_sequence)
+            lane.next_sequence += len(records)
+        else:
+            return None
+        lane.in_flight.append(batch)
+        lane.in_flight_to = node
+        return batch
+
+    def _send(self, node: int, batches: list[_Batch]) -> None:
+        topics: dict[str, list[ProducePartition]] = {}
+        for batch in batches:
+            topic, number = self._routes.partitions[batch.place]
+            topics.setdefault(topic, []).append(ProducePartition(number, self._encoded(batch)))
+        request = ProduceRequest(
+            self._workload.acks,
+            int(REQUEST_TIMEOUT_MS),
+            tuple(ProduceTopic(topic, tuple(partitions)) for topic, partitions in topics.items()),
+        )
+        body = encode_request_body(ApiKey.PRODUCE, _PRODUCE_VERSION, request)
+        pipeline = self._routes.pipeline(node)
+        if self._workload.acks == ACKS_NONE:
+            pipeline.tell(ApiKey.PRODUCE, _PRODUCE_VERSION, body)
+            for batch in batches:
+                self._end(batch, INDETERMINATE)
+            return
+        # The broker may take all of the time that the request gives it.
+        answer = pipeline.ask(ApiKey.PRODUCE, _PRODUCE_VERSION, body, 1.5 * REQUEST_TIMEOUT_MS)
+        answer.on_done(lambda: self._settle(batches, answer))
+
+    def _encoded(self, batch: _Batch) -> bytes:
+        log = self.log
+        records = []
+        for index, number in enumerate(batch.records):
+            payload = Payload(log.producer, log.key[number], number, log.sent_at_ms[number])
+            value = encode_payload(payload, self._workload.record_bytes)
+            records.append(Record(index, self._clock.wall_ms(), key_bytes(payload.key), value))
+        if not self._workload.idempotent:
+            return encode_batch(records)
+        producer_id, epoch = self._id_and_epoch
+        return encode_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=batch.sequence)
+
+    # -- answers
+
+    def _settle(self, batches: list[_Batch], answer: Pending[bytes]) -> None:
+        """What came of one request. A connection that broke leaves all that was in flight on it of unknown fate."""
+        results = {} if answer.error is not None else _results(answer.result())
+        for batch in batches:
+            self._lanes[batch.place].in_flight.remove(batch)
+            code, offset = results.get(self._routes.partitions[batch.place], (ErrorCode.NETWORK_EXCEPTION, NO_OFFSET))
+            self._settle_one(batch, code, offset)
+        self._pump_soon()
+
+    def _settle_one(self, batch: _Batch, code: int, offset: int) -> None:
+        batch.may_be_written |= code in _UNKNOWN_FATE
+        if code == ErrorCode.NONE:
+            self._end(batch, ACKNOWLEDGED, offset)
+        elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._end(batch, ACKNOWLEDGED)  # written before; where, the broker no longer knows
+        elif self.trouble is None and (code in _TRANSIENT or self._behind_another(batch, code)):
+            self._again(batch, code)
+        else:
+            self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error=ErrorCode(code).name)
+            if self._workload.idempotent:
+                self._give_up(f"{ErrorCode(code).name} for a batch")
+
+    def _behind_another(self, batch: _Batch, code: int) -> bool:
+        """Out of order because one before it in the partition is yet to be sent again."""
+        lane = self._lanes[batch.place]
+        unsettled = [*lane.again, *lane.in_flight]
+        return code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and any(
+            each.sequence < batch.sequence for each in unsettled
+        )
+
+    def _again(self, batch: _Batch, code: int) -> None:
+        lane = self._lanes[batch.place]
+        lane.again = deque(sorted([*lane.again, batch], key=lambda each: each.sequence))
+        lane.broken = True
+        lane.held_ms = self._clock.now_ms() + BACKOFF_MS
+        if code not in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            self._routes.forget([batch.place])
+
+    def _end(self, batch: _Batch, outcome: int, offset: int = NO_OFFSET, error: str = "") -> None:
+        lane = self._lanes[batch.place]
+        if batch in lane.in_flight:
+            lane.in_flight.remove(batch)
+        now_ms = self._clock.now_ms()
+        for index, number in enumerate(batch.records):
+            at = offset + index if offset != NO_OFFSET else NO_OFFSET
+            self.log.ended(number, outcome, now_ms, offset=at, error=error)
+
+    def _give_up_the_old(self) -> None:
+        """What could not be delivered in time. An idempotent producer that gives up what may be written can't tell
+        any more with which sequence to go on."""
+        oldest_ms = self._clock.now_ms() - DELIVERY_TIMEOUT_MS
+        for lane in self._lanes:
+            while lane.due and self.log.sent_at_ms[lane.due[0]] < oldest_ms:
+                self.log.ended(lane.due.popleft(), FAILED, self._clock.now_ms(), error="never sent")
+            while lane.again and self.log.sent_at_ms[lane.again[0].records[0]] < oldest_ms:
+                batch = lane.again.popleft()
+                self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error="not delivered in time")
+                if self._workload.idempotent:
+                    self._give_up("a batch was not delivered in time")
+
+    def _give_up(self, why: str) -> None:
+        """Sends no more; what is in flight still comes to its end."""
+        if self.trouble is not None:
+            return
+        self.trouble = f"producer {self.log.producer}: {why}"
+        self._stopped = True
+        for lane in self._lanes:
+            while lane.due:
+                self.log.ended(lane.due.popleft(), FAILED, self._clock.now_ms(), error="never sent")
+            while lane.again:
+                batch = lane.again.popleft()
+                self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error=why)
+
+
+def _results(body: bytes) -> dict[PartitionName, tuple[int, int]]:
+    """Error code and base offset by partition."""
+    answer = decode_response_body(ApiKey.PRODUCE, _PRODUCE_VERSION, body)
+    assert isinstance(answer, ProduceResponse)
+    return {
+        (topic.name, result.index): (result.error_code, result.base_offset)
+        for topic in answer.responses
+        for result in topic.partition_responses
+    }

@@ -1,0 +1,147 @@
+"""What one simulated client of records knows of the cluster: who leads each partition, and its connections there.
+
+As with real clients, what is known is only ever what some broker answered, may be out of date, and is asked for anew
+when a request failed: of any broker, as often as needed, but not without a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from controller.broker.ports import PeerError
+from controller.clock import Clock
+from controller.pending import Task
+from controller.protocol import (
+    ApiKey,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    decode_response_body,
+    encode_request_body,
+)
+from controller.protocol.messages import RequestValue, ResponseValue
+from controller.scenarios.records.workload import PartitionName
+from controller.simulator.network import Address
+from controller.simulator.pipeline import Pipeline
+from controller.zookeeper.drive import drive
+
+METADATA_TIMEOUT_MS = 1_000.0
+BACKOFF_MS = 50.0
+NOBODY = -1
+
+_METADATA_VERSION = 9
+
+
+class Routes:
+    """`partitions` are named by their places in it everywhere here. `learned` is called after each new answer."""
+
+    def __init__(
+        self,
+        connect: Callable[[Address], Pipeline],
+        clock: Clock,
+        rng: Random,
+        brokers: Mapping[int, Address],
+        partitions: Sequence[PartitionName],
+    ) -> None:
+        self.clock = clock
+        self.partitions = tuple(partitions)
+        self.leaders = [NOBODY] * len(self.partitions)
+        self.learned: Callable[[], None] = lambda: None
+        self._places = {name: place for place, name in enumerate(self.partitions)}
+        self._connect = connect
+        self._rng = rng
+        self._brokers = dict(brokers)
+        self._pipelines: dict[int, Pipeline] = {}
+        self._asking: dict[int, Pipeline] = {}
+        self._learning = False
+        self._closed = False
+        names = sorted({topic for topic, _ in self.partitions})
+        topics = tuple(MetadataRequestTopic(name=name) for name in names)
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        self._metadata_body = encode_request_body(ApiKey.METADATA, _METADATA_VERSION, request)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """What is in flight fails."""
+        self._closed = True
+        for pipeline in [*self._pipelines.values(), *self._asking.values()]:
+            pipeline.close()
+
+    def led_by(self, node: int) -> list[int]:
+        return [place for place, leader in enumerate(self.leaders) if leader == node]
+
+    @property
+    def nodes(self) -> list[int]:
+        return list(self._brokers)
+
+    def pipeline(self, node: int) -> Pipeline:
+        """The connection for records to that broker; a new one where the last one broke."""
+        return self._open(self._pipelines, node)
+
+    def _open(self, pipelines: dict[int, Pipeline], node: int) -> Pipeline:
+        pipeline = pipelines.get(node)
+        if pipeline is None or pipeline.broken is not None:
+            pipeline = pipelines[node] = self._connect(self._brokers[node])
+            if self._closed:
+                pipeline.close()
+        return pipeline
+
+    async def ask(
+        self, node: int, api_key: ApiKey, version: int, value: RequestValue, timeout_ms: float
+    ) -> ResponseValue:
+        """Over a connection apart from that for records, where an answer may be long in coming. Raises PeerError."""
+        body = encode_request_body(api_key, version, value)
+        body = await self._open(self._asking, node).ask(api_key, version, body, timeout_ms)
+        return decode_response_body(api_key, version, body)
+
+    def anybody(self) -> int:
+        """Some broker, for what each can answer."""
+        return self._rng.choice(self.nodes)
+
+    def forget(self, places: Sequence[int]) -> None:
+        """Whoever led these does not, it seems."""
+        for place in places:
+            self.leaders[place] = NOBODY
+        self.learn()
+
+    def learn(self) -> None:
+        """Asks until some broker knows leaders; once at a time."""
+        if not self._learning and not self._closed:
+            self._learning = True
+            keep_going(self._learn())
+
+    async def _learn(self) -> None:
+        while not self._closed:
+            try:
+                body = await self._open(self._asking, self.anybody()).ask(
+                    ApiKey.METADATA, _METADATA_VERSION, self._metadata_body, METADATA_TIMEOUT_MS
+                )
+            except PeerError:
+                await self.clock.sleep(BACKOFF_MS)
+                continue
+            self._take(body)
+            self.learned()
+            if NOBODY not in self.leaders:
+                break
+            await self.clock.sleep(BACKOFF_MS)
+        self._learning = False
+
+    def _take(self, body: bytes) -> None:
+        answer = decode_response_body(ApiKey.METADATA, _METADATA_VERSION, body)
+        assert isinstance(answer, MetadataResponse)
+        live = [broker.node_id for broker in answer.brokers]
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                place = self._places.get((topic.name or "", partition.partition_index))
+                if place is not None:
+                    self.leaders[place] = partition.leader_id if partition.leader_id in live else NOBODY
+
+
+def keep_going(task: Task[None]) -> None:
+    """Begins what nobody waits for. An error of its own ends the run, as nothing else would tell of it."""
+    running = drive(task)
+    running.on_done(running.result)
