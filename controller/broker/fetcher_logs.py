@@ -31,6 +31,7 @@ class FollowerLogs:
         """A fetched answer without an error; True if it brought records. Raises CorruptBatch, OffsetsOutOfOrder."""
         if data.diverging_epoch != NO_DIVERGENCE:
             self.agree(followed, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
+            followed.agreed = True  # whether that was all is what the next fetch tells
             return False
         appended = self._append(followed, data)
         moved = self._move_high_watermark(followed, data.high_watermark)

@@ -3,7 +3,7 @@ lost; and faults planted in the follower, each of which some course of events mu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -143,5 +143,9 @@ def test_a_planted_fault_is_found(plant: Plant, protocol: str, likely: int, monk
     """`likely`: the seed that found it when last looked for; any will do."""
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        for seed in (likely, *range(400)):
-            play(drawn(seed), protocol)
+        play_all((likely, *range(400)), protocol)
+
+
+def play_all(seeds: Iterable[int], protocol: str) -> None:
+    for seed in seeds:
+        play(drawn(seed), protocol)

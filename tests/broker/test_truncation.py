@@ -1,4 +1,4 @@
-"""Where two logs part, by their leader epochs: Kafka's cases, and the ones that gave KIP-101 and KIP-279 their names."""
+"""Where two logs part, by their leader epochs: Kafka's cases, and those that KIP-101 and KIP-279 are about."""
 
 from __future__ import annotations
 
