@@ -85,6 +85,7 @@ class Administration:
             }
         )
         data.min_insync = self.configs.min_insync
+        data.deletes = self.configs.deletes
         self._logs.settings_of = self.configs.log_settings
         self.configs.changed = self._changed
         self._changed(None)

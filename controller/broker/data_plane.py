@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from controller.broker.coordinator import find_coordinator
+from controller.broker.delayed_delete_records import DelayedDeleteRecords
 from controller.broker.delayed_fetch import DelayedFetch
 from controller.broker.delayed_produce import DelayedProduce
+from controller.broker.delete_records import DeleteRecords, Deletes
 from controller.broker.epoch_offsets import EpochOffsets
 from controller.broker.fetch import Fetch
 from controller.broker.fetch_reading import FetchReading
@@ -41,8 +43,8 @@ Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
 
 
 class DataPlane:
-    """`timer` is where every waiting request hangs. `min_insync` gives a topic's min.insync.replicas and may be
-    replaced, as `logs.settings_of` may, by who knows topics' configs."""
+    """`timer` is where every waiting request hangs. `min_insync` gives a topic's min.insync.replicas, `deletes` whether
+    its records may be deleted; both may be replaced, as `logs.settings_of` may, by who knows topics' configs."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class DataPlane:
         self._replicas = replicas
         self.logs = logs
         self.min_insync: Callable[[str], int] = lambda _topic: settings.min_insync_replicas
+        self.deletes: Deletes = lambda _topic: True
         self.timer = TimerOnClock(clock, on_error=self._failed)
         self.progress = Progress(clock, settings.replica_lag_time_max_ms)
         self.access = RecordAccess(replicas, metadata)
@@ -74,14 +77,21 @@ class DataPlane:
         self.fetches: Purgatory[tuple[str, int], DelayedFetch] = Purgatory(
             self.timer, purge_interval=settings.fetch_purgatory_purge_interval_requests, on_error=self._failed
         )
+        self.deletions: Purgatory[tuple[str, int], DelayedDeleteRecords] = Purgatory(
+            self.timer, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
+        )
         reading = FetchReading(self.access, self.progress, clock)
         fetch = Fetch(reading, self.progress, self.fetches, FetchSessions(), settings.fetch_max_bytes)
         self.produce = Produce(self.access, self.progress, self.produces, lambda topic: self.min_insync(topic))
+        self._delete_records = DeleteRecords(
+            self.access, metadata, self.progress, self.deletions, lambda topic: self.deletes(topic)
+        )
         self.handlers: Mapping[ApiKey, Handle] = {
             ApiKey.PRODUCE: self.produce.handle,
             ApiKey.FETCH: fetch.handle,
             ApiKey.LIST_OFFSETS: ListOffsets(self.access, clock.wall_ms).handle,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: EpochOffsets(self.access).handle,
+            ApiKey.DELETE_RECORDS: self._delete_records.handle,
             ApiKey.FIND_COORDINATOR: find_coordinator,
         }
 
@@ -91,6 +101,7 @@ class DataPlane:
 
     def metadata_changed(self) -> None:
         self.fetchers.leaders_changed()
+        self._delete_records.metadata_changed()
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
         """First of all who led, or was told of another leader, stops what it did: nothing is appended to a log from two

@@ -55,6 +55,14 @@ class TopicConfigs:
             return MORE_THAN_ANY_ISR
         return int(self._value(self._topics[topic], "min.insync.replicas"))
 
+    def deletes(self, topic: str) -> bool | None:
+        """Whether its records may be deleted; None if its config has not been read yet."""
+        config = self._topics.get(topic)
+        return None if config is None else self._deletes(config)
+
+    def _deletes(self, config: Mapping[str, str]) -> bool:
+        return "delete" in elements(self._value(config, "cleanup.policy"))
+
     def shown(self, config: Mapping[str, str]) -> dict[str, str]:
         """What each setting of a topic with that config comes to, as a text."""
         log = self._of_log(config)
@@ -100,7 +108,7 @@ class TopicConfigs:
 
     def _log_settings(self, config: Mapping[str, str] | None) -> LogSettings:
         settings = self._of_log({} if config is None else config)
-        if config is None or "delete" not in elements(self._value(config, "cleanup.policy")):
+        if config is None or not self._deletes(config):
             # Nothing compacts here, and what a compacted topic keeps is not to go by age.
             return replace(settings, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
         return settings
