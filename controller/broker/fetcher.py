@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from controller.broker.fetcher_link import LeaderLink
 from controller.broker.fetcher_logs import FollowerLogs
 from controller.broker.fetcher_requests import (
     Offsets,
@@ -26,14 +27,12 @@ from controller.broker.fetcher_requests import (
 from controller.broker.fetcher_session import FetchSession
 from controller.broker.fetcher_states import Followed, Key
 from controller.broker.metadata_cache import MetadataCache
-from controller.broker.ports import PeerConnection, PeerError, Peers, PeerUnreachable
+from controller.broker.ports import PeerError, Peers, PeerUnreachable
 from controller.broker.settings import BrokerSettings
 from controller.broker.truncation import Cut, LeadersRange, Restart, after_out_of_range
 from controller.clock import Clock
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_response_body, encode_request_body
-from controller.protocol.control_values import UpdateMetadataEndpoint
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.fetch_values import (
     EARLIEST_TIMESTAMP,
@@ -44,7 +43,6 @@ from controller.protocol.fetch_values import (
     ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
 )
-from controller.protocol.messages import RequestValue, ResponseValue
 from controller.protocol.versions import ControlVersions
 from controller.storage import BadBatches, LogOffline
 from controller.trace import Noted, Trace
@@ -71,14 +69,11 @@ class Fetcher:
     `start` to `close`; nothing of it runs after that."""
 
     def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
-        self._leader = leader
         self._tools = tools
-        self._client_id = f"broker-{tools.settings.broker_id}-fetcher-{number}"
         self._name = f"fetcher {number} to broker {leader}"
         self._followed: dict[Key, Followed] = {}
         self._session = FetchSession()
-        self._connection: PeerConnection | None = None
-        self._endpoint: UpdateMetadataEndpoint | None = None
+        self._link = LeaderLink(leader, number, tools.settings, tools.metadata, tools.peers)
         self._resting: Pending[None] | None = None
         self._refusals = 0
         self._hurried = False
@@ -109,10 +104,8 @@ class Fetcher:
 
     def endpoint_changed(self) -> None:
         """The metadata may have the leader elsewhere. One that the metadata has lost is still talked to."""
-        endpoint = self._known_endpoint()
-        if endpoint is not None and endpoint != self._endpoint:
-            self._hurried = self._connection is not None
-            self._disconnect()
+        if self._link.moved():
+            self._hurried = self._disconnect()
             self._wake()
 
     def close(self) -> None:
@@ -184,7 +177,7 @@ class Fetcher:
     async def _agree(self, asked: Mapping[Key, Followed]) -> None:
         """Asks where the latest epoch of each ends at the leader, and cuts what the leader has not."""
         request = offset_for_leader_epoch_request(self._tools.settings.broker_id, asked.values())
-        response = await self._ask(
+        response = await self._link.ask(
             ApiKey.OFFSET_FOR_LEADER_EPOCH, self._tools.versions.offset_for_leader_epoch, request
         )
         assert isinstance(response, OffsetForLeaderEpochResponse)
@@ -198,7 +191,7 @@ class Fetcher:
         max_bytes, tells_epoch = settings.replica_fetch_max_bytes, versions.truncation_on_fetch
         wanted = {key: one.question(max_bytes, tells_epoch) for key, one in asked.items()}
         request = fetch_request(settings, self._session.next(wanted))
-        response = await self._ask(ApiKey.FETCH, versions.fetch, request)
+        response = await self._link.ask(ApiKey.FETCH, versions.fetch, request)
         assert isinstance(response, FetchResponse)
         if not self._session.answered(response):
             self._refusals += 1
@@ -231,7 +224,7 @@ class Fetcher:
         return astray
 
     def _take_records(self, followed: Followed, data: FetchPartitionData) -> None:
-        if self._tools.logs.take(followed, data):
+        if self._tools.logs.take(followed, data) and self._follows(followed):
             # To the end of the queue: an answer has room for so much, and is filled in the order of the question.
             del self._followed[followed.key]
             self._followed[followed.key] = followed
@@ -262,7 +255,7 @@ class Fetcher:
 
     async def _offsets(self, partitions: Mapping[Key, Followed], timestamp: int) -> Offsets:
         request = list_offsets_request(self._tools.settings.broker_id, partitions.values(), timestamp)
-        response = await self._ask(ApiKey.LIST_OFFSETS, self._tools.versions.list_offsets, request)
+        response = await self._link.ask(ApiKey.LIST_OFFSETS, self._tools.versions.list_offsets, request)
         assert isinstance(response, ListOffsetsResponse)
         return offsets_of(response)
 
@@ -312,31 +305,12 @@ class Fetcher:
         if self._follows(followed):
             del self._followed[followed.key]
 
-    # -- the leader
-
-    async def _ask(self, api_key: ApiKey, version: int, request: RequestValue) -> ResponseValue:
-        """PeerError, MalformedFrame."""
-        body = encode_request_body(api_key, version, request)
-        timeout_ms = self._tools.settings.replica_socket_timeout_ms
-        answer = await self._connected().request(api_key, version, body, timeout_ms)
-        return decode_response_body(api_key, version, answer)
-
-    def _connected(self) -> PeerConnection:
-        if self._connection is None:
-            self._endpoint = endpoint = self._known_endpoint()
-            if endpoint is None:
-                raise PeerUnreachable(f"broker {self._leader} has no address here")
-            self._connection = self._tools.peers.connect(endpoint.host, endpoint.port, self._client_id)
-        return self._connection
-
-    def _known_endpoint(self) -> UpdateMetadataEndpoint | None:
-        return self._tools.metadata.snapshot.endpoint(self._leader, self._tools.settings.inter_broker_listener)
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-            self._session.lost()
+    def _disconnect(self) -> bool:
+        """False if there was no connection."""
+        if not self._link.close():
+            return False
+        self._session.lost()
+        return True
 
     def _note(self, level: str, message: str) -> None:
         if self._tools.trace.enabled:
