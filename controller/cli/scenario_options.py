@@ -14,7 +14,10 @@ HELD, VIOLATED, USAGE, COULD_NOT_RUN, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 def add_scenario_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", help=f"a built-in one ({', '.join(built_in())}) or a TOML file")
+    parser.add_argument(
+        "scenario",
+        help=f"a built-in one ({', '.join(built_in())}) or a TOML file; in simulation also `swarm` or a plan file",
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="sets a parameter of the scenario"
     )

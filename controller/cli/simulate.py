@@ -1,4 +1,4 @@
-"""`camerlengo simulate SCENARIO`: a scenario in virtual time, from a seed, with a verdict."""
+"""`camerlengo simulate WHAT`: a scenario, a plan or the swarm's plans in virtual time, from a seed, with a verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from controller.cli import simulate_plan
 from controller.cli.main import UsageError
 from controller.cli.scenario_options import (
     COULD_NOT_RUN,
@@ -22,6 +24,7 @@ from controller.cli.scenario_options import (
 from controller.scenarios.language import Scenario
 from controller.scenarios.report import render_table, report_object, report_text
 from controller.scenarios.report_files import write_report
+from controller.simulator.plan_file import is_plan
 from controller.simulator.run import SimulationResult, simulate
 
 HELP = "run a scenario in virtual time, everything in memory, repeatable from its seed"
@@ -32,6 +35,7 @@ SHOWN_FAILURES = 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_scenario_options(parser)
+    simulate_plan.configure(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, metavar="N", help="the seed of the one run (0 unless given)")
     which.add_argument("--seeds", metavar="A..B", help="runs every seed from A to B, both included")
@@ -39,10 +43,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.scenario == simulate_plan.SWARM or is_plan(Path(arguments.scenario)):
+        return _run_plans(arguments)
+    simulate_plan.refuse_plan_options(arguments)
     scenario = chosen_scenario(arguments)
     if arguments.seeds is not None:
         return _run_many(arguments, scenario, parse_seeds(arguments.seeds))
     return _run_one(arguments, scenario, 0 if arguments.seed is None else arguments.seed)
+
+
+def _run_plans(arguments: argparse.Namespace) -> int:
+    if arguments.set or arguments.report is not None:
+        raise UsageError("--set and --report: expected a scenario, not a plan")
+    if arguments.seeds is None:
+        return simulate_plan.run_one(arguments)
+    if arguments.scenario != simulate_plan.SWARM:
+        raise UsageError("--seeds: expected `swarm` or a scenario, not a plan file, which is of one seed")
+    return simulate_plan.run_many(arguments, parse_seeds(arguments.seeds))
 
 
 def parse_seeds(text: str) -> range:

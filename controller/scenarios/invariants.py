@@ -177,15 +177,20 @@ def leaders_in_assignment_order(evidence: Evidence) -> Finding:
 
 
 def _misordered(evidence: Evidence) -> Iterator[str]:
-    for (topic, partition), states in _histories(evidence).items():
+    for states in _histories(evidence).values():
         for state in states:
-            expected = _rightful(state)
-            if expected is not None and state.leader != expected:
-                yield (
-                    f"{topic}-{partition} ({state.why}): elected {state.leader}, expected {expected}: assignment"
-                    f" {list(state.assignment)}, ISR {list(state.previous_isr)}, live {list(state.live)}"
-                )
-            yield from _isr_reordered(state)
+            yield from election_troubles(state)
+
+
+def election_troubles(state: PartitionStateWritten) -> Iterator[str]:
+    """What is wrong with whom one write elected, and with the ISR that it left, in words."""
+    expected = _rightful(state)
+    if expected is not None and state.leader != expected:
+        yield (
+            f"{state.topic}-{state.partition} ({state.why}): elected {state.leader}, expected {expected}: assignment"
+            f" {list(state.assignment)}, ISR {list(state.previous_isr)}, live {list(state.live)}"
+        )
+    yield from _isr_reordered(state)
 
 
 def _rightful(state: PartitionStateWritten) -> int | None:

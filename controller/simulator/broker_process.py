@@ -17,6 +17,7 @@ from controller.broker.settings import BrokerSettings, parse_settings
 from controller.clock import VirtualClock
 from controller.core.events import Event
 from controller.pending import Pending
+from controller.simulator.answers import Answers, Unanswered
 from controller.simulator.channels import SimulatedChannels, SimulatedPeers
 from controller.simulator.event_driver import EventDriver
 from controller.simulator.network import Address, Network
@@ -85,6 +86,7 @@ class BrokerProcess:
         self._coin = world.streams.stream(f"{self._name}/resume")
         self._stopping = False
         self._node: Node | None = None
+        self._answers: Answers | None = None
         self.process = Process(self._name)
         machine = world.machines.setdefault(node, MachineClock(world.clock))
         self.clock = ProcessClock(machine, self.process)
@@ -105,9 +107,18 @@ class BrokerProcess:
         return self.process.alive
 
     @property
+    def stopping(self) -> bool:
+        """It was told to stop, and may not have gone yet."""
+        return self._stopping
+
+    @property
     def node(self) -> Node | None:
         """What runs in it, to look at; None before it has booted."""
         return self._node
+
+    def unanswered(self) -> list[Unanswered]:
+        """What it was asked and has not answered, the oldest first."""
+        return [] if self._answers is None else self._answers.unanswered()
 
     def _logs(self) -> Logs | None:
         settings = self._settings
@@ -130,7 +141,8 @@ class BrokerProcess:
             logs=self._logs(),
         )
         self._node = node
-        server = Server(node, self.clock, self._paces.step_ms)
+        self._answers = Answers(node, self.clock, lambda why: self.trace.emit(Noted("error", why)))
+        server = Server(self._answers, self.clock, self._paces.step_ms)
         self._world.network.listen(self.process, self._world.addresses[self.node_id], server.accept)
         node.start()
         node.registered.on_done(lambda: self._registered(node))
@@ -157,6 +169,8 @@ class BrokerProcess:
             self.clock.call_later(0.0, self.kill)
 
     def _defect(self, event: Event, error: BaseException) -> None:
+        if self._node is not None and self._node.registered.error is error:
+            return  # it ends of itself, and says why
         where = "".join(traceback.format_exception(error))
         self.trace.emit(Noted("error", f"the event {event} was not handled to its end\n{where}"))
 
@@ -183,7 +197,12 @@ class BrokerProcess:
         if self._node is None:
             self.kill()
         else:
-            drive(self._node.shut_down()).on_done(self.kill)
+            drive(self._node.shut_down()).on_done(self._exit)
+
+    def _exit(self) -> None:
+        if self.alive and self._node is not None:
+            self._node.close_logs()
+        self.kill()
 
     def pause(self) -> None:
         if self.process.state is ProcessState.RUNNING:

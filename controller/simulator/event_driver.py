@@ -79,6 +79,12 @@ class EventDriver:
         if self._node is not None and self._task is None and not self._scheduled:
             self._schedule(self._next_event)
 
+    def doing(self) -> str:
+        """What it is at, in words."""
+        if self._task is None:
+            return "none is being handled"
+        return f"{self._event} is being handled" + (", waiting for an answer" if self._waiting is not None else "")
+
     def stop(self) -> None:
         """No event is begun and no handler resumed any more. One that waits is closed where it stands."""
         self._node = None

@@ -99,15 +99,20 @@ class BrokerWrites:
 
         Created empty and then set, in one multi, as Kafka 2.8 does (so its version is 1). A node of this session's is
         kept, with `data`; one of a former session of this client's is deleted and made anew (KAFKA-7165); another's is
-        waited for until its session must have ended (its timeout, taken to be ours, and a tick), then BrokerIdInUse.
+        waited for until its session must have ended (its timeout, taken to be ours, and a tick), then BrokerIdInUse. A
+        connection that breaks meanwhile begins that time anew: ZooKeeper may have elected, and a new leader gives every
+        session its whole timeout again.
         """
         path = paths.broker(broker_id)
         clock = self._client.clock
-        began_ms = clock.now_ms()
+        began_ms, breaks = clock.now_ms(), self._client.breaks
         patience_ms = self._client.connection.session_timeout_ms * OTHER_SESSION_TIMEOUTS
 
         async def attempt() -> int:
+            nonlocal began_ms, breaks
             row = await self._look(path)
+            if breaks != self._client.breaks:
+                began_ms, breaks = clock.now_ms(), self._client.breaks
             if row is None:
                 return await self._create_registration([], path, data)
             owner = row.stat.ephemeral_owner

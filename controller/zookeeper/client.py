@@ -124,6 +124,11 @@ class ZooKeeperClient:
         """Sessions that this client had before the present one, oldest first (the latest `FORMER_SESSIONS`)."""
         return tuple(self._former_sessions)
 
+    @property
+    def breaks(self) -> int:
+        """How often the connection has broken so far."""
+        return self._watches.breaks
+
     def lease_until_ms(self) -> float:
         """Until when this client may act as controller, by what has been acknowledged: two thirds of the session
         timeout from when that was sent. Minus infinity with no session."""

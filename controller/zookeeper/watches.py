@@ -95,6 +95,11 @@ class StandingWatches:
             if standing is not None:
                 self._events.put(standing.event_of(path))
 
+    @property
+    def breaks(self) -> int:
+        """How often the connection has broken."""
+        return self._breaks
+
     def connection_broke(self) -> None:
         """Remembers what had been seen. Kept over a second break if arming again was cut off by it: what changed since
         the first is still to be told."""

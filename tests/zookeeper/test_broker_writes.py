@@ -157,6 +157,24 @@ def test_a_broker_id_in_use_is_refused_after_a_session_must_have_ended(
     assert bench.data([paths.broker(7)]) == [b"alive"]
 
 
+def test_a_dead_brokers_session_that_zookeepers_election_prolongs_is_waited_for(
+    bench: Bench, node: Node, writes: BrokerWrites
+) -> None:
+    """S06: a new leader of the ensemble gives every session its whole timeout again. Found by the swarm."""
+    dead = bench.node()
+    bench.run(BrokerWrites(dead.client).register_broker(7, b"old life"))
+    dead.connection.kill()
+    registering = drive(writes.register_broker(7, DATA))
+    bench.settle(0.5 * SESSION_TIMEOUT_MS)
+    bench.server.stop()
+    bench.settle(0.8 * SESSION_TIMEOUT_MS)
+    bench.server.start()
+    epoch = bench.wait(registering)
+    row = bench.row(paths.broker(7))
+    assert row is not None
+    assert (row.stat.czxid, row.data) == (epoch, DATA)
+
+
 def test_a_registration_ends_with_its_session(bench: Bench, node: Node, writes: BrokerWrites) -> None:
     """S09: the next CONNECTED brings the event that registers again; this attempt must not hang or go on."""
     living = bench.node()

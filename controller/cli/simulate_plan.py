@@ -1,0 +1,234 @@
+"""`camerlengo simulate swarm` and `simulate PLAN.toml`: plans in virtual time, and what to do when one breaks.
+
+A plan is what the swarm draws from a seed (docs/simulator.md). Its runs are judged by what must hold at every moment,
+and by what must hold at rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from controller.cli.main import UsageError
+from controller.cli.scenario_options import HELD, VIOLATED
+from controller.simulator.columns import log_text
+from controller.simulator.comparing import first_difference
+from controller.simulator.drawing import draw_plan
+from controller.simulator.inspection import inside
+from controller.simulator.plan import Plan, told
+from controller.simulator.plan_file import PlanError, load_plan, plan_text
+from controller.simulator.sentinel import Violation
+from controller.simulator.shrinking import Shrinker
+from controller.simulator.swarm import PlanRun, PlanWorld, run_plan
+
+SWARM = "swarm"
+PROGRESS_EVERY = 100
+SHOWN_EVENTS = 40
+SHOWN_FAILURES = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options that only a plan's run has."""
+    group = parser.add_argument_group("plans", "for `swarm` and for plan files")
+    group.add_argument("--twice", action="store_true", help="runs each seed twice, and compares them event by event")
+    group.add_argument("--until", type=float, metavar="MS", help="stops at that virtual time")
+    group.add_argument("--show", type=int, metavar="NODE", help="what is inside a broker at the end, or at --until")
+    group.add_argument(
+        "--log", type=Path, metavar="FILE", help="writes the run's log, a node a column, an event a line"
+    )
+    group.add_argument("--plan", type=Path, metavar="FILE", help="writes the plan that was run")
+    group.add_argument(
+        "--shrink", type=Path, metavar="FILE", help="shrinks a plan that breaks, and writes the least one"
+    )
+
+
+def refuse_plan_options(arguments: argparse.Namespace) -> None:
+    """UsageError for what a scenario's run does not have."""
+    for name in ("until", "show", "log", "plan", "shrink"):
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--{name}: expected `swarm` or a plan file, not a scenario")
+    if arguments.twice:
+        raise UsageError("--twice: expected `swarm` or a plan file, not a scenario")
+
+
+def run_many(arguments: argparse.Namespace, seeds: range) -> int:
+    """Each seed's plan; those that broke first, each with the command that replays it."""
+    tally = _Tally()
+    for number, seed in enumerate(seeds, 1):
+        began_s = time.process_time()
+        run = run_plan(draw_plan(seed))
+        tally.took_s.append(time.process_time() - began_s)
+        difference = _difference(run) if arguments.twice else None
+        tally.take(run, difference)
+        if not arguments.json and (number % PROGRESS_EVERY == 0 or number == len(seeds)):
+            print(f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke", file=sys.stderr, flush=True)
+    print(json.dumps(tally.report(), indent=2) if arguments.json else tally.text())
+    return VIOLATED if tally.broken else HELD
+
+
+class _Tally:
+    """What is kept of many runs."""
+
+    def __init__(self) -> None:
+        self.took_s: list[float] = []
+        self.rests_ms: list[float] = []
+        self.virtual_ms = 0.0
+        self.broken: list[tuple[int, str]] = []
+
+    def take(self, run: PlanRun, difference: str | None) -> None:
+        self.virtual_ms += run.ended_ms
+        if run.rest_ms is not None:
+            self.rests_ms.append(run.rest_ms)
+        trouble = difference if run.violation is None else str(run.violation).splitlines()[0]
+        if trouble is not None:
+            self.broken.append((run.plan.seed, trouble))
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "seeds": len(self.took_s),
+            "violations": [{"seed": seed, "violation": trouble} for seed, trouble in self.broken],
+            "cpu_s_median": round(statistics.median(self.took_s), 3),
+            "virtual_s": round(self.virtual_ms / 1000, 3),
+            "rest_ms_worst": max(self.rests_ms, default=None),
+        }
+
+    def text(self) -> str:
+        parts = []
+        for seed, trouble in self.broken[:SHOWN_FAILURES]:
+            parts += [replay(seed), f"    {trouble}"]
+        if len(self.broken) > SHOWN_FAILURES:
+            parts.append(f"and {len(self.broken) - SHOWN_FAILURES} more seeds")
+        if self.rests_ms:
+            parts.append(
+                f"from the calm to rest: median {statistics.median(self.rests_ms) / 1000:.1f} s,"
+                f" worst {max(self.rests_ms) / 1000:.1f} s of virtual time"
+            )
+        parts.append(
+            f"{self.virtual_ms / 1000:.0f} s of virtual time; {statistics.median(self.took_s):.2f} s of CPU a seed"
+            f" (median), {max(self.took_s):.2f} s at most"
+        )
+        parts.append(f"{len(self.took_s) - len(self.broken)} of {len(self.took_s)} seeds held")
+        return "\n".join(parts)
+
+
+def replay(seed: int) -> str:
+    return f"camerlengo simulate {SWARM} --seed {seed}"
+
+
+def _difference(run: PlanRun) -> str | None:
+    """What differs when the same plan is run again: the first event, in words."""
+    return first_difference(run.records, run_plan(run.plan).records)
+
+
+def chosen_plan(arguments: argparse.Namespace) -> Plan:
+    """The one plan that the arguments name: the swarm's of that seed, or a file's, with its own seed or that given."""
+    if arguments.scenario == SWARM:
+        return draw_plan(0 if arguments.seed is None else arguments.seed)
+    try:
+        plan = load_plan(Path(arguments.scenario))
+    except PlanError as error:
+        raise UsageError(str(error)) from error
+    if arguments.seed is None:
+        return plan
+    return replace(plan, seed=arguments.seed)
+
+
+def run_one(arguments: argparse.Namespace) -> int:
+    """One plan, in full: its faults, the violation with the events before it, and how to see more."""
+    plan = chosen_plan(arguments)
+    if arguments.show is not None and arguments.show not in plan.cluster.nodes:
+        raise UsageError(f"--show {arguments.show}: expected a broker from 1 to {plan.cluster.brokers}")
+    if arguments.plan is not None:
+        arguments.plan.write_text(plan_text(plan))
+    world = PlanWorld(plan)
+    rest_ms = world.finish(arguments.until)
+    shown = None
+    if arguments.show is not None:
+        shown = inside(world.host.processes.get(arguments.show), world.host.world.zookeeper)
+    run = world.result(rest_ms)
+    difference = _difference(run) if arguments.twice and arguments.until is None else None
+    if arguments.log is not None:
+        arguments.log.write_text(log_text(run.records, plan.cluster.nodes))
+    if arguments.json:
+        print(json.dumps(_report(run, difference), indent=2))
+    else:
+        _tell(arguments, run, shown, difference)
+    if run.violation is not None and arguments.shrink is not None:
+        _shrink(arguments, plan, run.violation)
+    return VIOLATED if run.violation is not None or difference is not None else HELD
+
+
+def _report(run: PlanRun, difference: str | None) -> dict[str, Any]:
+    violation = run.violation
+    return {
+        "format": 1,
+        "plan": run.plan.name,
+        "seed": run.plan.seed,
+        "verdict": "pass" if violation is None and difference is None else "fail",
+        "violation": None
+        if violation is None
+        else {
+            "invariant": violation.invariant,
+            "at_ms": round(violation.at_ms, 3),
+            "nodes": list(violation.nodes),
+            "detail": violation.detail,
+        },
+        "difference": difference,
+        "ended_ms": round(run.ended_ms, 3),
+        "rest_ms": None if run.rest_ms is None else round(run.rest_ms, 3),
+        "trace": run.trace_hash,
+    }
+
+
+def _tell(arguments: argparse.Namespace, run: PlanRun, shown: str | None, difference: str | None) -> None:
+    plan = run.plan
+    print(
+        f"{plan.cluster.brokers} brokers, {plan.cluster.zookeeper_servers} ZooKeeper servers, sessions of"
+        f" {plan.cluster.session_timeout_ms} ms; calm at {plan.calm_ms / 1000:g} s among brokers"
+        f" {', '.join(map(str, plan.core))} (others {plan.outside.value})"
+    )
+    for happening in plan.happenings:
+        print(f"{happening.at_ms / 1000:8.3f} s  {told(happening)}")
+    if shown is not None:
+        print(f"\nbroker {arguments.show} at {run.ended_ms:.1f} ms\n{shown}", end="")
+    if run.violation is not None:
+        print(f"\n{log_text(run.records, plan.cluster.nodes, last=SHOWN_EVENTS)}\nVIOLATED {run.violation}")
+        more = [f"--until {run.violation.at_ms:.1f} --show {node}" for node in run.violation.nodes[:1] if node > 0]
+        print("look closer: " + " ".join([*_command(arguments), *more, "--log FILE"]))
+    elif arguments.until is not None:
+        print(f"\nstopped at {run.ended_ms:.1f} ms; nothing was violated")
+    else:
+        print(f"\nheld: at rest {(run.rest_ms or 0) / 1000:.1f} s after the calm")
+    if difference is not None:
+        print(f"NOT REPEATABLE: {difference}")
+    print(f"seed {plan.seed}, {len(run.records)} events, trace {run.trace_hash[:16]}", flush=True)
+
+
+def _command(arguments: argparse.Namespace) -> list[str]:
+    seed = [] if arguments.seed is None else ["--seed", str(arguments.seed)]
+    return ["camerlengo", "simulate", str(arguments.scenario), *seed]
+
+
+def _shrink(arguments: argparse.Namespace, plan: Plan, violation: Violation) -> None:
+    def progress(least: Plan, tried: int) -> None:
+        print(
+            f"{tried} runs: {least.cluster.brokers} brokers, {len(least.faults)} faults,"
+            f" {len(least.happenings) - len(least.faults)} operations, calm at {least.calm_ms / 1000:g} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    least = Shrinker(violation.invariant, progress).shrink(plan)
+    arguments.shrink.write_text(plan_text(least))
+    print(
+        f"shrunk to {least.cluster.brokers} brokers and {len(least.faults)} faults:"
+        f" camerlengo simulate {arguments.shrink}"
+    )

@@ -1,0 +1,181 @@
+"""Who administers a simulated cluster: creates and deletes topics and adds partitions, and remembers what was answered.
+
+Each operation asks whoever metadata says is controller, a few times. From the answers follows what must be true in the
+end (`must_exist`, `must_be_gone`): what was acknowledged, and not undone since by anything that may have happened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from controller.broker.ports import PeerError
+from controller.clock import Clock
+from controller.protocol import (
+    SUPPORTED,
+    ApiKey,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    ErrorCode,
+    MetadataRequest,
+    decode_response_body,
+    encode_request_body,
+)
+from controller.protocol.client_values import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from controller.simulator.network import Address
+from controller.simulator.plan import AddPartitions, CreateTopic, DeleteTopic, Operation
+from controller.simulator.requests import BrokerConnection
+
+ATTEMPTS = 8
+BETWEEN_MS = 150.0
+TIMEOUT_MS = 5_000
+PATIENCE_MS = TIMEOUT_MS + 2_000.0
+"""How long the client waits: longer than the broker may take, which answers when its time is up."""
+
+_METADATA_VERSION = 9
+_METADATA = encode_request_body(ApiKey.METADATA, _METADATA_VERSION, MetadataRequest((), False))
+_AGAIN = (
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.INVALID_REPLICATION_FACTOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.TOPIC_ALREADY_EXISTS,
+    ErrorCode.REASSIGNMENT_IN_PROGRESS,
+)
+"""Errors that may be gone a moment later: the broker asked is behind, or others are not there yet, or not gone yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An operation from when it was asked for to when nothing can come of it any more (infinity: who knows)."""
+
+    operation: Operation
+    began_ms: float
+    ended_ms: float = math.inf
+    acknowledged: bool = False
+
+
+class Administrator:
+    """`brokers`: where each is reached."""
+
+    def __init__(
+        self,
+        connect: Callable[[Address], BrokerConnection],
+        clock: Clock,
+        rng: Random,
+        brokers: Mapping[int, Address],
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._rng = rng
+        self._brokers = dict(brokers)
+        self.asked: list[Asked] = []
+
+    async def carry_out(self, operation: Operation) -> str:
+        """Asks for it. What came of it, in words."""
+        place = len(self.asked)
+        asked = Asked(operation, self._clock.now_ms())
+        self.asked.append(asked)
+        settled, trouble = True, "no controller was found"
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await self._clock.sleep(BETWEEN_MS)
+            controller = await self._controller()
+            if controller is None:
+                continue
+            try:
+                error = await self._ask(controller, operation)
+            except PeerError as lost:
+                settled, trouble = False, str(lost)
+                continue
+            if error == ErrorCode.NONE:
+                self.asked[place] = replace(asked, ended_ms=self._clock.now_ms(), acknowledged=True)
+                return "done"
+            trouble = f"error {error}"
+            settled = settled and error != ErrorCode.REQUEST_TIMED_OUT
+            if error not in _AGAIN:
+                break
+        if settled:
+            self.asked[place] = replace(asked, ended_ms=self._clock.now_ms())
+        return trouble
+
+    async def _controller(self) -> Address | None:
+        """Where the controller is, as some broker has it."""
+        connection = self._connect(self._brokers[self._rng.choice(list(self._brokers))])
+        try:
+            await connection.open(500.0)
+            body = await connection.ask(ApiKey.METADATA, _METADATA_VERSION, _METADATA, 500.0)
+        except PeerError:
+            return None
+        finally:
+            connection.close()
+        answer: Any = decode_response_body(ApiKey.METADATA, _METADATA_VERSION, body)
+        return self._brokers.get(answer.controller_id)
+
+    async def _ask(self, controller: Address, operation: Operation) -> int:
+        api_key, request = _request(operation)
+        version = SUPPORTED[api_key].last
+        connection = self._connect(controller)
+        try:
+            await connection.open(500.0)
+            body = await connection.ask(api_key, version, encode_request_body(api_key, version, request), PATIENCE_MS)
+        finally:
+            connection.close()
+        answer: Any = decode_response_body(api_key, version, body)
+        results = answer.topics if api_key is ApiKey.CREATE_TOPICS else _results(answer)
+        error: int = results[0].error_code
+        return error
+
+    # -- what follows from the answers
+
+    def must_exist(self) -> dict[str, int]:
+        """Topics that must be there in the end, with how many partitions at least."""
+        found: dict[str, int] = {}
+        for asked in self.asked:
+            topic = asked.operation.topic
+            if asked.acknowledged and not self._may_have(DeleteTopic, topic, asked.began_ms):
+                if isinstance(asked.operation, CreateTopic):
+                    found[topic] = max(found.get(topic, 0), asked.operation.partitions)
+                elif isinstance(asked.operation, AddPartitions) and topic in found:
+                    found[topic] = max(found[topic], asked.operation.partitions)
+        return found
+
+    def must_be_gone(self) -> tuple[str, ...]:
+        """Topics that must not be there in the end."""
+        return tuple(
+            asked.operation.topic
+            for asked in self.asked
+            if asked.acknowledged
+            and isinstance(asked.operation, DeleteTopic)
+            and not self._may_have(CreateTopic, asked.operation.topic, asked.began_ms)
+        )
+
+    def _may_have(self, kind: type[Operation], topic: str, since_ms: float) -> bool:
+        """Whether an operation of that kind may have taken effect after that moment."""
+        return any(
+            isinstance(asked.operation, kind) and asked.operation.topic == topic and asked.ended_ms > since_ms
+            for asked in self.asked
+        )
+
+
+def _results(answer: Any) -> Any:
+    return answer.results if hasattr(answer, "results") else answer.responses
+
+
+def _request(operation: Operation) -> tuple[ApiKey, Any]:
+    if isinstance(operation, CreateTopic):
+        configs = tuple(CreatableTopicConfig(name, value) for name, value in operation.config.items())
+        topic = CreatableTopic(operation.topic, operation.partitions, operation.replication_factor, configs=configs)
+        return ApiKey.CREATE_TOPICS, CreateTopicsRequest((topic,), TIMEOUT_MS)
+    if isinstance(operation, DeleteTopic):
+        return ApiKey.DELETE_TOPICS, DeleteTopicsRequest((DeleteTopicState(operation.topic),), TIMEOUT_MS)
+    added = CreatePartitionsTopic(operation.topic, operation.partitions)
+    return ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest((added,), TIMEOUT_MS)

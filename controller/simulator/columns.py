@@ -1,0 +1,125 @@
+"""A run's log for reading: a node a column, an event a line, time downwards.
+
+An event stands in its node's column and runs on to the right as far as it needs, since the line is its alone. Of what
+comes in crowds (a client's answers, partition moves) only what changed is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from controller.trace import (
+    BrokerRegistered,
+    BrokersChanged,
+    ControllerElected,
+    ControllerResigned,
+    EphemeralSeen,
+    FailoverCompleted,
+    FailoverPhase,
+    FaultInjected,
+    MetadataApplied,
+    MetadataSeen,
+    Noted,
+    PartitionMoved,
+    PartitionStateWritten,
+    ReplicaRoleApplied,
+    RequestAnswered,
+    RequestRefused,
+    RequestSent,
+    SessionEnded,
+    SessionStarted,
+    StepEnded,
+    StepStarted,
+    TraceEvent,
+)
+from controller.trace_records import OBSERVER, TraceRecord
+
+TIME_WIDTH = 11
+COLUMN_WIDTH = 14
+LEFT_OUT = (PartitionMoved, FailoverPhase)
+"""Told by what they lead to."""
+
+
+def log_lines(records: Sequence[TraceRecord], nodes: Sequence[int]) -> Iterator[str]:
+    """The header, then a line an event."""
+    columns = {OBSERVER: 0} | {node: place for place, node in enumerate(nodes, 1)}
+    heads = ["outside", *(f"broker {node}" for node in nodes)]
+    yield (" " * TIME_WIDTH + "".join(head.ljust(COLUMN_WIDTH) for head in heads)).rstrip()
+    for record in _changes(records):
+        indent = COLUMN_WIDTH * columns.get(record.node, 0)
+        yield f"{record.at_ms:9.1f}  {' ' * indent}{event_text(record.event)}"
+
+
+def log_text(records: Sequence[TraceRecord], nodes: Sequence[int], last: int | None = None) -> str:
+    """As one text; with `last`, that many events from the end on."""
+    header, *lines = log_lines(records, nodes)
+    left_out = 0 if last is None else max(0, len(lines) - last)
+    told = [f"{left_out} events before"] if left_out else []
+    return "\n".join([*told, header, *lines[left_out:]]) + "\n"
+
+
+def _changes(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
+    seen: MetadataSeen | None = None
+    for record in records:
+        if isinstance(record.event, LEFT_OUT):
+            continue
+        if isinstance(record.event, MetadataSeen):
+            if record.event == seen:
+                continue
+            seen = record.event
+        yield record
+
+
+def event_text(event: TraceEvent) -> str:
+    """The event as a line for a person, without its time and place."""
+    tell = _TEXTS.get(type(event))
+    return str(event) if tell is None else " ".join(tell(event).split("\n", 1)[0].split())
+
+
+def _members(members: Sequence[int]) -> str:
+    return "[" + " ".join(map(str, members)) + "]"
+
+
+def _state(event: PartitionStateWritten) -> str:
+    return (
+        f"wrote {event.topic}-{event.partition}: leader {event.leader} epoch {event.leader_epoch}"
+        f" ISR {_members(event.isr)} v{event.zk_version} ({event.why}{', unclean' if event.unclean else ''})"
+    )
+
+
+def _metadata(event: MetadataSeen) -> str:
+    if event.error:
+        return f"client: {event.error}"
+    led = f", {event.partitions_led} of {event.partitions_expected} led" if event.partitions_expected else ""
+    return f"client: brokers {_members(event.brokers)}, controller {event.controller}{led}"
+
+
+def _brokers(event: BrokersChanged) -> str:
+    changes = [(word, who) for word, who in (("new", event.added), ("dead", event.dead), ("bounced", event.bounced))]
+    return "sees brokers: " + ", ".join(f"{word} {_members(who)}" for word, who in changes if who)
+
+
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    SessionStarted: lambda e: f"session 0x{e.session:x} begins",
+    SessionEnded: lambda e: f"session 0x{e.session:x} is over",
+    BrokerRegistered: lambda e: f"registered, broker epoch {e.broker_epoch}",
+    ControllerElected: lambda e: f"ELECTED, controller epoch {e.controller_epoch}",
+    ControllerResigned: lambda e: f"RESIGNS epoch {e.controller_epoch}: {e.reason}",
+    FailoverCompleted: lambda e: f"failover done, {e.partitions} partitions",
+    BrokersChanged: _brokers,
+    PartitionStateWritten: _state,
+    RequestSent: lambda e: f"-> {e.to_broker} {e.api} #{e.sequence} ({e.partitions})",
+    RequestAnswered: lambda e: (
+        f"<- {e.to_broker} {e.api} #{e.sequence}" + (f" error {e.error_code}" * bool(e.error_code))
+    ),
+    RequestRefused: lambda e: f"refuses {e.api}: {e.reason}",
+    ReplicaRoleApplied: lambda e: f"{e.role} of {e.topic}-{e.partition}, leader {e.leader} epoch {e.leader_epoch}",
+    MetadataApplied: lambda e: f"metadata: live {_members(e.live)}, {e.partitions} partitions",
+    Noted: lambda e: f"{e.level}: {e.message}",
+    StepStarted: lambda e: f"step: {e.text}",
+    StepEnded: lambda e: f"step {e.step}: {'done' if e.ok else 'FAILED: ' + e.detail}",
+    FaultInjected: lambda e: f"** {e.fault} {e.target}",
+    EphemeralSeen: lambda e: f"{e.path} {'of' if e.present else 'gone, of'} {e.broker}, session 0x{e.session:x}",
+    MetadataSeen: _metadata,
+}

@@ -1,0 +1,158 @@
+"""From a seed to a plan: the cluster, what is asked of it, which faults are on in this run and how often.
+
+Every run has its own mixture, not a little of everything: most kinds of faults are off, so that those that are on can
+come often. A plan draws from a stream of its own, so that what is drawn here moves nothing in the run itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from controller.simulator import plan as told
+from controller.simulator.plan import Fault, Operation, Outside, Plan, PlanCluster
+from controller.simulator.randomness import Streams
+
+SAFETY_MS = (4_000.0, 14_000.0)
+"""How long faults go on."""
+SESSION_TIMEOUTS_MS = (600, 1_000, 2_000, 4_000)
+TOPICS = 6
+"""How many names there are for topics: few, so that they are deleted and created again."""
+ON = 0.3
+"""The chance of each kind of fault to be on."""
+BETWEEN_MS = (300.0, 4_000.0)
+"""How far apart the faults of a kind are, on average; drawn for each kind of each run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """What a fault is drawn from."""
+
+    rng: Random
+    cluster: PlanCluster
+
+    def node(self) -> int:
+        return self.rng.choice(self.cluster.nodes)
+
+    def pair(self) -> tuple[int, int]:
+        source, target = self.rng.sample(self.cluster.nodes, 2)
+        return source, target
+
+    def lasting_ms(self) -> float:
+        """Around the session's timeout, where it matters whether it ends: from a tenth of it to three times."""
+        return round(self.cluster.session_timeout_ms * self.rng.choice((0.1, 0.5, 0.8, 1.2, 1.7, 3.0)) * self._jitter())
+
+    def downtime_ms(self) -> float:
+        """From a bounce that nobody may notice to some sessions long."""
+        return round(self.cluster.session_timeout_ms * self.rng.choice((0.02, 0.1, 0.5, 1.5, 3.0)) * self._jitter())
+
+    def _jitter(self) -> float:
+        return self.rng.uniform(0.7, 1.3)
+
+
+Draw = Callable[[_Drawing, float], Fault]
+
+FAULTS: Mapping[str, Draw] = {
+    "kill": lambda d, at: told.Kill(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
+    "stop": lambda d, at: told.Stop(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
+    "pause": lambda d, at: told.Pause(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
+    "drift": lambda d, at: told.Drift(
+        at_ms=at, node=d.node(), for_ms=d.lasting_ms() * 3, rate=round(d.rng.uniform(0.9, 1.1), 3)
+    ),
+    "step-wall": lambda d, at: told.StepWall(at_ms=at, node=d.node(), by_ms=d.rng.randint(-3_600_000, 3_600_000)),
+    "cut-zookeeper": lambda d, at: told.CutZooKeeper(
+        at_ms=at, node=d.node(), for_ms=d.lasting_ms(), way=d.rng.choice(("both", "to", "from"))
+    ),
+    "slow-zookeeper": lambda d, at: told.SlowZooKeeper(
+        at_ms=at, node=d.node(), for_ms=d.lasting_ms(), slower=d.rng.choice((10.0, 50.0, 200.0))
+    ),
+    "reset-zookeeper": lambda d, at: told.ResetZooKeeper(at_ms=at, node=d.node()),
+    "lose-reply": lambda d, at: told.LoseReply(at_ms=at, node=d.node(), applied=d.rng.random() < 0.7),
+    "expire": lambda d, at: told.Expire(at_ms=at, node=d.node()),
+    "elect-zookeeper": lambda d, at: told.ElectZooKeeper(at_ms=at),
+    "kill-zookeeper": lambda d, at: told.KillZooKeeper(
+        at_ms=at, server=d.rng.randint(1, d.cluster.zookeeper_servers), for_ms=d.lasting_ms()
+    ),
+    "cut": lambda d, at: _way(d, told.Cut, at),
+    "shut": lambda d, at: _way(d, told.Shut, at),
+    "slow": lambda d, at: _way(
+        d, told.Slow, at, slower=d.rng.choice((5.0, 40.0, 300.0)), more_ms=d.rng.choice((0, 900))
+    ),
+    "lossy": lambda d, at: _way(d, told.Lossy, at, loss=d.rng.choice((0.05, 0.3, 0.7))),
+    "reset": lambda d, at: _reset(d, at),
+    "isolate": lambda d, at: told.Isolate(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
+}
+
+
+def _way(drawing: _Drawing, kind: Callable[..., Fault], at_ms: float, **more: float) -> Fault:
+    source, target = drawing.pair()
+    return kind(at_ms=at_ms, source=source, target=target, for_ms=drawing.lasting_ms(), **more)
+
+
+def _reset(drawing: _Drawing, at_ms: float) -> Fault:
+    source, target = drawing.pair()
+    return told.Reset(at_ms=at_ms, source=source, target=target, late_ms=drawing.rng.choice((0.0, 100.0, 1_500.0)))
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of that seed: always the same."""
+    rng = Streams(seed).stream("swarm")
+    cluster = PlanCluster(
+        brokers=rng.choice((3, 3, 3, 4, 5, 7)),
+        zookeeper_servers=rng.choice((1, 3)),
+        session_timeout_ms=rng.choice(SESSION_TIMEOUTS_MS),
+        settings={"unclean.leader.election.enable": rng.choice(("false", "false", "true"))},
+    )
+    calm_ms = round(rng.uniform(*SAFETY_MS))
+    drawing = _Drawing(rng, cluster)
+    happenings: list[told.Happening] = [*_operations(drawing, calm_ms)]
+    for name, draw in FAULTS.items():
+        if rng.random() < ON and not (cluster.zookeeper_servers == 1 and name == "kill-zookeeper"):
+            for at_ms in _moments(rng, calm_ms, rng.uniform(*BETWEEN_MS)):
+                happenings.append(draw(drawing, at_ms))
+    outside = rng.randint(0, (cluster.brokers - 1) // 2)
+    return Plan(
+        name=f"swarm-{seed}",
+        seed=seed,
+        cluster=cluster,
+        core=tuple(sorted(rng.sample(cluster.nodes, cluster.brokers - outside))),
+        outside=rng.choice(list(Outside)),
+        calm_ms=calm_ms,
+        happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)),
+    )
+
+
+def _moments(rng: Random, until_ms: float, mean_ms: float) -> list[float]:
+    moments: list[float] = []
+    at_ms = rng.uniform(0.0, 2 * mean_ms)
+    while at_ms < until_ms:
+        moments.append(round(at_ms, 1))
+        at_ms += rng.expovariate(1.0 / mean_ms)
+    return moments
+
+
+def _operations(drawing: _Drawing, calm_ms: float) -> list[Operation]:
+    """A topic or two in the beginning, more while faults are on; some are deleted, and created again."""
+    rng = drawing.rng
+    operations: list[Operation] = [_create(drawing, 300.0 + 50.0 * number, f"topic-{number}") for number in range(2)]
+    for at_ms in _moments(rng, calm_ms, rng.uniform(600.0, 4_000.0)):
+        topic = f"topic-{rng.randrange(TOPICS)}"
+        draw = rng.random()
+        if draw < 0.45:
+            operations.append(_create(drawing, at_ms, topic))
+        elif draw < 0.75:
+            operations.append(told.DeleteTopic(at_ms=at_ms, topic=topic))
+        else:
+            operations.append(told.AddPartitions(at_ms=at_ms, topic=topic, partitions=rng.randint(2, 9)))
+    return operations
+
+
+def _create(drawing: _Drawing, at_ms: float, topic: str) -> Operation:
+    rng = drawing.rng
+    return told.CreateTopic(
+        at_ms=at_ms,
+        topic=topic,
+        partitions=rng.randint(1, 6),
+        replication_factor=rng.randint(1, min(3, drawing.cluster.brokers)),
+    )

@@ -1,0 +1,224 @@
+"""A plan: a cluster, and what happens to it and when. What the swarm draws from a seed, and what a plan file says.
+
+Times are milliseconds from the start of the run. A happening that makes no sense when its time comes (a broker is
+killed that is dead, a topic deleted that is not there) does nothing: so any part of a plan is a plan, and a plan can be
+shrunk. `for_ms` says how long a fault lasts; 0: until the calm. At `calm_ms` every fault ends among the brokers of the
+`core`; the others are from then on what `outside` says, and the core must come to rest without them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+FORMAT = 1
+
+
+class Outside(StrEnum):
+    """What becomes of the brokers outside the core."""
+
+    DEAD = "dead"
+    PAUSED = "paused"
+    CUT_OFF = "cut-off"
+
+
+class _Happening(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
+    at_ms: float
+
+
+class _Node(_Happening, frozen=True, kw_only=True):
+    node: int
+    for_ms: float = 0.0
+
+
+class _Way(_Happening, frozen=True, kw_only=True):
+    source: int
+    target: int
+    for_ms: float = 0.0
+
+
+# -- brokers and their machines
+
+
+class Kill(_Node, frozen=True, kw_only=True, tag="kill"):
+    """SIGKILL; it is started again after `for_ms`."""
+
+
+class Stop(_Node, frozen=True, kw_only=True, tag="stop"):
+    """SIGTERM, a controlled shutdown; it is started again `for_ms` after it has gone."""
+
+
+class Pause(_Node, frozen=True, kw_only=True, tag="pause"):
+    """Its process stands still."""
+
+
+class Drift(_Node, frozen=True, kw_only=True, tag="drift"):
+    """Its clock goes at `rate` times the world's pace."""
+
+    rate: float
+
+
+class StepWall(_Happening, frozen=True, kw_only=True, tag="step-wall"):
+    """Its wall clock is set `by_ms` forward, or back."""
+
+    node: int
+    by_ms: int
+
+
+# -- its way to ZooKeeper
+
+
+class CutZooKeeper(_Node, frozen=True, kw_only=True, tag="cut-zookeeper"):
+    """Nothing passes, without a word: `way` "both", "to" (what it sends) or "from" (what it should hear)."""
+
+    way: str = "both"
+
+
+class SlowZooKeeper(_Node, frozen=True, kw_only=True, tag="slow-zookeeper"):
+    slower: float
+
+
+class ResetZooKeeper(_Happening, frozen=True, kw_only=True, tag="reset-zookeeper"):
+    """Its connection breaks, with what was on its way."""
+
+    node: int
+
+
+class LoseReply(_Happening, frozen=True, kw_only=True, tag="lose-reply"):
+    """Its next write breaks the connection instead of being answered: `applied`, or not."""
+
+    node: int
+    applied: bool
+
+
+class Expire(_Happening, frozen=True, kw_only=True, tag="expire"):
+    """Its session ends at the server."""
+
+    node: int
+
+
+# -- ZooKeeper's servers
+
+
+class ElectZooKeeper(_Happening, frozen=True, kw_only=True, tag="elect-zookeeper"):
+    """The ensemble loses its leader and elects another: no service meanwhile."""
+
+
+class KillZooKeeper(_Happening, frozen=True, kw_only=True, tag="kill-zookeeper"):
+    server: int
+    for_ms: float = 0.0
+
+
+# -- the network
+
+
+class Cut(_Way, frozen=True, kw_only=True, tag="cut"):
+    """What `source` opens to `target` hangs, both ways."""
+
+
+class Shut(_Way, frozen=True, kw_only=True, tag="shut"):
+    """What `source` sends to `target` does not arrive; the other direction does."""
+
+
+class Slow(_Way, frozen=True, kw_only=True, tag="slow"):
+    slower: float
+    more_ms: float = 0.0
+
+
+class Lossy(_Way, frozen=True, kw_only=True, tag="lossy"):
+    loss: float
+
+
+class Reset(_Happening, frozen=True, kw_only=True, tag="reset"):
+    """What `source` has opened to `target` breaks; with `late_ms` above 0 for `source` alone, and what it had sent
+    arrives that much later."""
+
+    source: int
+    target: int
+    late_ms: float = 0.0
+
+
+class Isolate(_Node, frozen=True, kw_only=True, tag="isolate"):
+    """Nothing passes between it and the other brokers; its way to ZooKeeper is as it was."""
+
+
+# -- what people ask of the cluster
+
+
+class CreateTopic(_Happening, frozen=True, kw_only=True, tag="create-topic"):
+    topic: str
+    partitions: int
+    replication_factor: int
+    config: dict[str, str] = {}
+
+
+class DeleteTopic(_Happening, frozen=True, kw_only=True, tag="delete-topic"):
+    topic: str
+
+
+class AddPartitions(_Happening, frozen=True, kw_only=True, tag="add-partitions"):
+    topic: str
+    partitions: int
+
+
+BrokerFault = Kill | Stop | Pause | Drift | StepWall
+SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire
+EnsembleFault = ElectZooKeeper | KillZooKeeper
+NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
+Operation = CreateTopic | DeleteTopic | AddPartitions
+Fault = BrokerFault | SessionFault | EnsembleFault | NetworkFault
+Happening = (
+    Kill | Stop | Pause | Drift | StepWall
+    | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire
+    | ElectZooKeeper | KillZooKeeper
+    | Cut | Shut | Slow | Lossy | Reset | Isolate
+    | CreateTopic | DeleteTopic | AddPartitions
+)  # fmt: skip
+
+
+class PlanCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    brokers: int
+    zookeeper_servers: int = 1
+    session_timeout_ms: int = 2_000
+    settings: dict[str, str] = {}
+
+    @property
+    def nodes(self) -> range:
+        return range(1, self.brokers + 1)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`seed` is of everything that the plan does not say. `bound_ms`: how long after the calm the core may take to
+    come to rest, in virtual time."""
+
+    plan: int = FORMAT
+    name: str
+    seed: int
+    cluster: PlanCluster
+    core: tuple[int, ...]
+    outside: Outside = Outside.DEAD
+    calm_ms: float
+    bound_ms: float = 60_000.0
+    metadata_interval_ms: float = 250.0
+    happenings: tuple[Happening, ...] = ()
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return tuple(
+            each for each in self.happenings if not isinstance(each, CreateTopic | DeleteTopic | AddPartitions)
+        )
+
+
+def kind_of(happening: Happening) -> str:
+    """Its `do`."""
+    tag = happening.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag
+
+
+def told(happening: Happening) -> str:
+    """The happening as a line for a person."""
+    fields = {name: getattr(happening, name) for name in happening.__struct_fields__ if name != "at_ms"}
+    words = [f"{name}={value}" for name, value in fields.items() if value not in (0.0, {})]
+    return " ".join([kind_of(happening), *words])

@@ -1,0 +1,114 @@
+"""Plans as TOML files: read with everything checked, written so that what is read back is equal.
+
+A plan file is told from a scenario file by its key `plan`, whose value is the format.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from controller.simulator.plan import (
+    FORMAT,
+    AddPartitions,
+    CreateTopic,
+    DeleteTopic,
+    Happening,
+    KillZooKeeper,
+    Plan,
+    kind_of,
+)
+
+
+class PlanError(Exception):
+    """A plan that can't be used; the message says where, and what was expected."""
+
+
+def is_plan(path: Path) -> bool:
+    """Whether it is a TOML file with a plan's key. One that can't be read is none: whoever reads it next says why."""
+    try:
+        return "plan" in tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return False
+
+
+def load_plan(path: Path) -> Plan:
+    try:
+        return parse_plan(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: {error}") from error
+
+
+def parse_plan(text: str, source: str) -> Plan:
+    """PlanError for what is not TOML, not a plan, or speaks of nodes that there are not."""
+    try:
+        plan = msgspec.convert(tomllib.loads(text), Plan)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{source}: not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise PlanError(f"{source}: {error}") from error
+    trouble = plan_trouble(plan)
+    if trouble is not None:
+        raise PlanError(f"{source}: {trouble}")
+    return plan
+
+
+def plan_trouble(plan: Plan) -> str | None:
+    """What the types alone do not say; None if all is well."""
+    nodes = plan.cluster.nodes
+    if plan.plan != FORMAT:
+        return f"plan: expected format {FORMAT}, found {plan.plan}"
+    if not nodes or plan.cluster.zookeeper_servers < 1:
+        return "cluster: expected 1 or more brokers and ZooKeeper servers"
+    if not plan.core or not set(plan.core) <= set(nodes):
+        return f"core: expected some of {list(nodes)}, found {list(plan.core)}"
+    for index, happening in enumerate(plan.happenings):
+        trouble = _trouble(plan, happening)
+        if trouble is not None:
+            return f"happenings[{index}] ({kind_of(happening)}): {trouble}"
+    return None
+
+
+def _trouble(plan: Plan, happening: Happening) -> str | None:
+    if not 0 <= happening.at_ms <= plan.calm_ms:
+        return f"at_ms: expected 0 to calm_ms ({plan.calm_ms:g}), found {happening.at_ms:g}"
+    for name in ("node", "source", "target"):
+        node = getattr(happening, name, None)
+        if node is not None and node not in plan.cluster.nodes:
+            return f"{name}: expected 1 to {plan.cluster.brokers}, found {node}"
+    if isinstance(happening, KillZooKeeper) and not 1 <= happening.server <= plan.cluster.zookeeper_servers:
+        return f"server: expected 1 to {plan.cluster.zookeeper_servers}, found {happening.server}"
+    if isinstance(happening, CreateTopic | AddPartitions) and happening.partitions < 1:
+        return "partitions: expected 1 or more"
+    if isinstance(happening, CreateTopic) and not 1 <= happening.replication_factor <= plan.cluster.brokers:
+        return f"replication_factor: expected 1 to {plan.cluster.brokers} (the brokers)"
+    if isinstance(happening, CreateTopic | AddPartitions | DeleteTopic) and not happening.topic:
+        return "topic: expected a name"
+    return None
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan as TOML."""
+    fields = msgspec.to_builtins(plan)
+    happenings, cluster = fields.pop("happenings"), fields.pop("cluster")
+    lines = [f"{key} = {_value(value)}" for key, value in fields.items()]
+    lines += ["", "[cluster]", *(f"{key} = {_value(value)}" for key, value in cluster.items())]
+    for happening in happenings:
+        lines += ["", "[[happenings]]", *(f"{key} = {_value(value)}" for key, value in happening.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value)  # TOML's basic strings escape as JSON's do
+    if isinstance(value, float | int):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    return "[" + ", ".join(_value(item) for item in value) + "]"

@@ -1,0 +1,275 @@
+"""What must hold once faults have stopped and the core of a cluster has come to rest; and whether it has.
+
+Each check gives what is still missing, in words: a cluster at rest misses nothing, one that may still settle is looked
+at again, and one that does not in its bounded time has violated the first check that still misses something. Looks into
+the nodes themselves and into ZooKeeper's memory, which costs no request and disturbs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.broker.node import Node
+from controller.core.handlers.failover import WATCHED_PARENTS, is_watched_in_term
+from controller.core.partition_table import NO_STATE
+from controller.scenarios.host import PartitionView
+from controller.simulator.administrator import Administrator
+from controller.simulator.broker_process import BrokerProcess
+from controller.simulator.host import SimulatedHost
+from controller.simulator.observer import partitions
+from controller.simulator.sentinel import NOBODY, Sentinel
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_controller, decode_controller_epoch, decode_topic_assignment
+from controller.zookeeper.memory import InMemoryZooKeeper
+
+ANSWER_LIMIT_MS = 12_000.0
+"""How long any answer may take when nothing is wrong: every request of these runs says 5 s or less, but for the
+controlled shutdown's, whose broker is gone by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    invariant: str
+    nodes: tuple[int, ...]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is looked at. `core`: the brokers that must come to rest, with each other and nobody else."""
+
+    host: SimulatedHost
+    core: Sequence[int]
+    sentinel: Sentinel
+    administrator: Administrator
+
+    @property
+    def zookeeper(self) -> InMemoryZooKeeper:
+        return self.host.world.zookeeper
+
+    def process(self, node: int) -> BrokerProcess | None:
+        return self.host.processes.get(node)
+
+    def node(self, node: int) -> Node | None:
+        process = self.process(node)
+        return process.node if process is not None and process.alive else None
+
+    def registered(self) -> dict[int, int]:
+        """Broker to session, as /brokers/ids has it."""
+        found = {}
+        for name in self.zookeeper.children(paths.BROKER_IDS) or ():
+            row = self.zookeeper.row(paths.broker(int(name)))
+            if row is not None:
+                found[int(name)] = row.stat.ephemeral_owner
+        return found
+
+    def controller(self) -> int:
+        row = self.zookeeper.row(paths.CONTROLLER)
+        return -1 if row is None else decode_controller(row.path, row.data).broker_id
+
+
+def missing(rest: Rest) -> Missing | None:
+    """The first thing that a cluster at rest would not miss; None: it is at rest."""
+    for check in CHECKS:
+        found = next(check(rest), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _registered(rest: Rest) -> Iterator[Missing]:
+    """(8) The core's brokers are registered, each in the session of the life that it lives; nobody else is."""
+    registered = rest.registered()
+    for node in rest.core:
+        process = rest.process(node)
+        if process is None or not process.alive:
+            yield Missing("converged", (node,), "its process does not run")
+        elif registered.get(node, 0) == 0 or registered[node] != process.connection.session():
+            yield Missing("converged", (node,), "it is not registered in its session")
+    for node in registered:
+        if node not in rest.core:
+            yield Missing("converged", (node,), "it is outside the core, and registered still")
+
+
+def _one_controller(rest: Rest) -> Iterator[Missing]:
+    """(1), (8) /controller names one of the core, who leads in the latest epoch; nobody else of the core leads."""
+    controller = rest.controller()
+    if controller not in rest.core:
+        yield Missing("converged", (), f"/controller names {controller}")
+        return
+    row = rest.zookeeper.row(paths.CONTROLLER_EPOCH)
+    epoch = 0 if row is None else decode_controller_epoch(row.path, row.data)
+    for node in rest.core:
+        inside = rest.node(node)
+        assert inside is not None
+        if inside.controller.active != (node == controller):
+            yield Missing("converged", (node,), f"it {'leads' if inside.controller.active else 'does not lead'}")
+        elif inside.controller.active and inside.controller.controller_epoch != epoch:
+            yield Missing("converged", (node,), f"it leads in epoch {inside.controller.controller_epoch}, not {epoch}")
+        elif inside.controller.active_controller_id != controller:
+            yield Missing(
+                "converged", (node,), f"it takes {inside.controller.active_controller_id} for controller (S10)"
+            )
+    for node, open_epoch in rest.sentinel.open_terms():
+        if node in rest.core:
+            yield Missing("old-terms-resigned", (node,), f"epoch {open_epoch} was never resigned")
+
+
+def _led(rest: Rest) -> Iterator[Missing]:
+    """(8) Every partition has a state, a leader if anybody of its ISR lives, and an ISR of all that live."""
+    for name in rest.zookeeper.children(paths.BROKER_TOPICS) or ():
+        if rest.zookeeper.row(paths.delete_topic(name)) is not None:
+            continue
+        row = rest.zookeeper.row(paths.topic(name))
+        assert row is not None
+        for partition in decode_topic_assignment(row.path, row.data).partitions:
+            if rest.zookeeper.row(paths.partition_state(name, partition)) is None:
+                yield Missing("converged", (), f"{name}-{partition} has no state")
+    for (name, partition), state in partitions(rest.zookeeper).items():
+        if rest.zookeeper.row(paths.delete_topic(name)) is not None:
+            continue
+        live = [replica for replica in state.assignment if replica in rest.core]
+        where = f"{name}-{partition}: leader {state.leader}, ISR {list(state.isr)}, live {live}"
+        if any(replica in state.isr for replica in live) and state.leader not in live:
+            yield Missing("converged", (), f"{where}: it could be led")
+        elif state.leader in live and any(replica not in state.isr for replica in live):
+            yield Missing("converged", (state.leader,), f"{where}: its ISR could be larger")
+
+
+def _deletions(rest: Rest) -> Iterator[Missing]:
+    """(8) A topic is deleted once all of its replicas live. What was answered is so (S19, S56)."""
+    topics = rest.zookeeper.children(paths.BROKER_TOPICS) or ()
+    for name in rest.zookeeper.children(paths.DELETE_TOPICS) or ():
+        row = rest.zookeeper.row(paths.topic(name))
+        replicas = () if row is None else decode_topic_assignment(row.path, row.data).partitions.values()
+        if all(replica in rest.core for assignment in replicas for replica in assignment):
+            yield Missing("converged", (), f"{name} is still to be deleted")
+    for name, count in rest.administrator.must_exist().items():
+        row = rest.zookeeper.row(paths.topic(name))
+        there = 0 if row is None else len(decode_topic_assignment(row.path, row.data).partitions)
+        if there < count:
+            yield Missing("acknowledged-operations", (), f"{name} has {there} partitions, {count} were acknowledged")
+    for name in rest.administrator.must_be_gone():
+        if name in topics and rest.zookeeper.row(paths.delete_topic(name)) is None:
+            yield Missing("acknowledged-operations", (), f"{name} is there, and its deletion was acknowledged")
+
+
+def _context_agrees(rest: Rest) -> Iterator[Missing]:
+    """(7) The controller's context is what ZooKeeper holds."""
+    controller = rest.controller()
+    inside = rest.node(controller)
+    assert inside is not None
+    term = inside.controller.term
+    assert term is not None
+    table, held = term.context.partitions, partitions(rest.zookeeper)
+    known: dict[tuple[str, int], PartitionView] = {}
+    for row in range(len(table)):
+        if table.zk_version[row] != NO_STATE:
+            known[table.topic_and_partition(row)] = PartitionView(
+                int(table.leader[row]),
+                table.isr_of(row),
+                table.assignment_of(row),
+                int(table.leader_epoch[row]),
+                int(table.controller_epoch[row]),
+            )
+    for key in sorted(known.keys() | held.keys()):
+        if known.get(key) != held.get(key):
+            yield Missing(
+                "context-agrees",
+                (controller,),
+                f"{key[0]}-{key[1]}: the controller has {known.get(key)}, ZooKeeper {held.get(key)}",
+            )
+    if term.context.broker_ids != tuple(rest.core):
+        yield Missing("context-agrees", (controller,), f"brokers {list(term.context.broker_ids)} live in its context")
+    if inside.events.__len__():
+        yield Missing("converged", (controller,), f"{len(inside.events)} events wait")
+
+
+def _metadata_agrees(rest: Rest) -> Iterator[Missing]:
+    """(7) What each broker would answer a client is what ZooKeeper holds; and what it does itself is that too."""
+    held = {
+        key: state
+        for key, state in partitions(rest.zookeeper).items()
+        if rest.zookeeper.row(paths.delete_topic(key[0])) is None
+    }
+    for node in rest.core:
+        inside = rest.node(node)
+        assert inside is not None
+        snapshot = inside.broker.metadata.snapshot
+        if sorted(snapshot.brokers) != sorted(rest.core) or snapshot.controller_id != rest.controller():
+            yield Missing(
+                "metadata-agrees",
+                (node,),
+                f"it knows brokers {sorted(snapshot.brokers)} and controller {snapshot.controller_id}",
+            )
+        shown = {
+            (topic, number): (state.leader, tuple(state.isr), state.leader_epoch)
+            for topic, states in snapshot.topics.items()
+            for number, state in states.items()
+        }
+        for key in sorted(shown.keys() | held.keys()):
+            state = held.get(key)
+            expected = None if state is None else (state.leader, state.isr, state.leader_epoch)
+            if shown.get(key) != expected:
+                yield Missing(
+                    "metadata-agrees", (node,), f"{key[0]}-{key[1]}: it shows {shown.get(key)}, ZooKeeper {expected}"
+                )
+        yield from _roles_agree(node, inside, held)
+
+
+def _roles_agree(node: int, inside: Node, held: Mapping[tuple[str, int], PartitionView]) -> Iterator[Missing]:
+    """Whoever ZooKeeper says leads does, in that epoch, and nobody else. Where nobody leads, a broker that did stays as
+    it was, as Kafka's does: LeaderAndIsr gives it nobody to follow."""
+    for partition in inside.broker.replicas.partitions():
+        state = held.get((partition.topic, partition.index))
+        leads = partition.role.value == "leader"
+        if leads and (state is None or state.leader not in (node, NOBODY)):
+            yield Missing("roles-agree", (node,), f"it leads {partition.topic}-{partition.index}: {state}")
+    for (topic, index), state in held.items():
+        if node in state.assignment and state.leader != NOBODY:
+            mine = inside.broker.replicas.partition(topic, index)
+            known = None if mine is None else (mine.leader, mine.leader_epoch)
+            if known != (state.leader, state.leader_epoch):
+                yield Missing("roles-agree", (node,), f"{topic}-{index}: it goes by {known}, ZooKeeper has {state}")
+
+
+def _watches(rest: Rest) -> Iterator[Missing]:
+    """(6) The watches are what the role needs: no fewer at the server, no more in the node's table."""
+    for node in rest.core:
+        process, inside = rest.process(node), rest.node(node)
+        assert process is not None
+        assert inside is not None
+        needed = {("node", paths.CONTROLLER)}
+        if inside.controller.active:
+            needed |= {("children", parent) for parent, _ in WATCHED_PARENTS}
+            needed |= {("node", paths.broker(broker)) for broker in rest.core}
+            needed |= {("node", paths.topic(name)) for name in rest.zookeeper.children(paths.BROKER_TOPICS) or ()}
+        armed = rest.zookeeper.watched(process.connection.session())
+        table = inside.client.watched()
+        fewer = sorted(needed - armed)
+        more = sorted(one for one in table - needed if is_watched_in_term(one[1]))
+        if fewer or more:
+            yield Missing("watches-fit-the-role", (node,), f"watches missing: {fewer}, too many: {more}")
+
+
+def _answered(rest: Rest) -> Iterator[Missing]:
+    """(4) Nothing has waited for its answer for longer than any may."""
+    for node in rest.core:
+        process = rest.process(node)
+        assert process is not None
+        for waiting in process.unanswered():
+            if waiting.waiting_ms > ANSWER_LIMIT_MS:
+                yield Missing("answered-once", (node,), f"{waiting.api} unanswered for {waiting.waiting_ms:.0f} ms")
+
+
+CHECKS: tuple[Callable[[Rest], Iterator[Missing]], ...] = (
+    _registered,
+    _one_controller,
+    _led,
+    _deletions,
+    _context_agrees,
+    _metadata_agrees,
+    _watches,
+    _answered,
+)

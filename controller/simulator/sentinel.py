@@ -1,0 +1,272 @@
+"""What must hold at every moment of a simulated run, looked at as it happens: the first thing that does not ends it.
+
+Two places are watched. Each write that ZooKeeper applied is looked at as it is applied, whoever sent it, in the order
+of its transactions: so what a term wrote is known even when its answer never came. And each event of the trace is. What
+must hold only when the cluster is at rest is in `rest.py`. The numbers are those of the list in `docs/scenarios.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from controller.scenarios.invariants import election_troubles
+from controller.trace import (
+    ControllerElected,
+    ControllerResigned,
+    EphemeralSeen,
+    Noted,
+    PartitionStateWritten,
+    ReplicaRoleApplied,
+    RequestAnswered,
+    RequestSent,
+    SessionStarted,
+    TraceEvent,
+)
+from controller.trace_records import Recorder
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import (
+    PartitionState,
+    decode_controller_epoch,
+    decode_partition_state,
+    decode_topic_assignment,
+)
+from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.operations import Create, Delete, SetData, Write
+
+_STATE = "/state"
+_TOPICS = paths.BROKER_TOPICS + "/"
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`nodes`: whose doing it was, or shows; none where nobody's in particular."""
+
+    invariant: str
+    at_ms: float
+    nodes: tuple[int, ...]
+    detail: str
+
+    def __str__(self) -> str:
+        whose = f", broker{'s' if len(self.nodes) > 1 else ''} {', '.join(map(str, self.nodes))}" if self.nodes else ""
+        return f"{self.invariant} at {self.at_ms:.1f} ms{whose}: {self.detail}"
+
+
+class Sentinel(Recorder):
+    """The recorder of a run, and its judge while it goes on. `violation` is the first, None so far. Once `guard` was
+    called it knows ZooKeeper's writes too. `clean` says whether leaders may come from their ISRs alone."""
+
+    def __init__(self, *, clean: bool) -> None:
+        super().__init__()
+        self.violation: Violation | None = None
+        self._clean = clean
+        self._now_ms: Callable[[], float] = lambda: 0.0
+        self._zookeeper: InMemoryZooKeeper | None = None
+        self._nodes: dict[int, int] = {}
+        self._epoch = 0
+        self._winner = 0
+        self._states: dict[str, PartitionState] = {}
+        self._created: dict[str, int] = {}
+        self._terms: dict[tuple[int, int], int] = {}
+        self._over: dict[tuple[int, int], str] = {}
+        self._ended: dict[int, float] = {}
+        self._excused: set[int] = set()  # asked whether it holds a session, never walked
+        self._numbers: dict[tuple[type, int, int, int], int] = {}
+        self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
+
+    def guard(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
+        self._zookeeper = zookeeper
+        self._now_ms = now_ms
+        zookeeper.on_commit(self._committed)
+
+    def violated(self, invariant: str, nodes: Sequence[int], detail: str) -> None:
+        """The first stands; what comes of it afterwards says nothing."""
+        if self.violation is None:
+            self.violation = Violation(invariant, self._now_ms(), tuple(nodes), detail)
+
+    def expires(self, session: int) -> None:
+        """That session's end was brought about at the server: no lease could foresee it."""
+        self._excused.add(session)
+
+    def died(self, node: int) -> None:
+        """The broker's process has ended: its terms with it, and what it applied."""
+        for term in self._terms:
+            if term[0] == node:
+                self._over.setdefault(term, "its process ended")
+        for key in [key for key in self._roles if key[0] == node]:
+            del self._roles[key]
+
+    def open_terms(self) -> list[tuple[int, int]]:
+        """(node, epoch) of every term but the latest that was neither resigned nor ended with its process."""
+        return [term for term in self._terms if term not in self._over and term[1] != self._epoch]
+
+    # -- ZooKeeper's writes, in the order of its transactions
+
+    def _committed(self, session: int, operations: Sequence[Write]) -> None:
+        for operation in operations:
+            path = operation.path
+            if isinstance(operation, SetData | Create):
+                if path == paths.CONTROLLER_EPOCH:
+                    self._epoch_written(session, operation)
+                elif path.startswith(_TOPICS):
+                    if path.endswith(_STATE):
+                        self._state_written(session, operation)
+                    elif isinstance(operation, Create) and path.count("/") == 3:
+                        self._created[path[len(_TOPICS) :]] = self._created.get(path[len(_TOPICS) :], 0) + 1
+            elif isinstance(operation, Delete):
+                self._states.pop(path, None)
+
+    def _epoch_written(self, session: int, operation: SetData | Create) -> None:
+        """(1) Epochs only grow, and whoever raises one owns /controller."""
+        epoch = decode_controller_epoch(operation.path, operation.data)
+        node = self._node_of(session)
+        if isinstance(operation, SetData):
+            assert self._zookeeper is not None
+            if epoch <= self._epoch:
+                self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} after {self._epoch}")
+            row = self._zookeeper.row(paths.CONTROLLER)
+            if row is None or row.stat.ephemeral_owner != session:
+                self.violated("one-writer-an-epoch", [node], f"epoch {epoch} raised without owning /controller")
+        self._epoch, self._winner = epoch, session
+
+    def _state_written(self, session: int, operation: SetData | Create) -> None:
+        """(1) By the session that won the present epoch, under that epoch; (2) sound in itself and after the last."""
+        path = operation.path
+        state = decode_partition_state(path, operation.data)
+        last = self._states.get(path) if isinstance(operation, SetData) else None
+        self._states[path] = state
+        node = self._node_of(session)
+        where = path[len(_TOPICS) :].removesuffix(_STATE).replace("/partitions/", "-")
+        if session != self._winner or state.controller_epoch != self._epoch:
+            self.violated(
+                "one-writer-an-epoch",
+                [node, self._node_of(self._winner)],
+                f"{where} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is broker"
+                f" {self._node_of(self._winner)}'s",
+            )
+        for trouble in _unsound(state, last, self._assignment(path), clean=self._clean):
+            self.violated("partition-states-sound", [node], f"{where}: {trouble}")
+
+    def _assignment(self, path: str) -> tuple[int, ...]:
+        named = paths.partition_of(path)
+        assert named is not None
+        assert self._zookeeper is not None
+        topic = paths.topic(named[0])
+        row = self._zookeeper.row(topic)
+        return () if row is None else decode_topic_assignment(topic, row.data).partitions.get(named[1], ())
+
+    def _node_of(self, session: int) -> int:
+        return self._nodes.get(session, NOBODY)
+
+    # -- the trace
+
+    def take(self, at_ms: float, node: int, event: TraceEvent) -> None:
+        super().take(at_ms, node, event)
+        check = _CHECKS.get(type(event))
+        if check is not None:
+            check(self, at_ms, node, event)
+
+    def _session_started(self, at_ms: float, node: int, event: SessionStarted) -> None:
+        self._nodes[event.session] = node
+
+    def _elected(self, at_ms: float, node: int, event: ControllerElected) -> None:
+        self._terms[node, event.controller_epoch] = event.session
+        if event.session != self._winner and event.controller_epoch == self._epoch:
+            self.violated("one-writer-an-epoch", [node], f"takes epoch {self._epoch} for its own, which it did not win")
+
+    def _resigned(self, at_ms: float, node: int, event: ControllerResigned) -> None:
+        if event.reason:
+            self._over[node, event.controller_epoch] = event.reason
+
+    def _ephemeral(self, at_ms: float, node: int, event: EphemeralSeen) -> None:
+        if not event.present:
+            self._ended[event.session] = at_ms
+
+    def _noted(self, at_ms: float, node: int, event: Noted) -> None:
+        if event.level == "error":
+            self.violated("no-defects", [node], event.message)
+
+    def _written(self, at_ms: float, node: int, event: PartitionStateWritten) -> None:
+        """(2) Whoever is elected is first in the assignment's order."""
+        for trouble in election_troubles(event):
+            self.violated("leaders-in-assignment-order", [node], trouble)
+
+    def _sent(self, at_ms: float, node: int, event: RequestSent) -> None:
+        """(1) Nothing is sent in a term that was resigned, or whose session had to be given up for lost; (5)."""
+        term = (node, event.controller_epoch)
+        if term in self._over:
+            self.violated("no-write-after-resignation", [node], f"{event.api} in epoch {term[1]}: {self._over[term]}")
+        session = self._terms.get(term, 0)
+        ended_ms = self._ended.get(session)
+        if ended_ms is not None and at_ms > ended_ms and session not in self._excused:
+            self.violated(
+                "stops-before-its-session",
+                [node],
+                f"{event.api} in epoch {term[1]}, its session over at {ended_ms:.1f}",
+            )
+        self._in_order(node, event)
+
+    def _in_order(self, node: int, event: RequestSent | RequestAnswered) -> None:
+        """(5) A broker answers a term's requests in the order in which they were queued for it."""
+        key = (type(event), node, event.controller_epoch, event.to_broker)
+        last = self._numbers.get(key, -1)
+        if event.sequence <= last:
+            self.violated(
+                "requests-in-order",
+                [node, event.to_broker],
+                f"{key[0].__name__} {event.api} number {event.sequence} after {last}",
+            )
+        self._numbers[key] = event.sequence
+
+    def _answered(self, at_ms: float, node: int, event: RequestAnswered) -> None:
+        self._in_order(node, event)
+
+    def _role(self, at_ms: float, node: int, event: ReplicaRoleApplied) -> None:
+        """(2) While a broker lives, what it takes for a partition's leader epoch only grows, within one incarnation of
+        the topic (S29, S30)."""
+        key, incarnation = (node, event.topic, event.partition), self._created.get(event.topic, 0)
+        known, epoch = self._roles.get(key, (incarnation, NOBODY))
+        if known == incarnation and event.leader_epoch < epoch:
+            self.violated(
+                "broker-epochs-grow",
+                [node],
+                f"{event.topic}-{event.partition}: leader epoch {event.leader_epoch} applied after {epoch}",
+            )
+        self._roles[key] = (incarnation, event.leader_epoch)
+
+
+def _unsound(
+    state: PartitionState, last: PartitionState | None, assignment: tuple[int, ...], *, clean: bool
+) -> list[str]:
+    """What is wrong with a state that was just written over the last one of the same incarnation."""
+    troubles = []
+    isr = list(state.isr)
+    if not isr or len(set(isr)) < len(isr):
+        troubles.append(f"the ISR is {isr}")
+    if state.leader != NOBODY and state.leader not in isr:
+        troubles.append(f"leader {state.leader} is not in the ISR {isr}")
+    if not set(isr) <= set(assignment):
+        troubles.append(f"the ISR {isr} is not within the assignment {list(assignment)}")
+    if last is None:
+        return troubles
+    if state.leader_epoch < last.leader_epoch:
+        troubles.append(f"leader epoch {state.leader_epoch} after {last.leader_epoch}")
+    if state.leader != last.leader and state.leader_epoch <= last.leader_epoch:
+        troubles.append(f"leader {state.leader} after {last.leader}, both in leader epoch {state.leader_epoch}")
+    if clean and state.leader not in (NOBODY, last.leader) and state.leader not in last.isr:
+        troubles.append(f"leader {state.leader} was elected from outside the ISR {list(last.isr)}")
+    return troubles
+
+
+_CHECKS: dict[type, Callable[..., None]] = {
+    SessionStarted: Sentinel._session_started,
+    ControllerElected: Sentinel._elected,
+    ControllerResigned: Sentinel._resigned,
+    EphemeralSeen: Sentinel._ephemeral,
+    Noted: Sentinel._noted,
+    PartitionStateWritten: Sentinel._written,
+    RequestSent: Sentinel._sent,
+    RequestAnswered: Sentinel._answered,
+    ReplicaRoleApplied: Sentinel._role,
+}

@@ -1,0 +1,136 @@
+"""One run of a plan: faults while safety is watched, then the calm, in which the core must come to rest in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.scenarios.host import ClusterSpec, Workload
+from controller.simulator.administrator import Administrator
+from controller.simulator.host import SimulatedHost
+from controller.simulator.injector import Injector
+from controller.simulator.plan import Plan
+from controller.simulator.rest import Missing, Rest, missing
+from controller.simulator.run import trace_hash
+from controller.simulator.sentinel import Sentinel, Violation
+from controller.trace_records import TraceRecord
+from controller.zookeeper.drive import drive
+
+LOOK_MS = 50.0
+"""How often it is looked whether the cluster is at rest."""
+STAYS_MS = 1_000.0
+"""For how long a cluster must be at rest to be so for good."""
+BOOT_LIMIT_MS = 10_000.0
+UNCLEAN = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRun:
+    """`ended_ms`: when the run ended, in virtual time; `rest_ms`: how long after the calm the core was at rest, None if
+    it did not come to that. `records` by time."""
+
+    plan: Plan
+    violation: Violation | None
+    ended_ms: float
+    rest_ms: float | None
+    records: Sequence[TraceRecord]
+
+    @property
+    def trace_hash(self) -> str:
+        return trace_hash(self.records)
+
+
+class PlanWorld:
+    """A plan's cluster, to be run as far as one likes and looked into."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.sentinel = Sentinel(clean=plan.cluster.settings.get(UNCLEAN, "false") != "true")
+        self.host = SimulatedHost(plan.seed, self.sentinel)
+        cluster = plan.cluster
+        spec = ClusterSpec(
+            cluster.brokers,
+            cluster.zookeeper_servers,
+            cluster.session_timeout_ms,
+            settings=tuple(sorted(cluster.settings.items())),
+        )
+        booted = drive(self.host.boot(spec, Workload(plan.metadata_interval_ms)))
+        self.host.clock.run_until(lambda: booted.done, BOOT_LIMIT_MS)
+        booted.result()
+        world = self.host.world
+        self.sentinel.guard(world.zookeeper, self.host.clock.now_ms)
+        self.administrator = Administrator(
+            self.host.connection, self.host.clock, world.streams.stream("administrator"), world.addresses
+        )
+        self.injector = Injector(plan, self.host, self.sentinel, self.administrator)
+        self.rest = Rest(self.host, plan.core, self.sentinel, self.administrator)
+        self.injector.begin()
+
+    @property
+    def now_ms(self) -> float:
+        return self.host.clock.now_ms()
+
+    def run_to(self, at_ms: float) -> None:
+        """On to that moment, or to the first violation."""
+        clock, sentinel = self.host.clock, self.sentinel
+        clock.run_until(lambda: sentinel.violation is not None, at_ms)
+        if sentinel.violation is None:
+            clock.advance_to(at_ms)
+
+    def settle(self) -> float | None:
+        """From the calm on, until the core is at rest and stays so: how long that took. None: it did not, which is a
+        violation by now."""
+        plan, sentinel = self.plan, self.sentinel
+        until_ms = plan.calm_ms + plan.bound_ms
+        rested_ms: float | None = None
+        while sentinel.violation is None:
+            found = self._missing()
+            if found is None:
+                rested_ms = self.now_ms if rested_ms is None else rested_ms
+                if self.now_ms >= rested_ms + STAYS_MS:
+                    return rested_ms - plan.calm_ms
+            else:
+                rested_ms = None
+                if self.now_ms >= until_ms:
+                    late = f"{plan.bound_ms / 1000:g} s after the calm: {found.detail}"
+                    sentinel.violated(found.invariant, found.nodes, late)
+            self.run_to(self.now_ms + LOOK_MS)
+        return None
+
+    def _missing(self) -> Missing | None:
+        found = missing(self.rest)
+        if found is None and self.injector.asking:
+            return Missing("answered-once", (), f"{self.injector.asking} operations have no outcome yet")
+        if found is None and (waiting := self._waiting()) is not None:
+            return waiting
+        return found
+
+    def _waiting(self) -> Missing | None:
+        """A request that waits for its answer is waited for, so that one which never comes is noticed."""
+        for node in self.plan.core:
+            for one in self.host.processes[node].unanswered():
+                return Missing("answered-once", (node,), f"{one.api} unanswered for {one.waiting_ms:.0f} ms")
+        return None
+
+    def finish(self, until_ms: float | None = None) -> float | None:
+        """To the end, the first violation, or `until_ms`; what `settle` gives, None if it did not come to that."""
+        plan = self.plan
+        self.run_to(plan.calm_ms if until_ms is None else min(plan.calm_ms, until_ms))
+        if self.sentinel.violation is not None or self.now_ms < plan.calm_ms:
+            return None
+        self.injector.calm()
+        if until_ms is None:
+            return self.settle()
+        self.run_to(until_ms)
+        return None
+
+    def result(self, rest_ms: float | None) -> PlanRun:
+        ended_ms = self.now_ms
+        drive(self.host.shut_down()).result()
+        return PlanRun(self.plan, self.sentinel.violation, ended_ms, rest_ms, self.sentinel.records)
+
+
+def run_plan(plan: Plan) -> PlanRun:
+    """To its end, or to the first violation."""
+    world = PlanWorld(plan)
+    return world.result(world.finish())
