@@ -18,6 +18,7 @@ from controller.broker.logs import Logs
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
 from controller.broker.shutdown import controlled_shutdown
+from controller.broker.upkeep import Upkeep
 from controller.clock import Clock
 from controller.core.controller import Controller
 from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
@@ -98,7 +99,9 @@ class Node:
             settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers, logs
         )
         self.administration: Administration | None = None
+        self.upkeep: Upkeep | None = None
         if self.broker.data is not None:
+            self.upkeep = Upkeep(settings, self.broker.data.logs, self.broker.replicas, clock, trace)
             self.administration = Administration(settings, self.client, self.broker, self.broker.data, clock, trace)
             client_events.administration = self.administration
 
@@ -110,7 +113,14 @@ class Node:
         """Begins to connect to ZooKeeper, and queues what a start needs. Answered with the first session."""
         self.connected = self.client.start()
         self.events.put(Startup())
+        if self.upkeep is not None:
+            self.upkeep.start()
         return self.connected
+
+    def close_logs(self) -> None:
+        """The last of a clean shutdown: no request is answered any more, nobody uses a log."""
+        if self.upkeep is not None:
+            self.upkeep.close_logs()
 
     def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
         """One request's frame, without its size; see `Broker.receive`."""

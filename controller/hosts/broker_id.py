@@ -42,7 +42,7 @@ def generate_broker_id(settings: BrokerSettings, client: ZooKeeperClient) -> int
 def _read(directory: Path) -> int | None:
     try:
         lines = (directory / META_PROPERTIES).read_text(encoding="ascii").splitlines()
-    except FileNotFoundError:
+    except OSError:  # none is kept, or what keeps it can't be read: then its logs can't either, which will be told
         return None
     values = dict(line.partition("=")[::2] for line in lines if "=" in line)
     text = values.get("broker.id", "").strip()

@@ -41,11 +41,12 @@ class NetworkThread:
         future: Future[T] = asyncio.run_coroutine_threadsafe(task, self.loop)
         return future.result(timeout_s)
 
-    def stop(self, limit_s: float = 2.0) -> None:
-        """Cancels every task, runs what that takes, and ends the loop. Safe to call twice."""
+    def stop(self, limit_s: float = 2.0) -> bool:
+        """Cancels every task, runs what that takes, and ends the loop; whether it did in time. Safe to call twice."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(limit_s)
+        return not self._thread.is_alive()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)

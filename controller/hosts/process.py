@@ -26,6 +26,7 @@ from controller.broker.logs import Logs
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.setting_types import Address, address_text
 from controller.broker.settings import GENERATED, BrokerSettings
+from controller.broker.upkeep import NoLogDirectory, told_of_opening
 from controller.core.controller import Controller
 from controller.hosts.broker_id import generate_broker_id, kept_broker_id
 from controller.hosts.channels import SocketChannels
@@ -92,6 +93,7 @@ class BrokerProcess:
     def run(self, ready: Callable[[BrokerSettings], None]) -> int:
         """The exit status. `ready` is called once the broker is registered and serves, with its settings as they
         became. CouldNotStart, CannotListen."""
+        clean = False
         try:
             node = self._start()
             notice = self._await_registration(node)
@@ -101,9 +103,10 @@ class BrokerProcess:
             if notice is _Notice.FAULT:
                 return FAULT
             self._shut_down(node)
+            clean = True
             return STOPPED
         finally:
-            self._release()
+            self._release(clean)
 
     def _next(self, timeout_s: float | None) -> _Notice:
         return self._notices.get(timeout=timeout_s)
@@ -129,9 +132,12 @@ class BrokerProcess:
         if not settings.log_dirs:
             return None
         try:
-            return Logs(FileDisk(), settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms)
-        except AlreadyLocked as error:
+            logs = Logs(FileDisk(), settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms)
+            for note in told_of_opening(logs):
+                self._trace.emit(note)
+        except (AlreadyLocked, NoLogDirectory) as error:
             raise CouldNotStart(str(error)) from error
+        return logs
 
     def _await_registration(self, node: Node) -> _Notice:
         """REGISTERED, STOP or FAULT. A connection has its limit, as in Kafka; after it a registration takes what it
@@ -177,6 +183,8 @@ class BrokerProcess:
             wake=self._events.wake,
             logs=self._logs,
         )
+        if node.upkeep is not None:
+            node.upkeep.on_all_offline = lambda: self._tell(_Notice.FAULT)
         return node
 
     def _connection(self) -> KazooConnection:
@@ -206,11 +214,14 @@ class BrokerProcess:
         limits_ms += settings.controlled_shutdown_attempts * attempt_ms
         run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
 
-    def _release(self) -> None:
+    def _release(self, clean: bool) -> None:
+        """`clean`: the logs are closed so that the next start has nothing to recover, once nobody can use them."""
         if not self._events.stop(THREAD_LIMIT_S):
             logger.warning("the event thread is still in a handler; it ends with the process")
         self._server.close()
-        self._network.stop()
+        ended = self._network.stop()
+        if clean and ended and self._node is not None:
+            self._node.close_logs()
         self._trace.close()
 
 

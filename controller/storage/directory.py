@@ -63,6 +63,7 @@ class LogDirectory:
         self.high_watermarks: Mapping[TopicPartition, int] = {}
         """As last written; what replication starts from."""
         self.was_clean = False
+        self._written: dict[str, bytes] = {}
         self._disk = disk
         self._settings_of = settings_of
         self._now_ms = now_ms
@@ -115,8 +116,13 @@ class LogDirectory:
             return {}
         return decode_offsets(f"{self.path}/{name}", data)
 
-    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self._disk.replace(f"{self.path}/{name}", encode_offsets(offsets))
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], soon: bool = False) -> None:
+        data = encode_offsets(offsets)
+        if soon and self._written.get(name) == data:
+            return
+        self._written[name] = data
+        replace = self._disk.replace_soon if soon else self._disk.replace
+        replace(f"{self.path}/{name}", data)
 
     # Partitions come and go
 
@@ -167,25 +173,25 @@ class LogDirectory:
             self.checkpoint_recovery_points()
         return {partition: self.logs[partition].truncate_to(offset) for partition, offset in offsets.items()}
 
-    # Checkpoints
+    # Checkpoints. With `soon` they may be written after the call returned, and not if nothing changed.
 
     @on_disk
-    def checkpoint_recovery_points(self) -> None:
+    def checkpoint_recovery_points(self, soon: bool = False) -> None:
         """Kafka: each `log.flush.offset.checkpoint.interval.ms`. The longer ago, the more is read after a crash."""
-        self._write_offsets(RECOVERY_POINTS, {one: log.recovery_point for one, log in self.logs.items()})
+        self._write_offsets(RECOVERY_POINTS, {one: log.recovery_point for one, log in self.logs.items()}, soon)
 
     @on_disk
-    def checkpoint_log_start_offsets(self) -> None:
+    def checkpoint_log_start_offsets(self, soon: bool = False) -> None:
         """Kafka: each `log.flush.start.offset.checkpoint.interval.ms`. Those alone that files do not tell."""
         offsets = {
             one: log.log_start_offset for one, log in self.logs.items() if log.log_start_offset > log.segment_offsets[0]
         }
-        self._write_offsets(LOG_START_OFFSETS, offsets)
+        self._write_offsets(LOG_START_OFFSETS, offsets, soon)
 
     @on_disk
-    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int], soon: bool = False) -> None:
         """Kafka: each `replica.high.watermark.checkpoint.interval.ms`."""
-        self._write_offsets(HIGH_WATERMARKS, high_watermarks)
+        self._write_offsets(HIGH_WATERMARKS, high_watermarks, soon)
         self.high_watermarks = dict(high_watermarks)
 
     # Upkeep

@@ -48,6 +48,11 @@ class Disk(Protocol):
         """The whole file at once. `durable`: after a crash it is the new one; else anything, so that the reader must
         be able to tell."""
 
+    def replace_soon(self, path: str, data: bytes) -> None:
+        """As `replace`, but perhaps only after this returned; a `replace` that follows comes after it, or instead.
+        After a crash the file is the new one or the one before. OSError, also where an earlier one of this path
+        failed."""
+
     def rename(self, path: str, new_path: str) -> None: ...
 
     def remove(self, path: str) -> None:

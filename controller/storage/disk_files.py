@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 
 from controller.storage.batches import Bytes
+from controller.storage.disk_later import Later
 from controller.storage.errors import AlreadyLocked
 
 
@@ -71,6 +72,9 @@ class _HeldLock:
 
 
 class FileDisk:
+    def __init__(self) -> None:
+        self._later = Later(self._replace)
+
     def open(self, path: str) -> OpenFile:
         return OpenFile(path)
 
@@ -79,6 +83,13 @@ class FileDisk:
             return file.read()
 
     def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+        self._later.settle(path)
+        self._replace(path, data, durable)
+
+    def replace_soon(self, path: str, data: bytes) -> None:
+        self._later.put(path, data)
+
+    def _replace(self, path: str, data: bytes, durable: bool = True) -> None:
         beside = path + ".tmp"
         with open(beside, "wb") as file:
             file.write(data)

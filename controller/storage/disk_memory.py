@@ -115,6 +115,10 @@ class MemoryDisk:
         if durable:
             self._synced_names[path] = self._names[path]
 
+    def replace_soon(self, path: str, data: bytes) -> None:
+        self.touch()
+        self._names[path] = _Inode(bytearray(data), len(data), modified_ms=self.now_ms)
+
     def rename(self, path: str, new_path: str) -> None:
         self.touch()
         for name in [name for name in self._names if name == path or name.startswith(path + "/")]:

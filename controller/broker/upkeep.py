@@ -1,0 +1,152 @@
+"""What logs need from time to time: flushes, retention, the checkpoints of their directories. And how they are closed.
+
+Kafka 2.8's LogManager and ReplicaManager in this: the same intervals under the same names. A directory that is offline
+is left alone; one that goes offline here has told so by itself (`Logs.on_offline`), and the others are seen to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.broker.logs import Logs
+from controller.broker.replica_manager import ReplicaManager
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock, Timer
+from controller.storage import LogDirectory, LogOffline
+from controller.trace import Noted, Trace
+
+FIRST_MS = 30_000
+"""How long after the start each is done first, or its interval if that is shorter: Kafka's InitialTaskDelayMs."""
+NEVER_MS = 1 << 44
+"""An interval from here on is one that nobody lives to see; log.flush.scheduler.interval.ms is so by default."""
+
+
+class Upkeep:
+    """`start` may be called on any thread; all is done in the clock's callbacks, the broker's thread. `on_all_offline`
+    is called once, when no directory is left: such a broker is of no use to anybody, and Kafka's ends, too."""
+
+    def __init__(
+        self, settings: BrokerSettings, logs: Logs, replicas: ReplicaManager, clock: Clock, trace: Trace
+    ) -> None:
+        self.on_all_offline: Callable[[], None] = lambda: None
+        self._logs = logs
+        self._replicas = replicas
+        self._clock = clock
+        self._trace = trace
+        self._timers: dict[Callable[[], None], Timer] = {}
+        self._closed = False
+        self._all_offline = False
+        self._tasks: tuple[tuple[Callable[[], None], int], ...] = (
+            (self.checkpoint_high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms),
+            (self.flush, settings.log_flush_scheduler_interval_ms),
+            (self.apply_retention, settings.log_retention_check_interval_ms),
+            (self.checkpoint_recovery_points, settings.log_flush_offset_checkpoint_interval_ms),
+            (self.checkpoint_log_start_offsets, settings.log_flush_start_offset_checkpoint_interval_ms),
+            (self.purge_deleted, settings.log_segment_delete_delay_ms),
+        )
+
+    def start(self) -> None:
+        for task, interval_ms in self._tasks:
+            if interval_ms < NEVER_MS:
+                self._arm(task, interval_ms, min(interval_ms, FIRST_MS))
+
+    def stop(self) -> None:
+        """Nothing is done any more. Safe to call twice."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def close_logs(self) -> None:
+        """A clean shutdown: the next start has nothing to recover. Nobody may use a log any more."""
+        self.stop()
+        for directory in self._online():
+            self._in(directory, self._write_high_watermarks)
+            self._in(directory, LogDirectory.close)
+
+    # -- each task, over all directories
+
+    def checkpoint_high_watermarks(self) -> None:
+        self._each(lambda directory: self._write_high_watermarks(directory, soon=True))
+
+    def flush(self) -> None:
+        self._each(lambda directory: directory.flush_due(self._clock.wall_ms()))
+
+    def apply_retention(self) -> None:
+        high_watermarks = self._replicas.high_watermarks()
+
+        def apply(directory: LogDirectory) -> None:
+            deleted = directory.apply_retention(high_watermarks)
+            if deleted:
+                self._note("info", f"log directory {directory.path}: retention deleted {deleted} segments")
+
+        self._each(apply)
+
+    def checkpoint_recovery_points(self) -> None:
+        self._each(lambda directory: directory.checkpoint_recovery_points(soon=True))
+
+    def checkpoint_log_start_offsets(self) -> None:
+        self._each(lambda directory: directory.checkpoint_log_start_offsets(soon=True))
+
+    def purge_deleted(self) -> None:
+        self._each(LogDirectory.purge_deleted)
+
+    def _write_high_watermarks(self, directory: LogDirectory, soon: bool = False) -> None:
+        """A log whose partition nobody has named in this life of the broker keeps what was written of it."""
+        now, kept = self._replicas.high_watermarks(), directory.high_watermarks
+        at = {key: now.get(key, kept.get(key, 0)) for key in directory.logs}
+        directory.write_high_watermarks(at, soon)
+
+    # -- when
+
+    def _arm(self, task: Callable[[], None], interval_ms: int, delay_ms: int) -> None:
+        def run() -> None:
+            if self._closed:
+                return
+            task()
+            self._arm(task, interval_ms, interval_ms)
+
+        self._timers[task] = self._clock.call_later(delay_ms, run)
+
+    def _each(self, action: Callable[[LogDirectory], object]) -> None:
+        for directory in self._online():
+            self._in(directory, action)
+        if not self._all_offline and not self._online():
+            self._all_offline = True
+            self._note("error", "every log directory is offline")
+            self.on_all_offline()
+
+    def _online(self) -> list[LogDirectory]:
+        return [directory for directory in self._logs.directories if directory.health.cause is None]
+
+    def _in(self, directory: LogDirectory, action: Callable[[LogDirectory], object]) -> None:
+        try:
+            action(directory)
+        except LogOffline:
+            # Told when it happened, with its cause, to whoever hears of directories that fail.
+            return
+
+    def _note(self, level: str, message: str) -> None:
+        self._trace.emit(Noted(level, message))
+
+
+class NoLogDirectory(Exception):
+    """None of the log directories can be used; names each with its cause."""
+
+
+def told_of_opening(logs: Logs) -> list[Noted]:
+    """What a start found in the directories, to be told. NoLogDirectory: there is none left to go on with."""
+    notes: list[Noted] = []
+    offline: list[str] = []
+    for directory in logs.directories:
+        if directory.health.cause is not None:
+            offline.append(f"log directory {directory.path} is offline: {directory.health.cause}")
+            continue
+        how = "closed cleanly" if directory.was_clean else "recovered"
+        notes.append(Noted("info", f"log directory {directory.path}: {len(directory.logs)} logs, {how}"))
+        for (topic, index), log in directory.logs.items():
+            if log.cut_bytes:
+                what = f"{topic}-{index}: {log.cut_bytes} bytes of a torn end were cut off at {log.log_end_offset}"
+                notes.append(Noted("warning", what))
+    if len(offline) == len(logs.directories):
+        raise NoLogDirectory("; ".join(offline))
+    return [*notes, *(Noted("error", one) for one in offline)]

@@ -1,0 +1,65 @@
+"""Small files replaced apart from whoever asks: a sync takes tens of milliseconds, and a broker would stand still.
+
+One thread, begun with the first file, that ends with the process. Of a file that is to be replaced again before its
+turn came, the latest content alone is written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Later:
+    """`write` replaces a file, durably; called on a thread of its own, one file at a time. An OSError of its is raised
+    to the next who asks for that file."""
+
+    def __init__(self, write: Callable[[str, bytes], None]) -> None:
+        self._write = write
+        self._changed = threading.Condition()
+        self._waiting: dict[str, bytes] = {}
+        self._writing: str | None = None
+        self._errors: dict[str, OSError] = {}
+        self._thread: threading.Thread | None = None
+
+    def put(self, path: str, data: bytes) -> None:
+        """It will be written. OSError: the last time it failed."""
+        with self._changed:
+            self._raise_for(path)
+            self._waiting[path] = data
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="disk-later", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def settle(self, path: str) -> None:
+        """Nothing that was put is written to this file once this returned: what waits is dropped, what is being written
+        is waited for. OSError: the last time it failed."""
+        with self._changed:
+            self._waiting.pop(path, None)
+            while self._writing == path:
+                self._changed.wait()
+            self._raise_for(path)
+
+    def _raise_for(self, path: str) -> None:
+        error = self._errors.pop(path, None)
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    self._changed.wait()
+                path = self._writing = next(iter(self._waiting))
+                data = self._waiting.pop(path)
+            error: OSError | None = None
+            try:
+                self._write(path, data)
+            except OSError as raised:
+                error = raised
+            with self._changed:
+                self._writing = None
+                if error is not None:
+                    self._errors[path] = error
+                self._changed.notify_all()
