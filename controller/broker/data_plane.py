@@ -81,7 +81,13 @@ class DataPlane:
             self.timer, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
         )
         reading = FetchReading(self.access, self.progress, clock)
-        fetch = Fetch(reading, self.progress, self.fetches, FetchSessions(), settings.fetch_max_bytes)
+        fetch = Fetch(
+            reading,
+            self.progress,
+            self.fetches,
+            FetchSessions(settings.max_incremental_fetch_session_cache_slots, clock),
+            settings.fetch_max_bytes,
+        )
         self.produce = Produce(self.access, self.progress, self.produces, lambda topic: self.min_insync(topic))
         self._delete_records = DeleteRecords(
             self.access, metadata, self.progress, self.deletions, lambda topic: self.deletes(topic)
