@@ -51,6 +51,8 @@ from controller.protocol.control_values import (
 from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
 from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
 from controller.protocol.versions import SUPPORTED, control_versions
+from controller.timer.on_clock import TimerOnClock
+from controller.timer.task import TimerTask
 from controller.trace import Noted, RequestRefused, Trace
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -93,7 +95,8 @@ class Broker:
         self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
         if self.data is not None:
             self.isr_changes.follow_progress(self.data.progress)
-        self._waits = MetadataWait(self.metadata, clock)
+        timer = TimerOnClock(clock, on_error=self._answer_failed) if self.data is None else self.data.timer
+        self._waits = MetadataWait(self.metadata, timer, clock, self._answer_failed)
         self._creation = Creation(events, self._waits, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self._waits, clock, topic_ids)
@@ -252,6 +255,10 @@ class Broker:
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
             return
         self._events.put(ControlledShutdownRequested(request.broker_id, request.broker_epoch, exchange.answer))
+
+    def _answer_failed(self, _operation: TimerTask, error: Exception) -> None:
+        """Of a request that waited: the others go on."""
+        self._note("error", "".join(traceback.format_exception(error)).rstrip())
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))

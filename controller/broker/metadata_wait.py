@@ -1,14 +1,19 @@
 """Answers that wait until this broker's metadata is as a client asked, or until their time is up: what was created has
 its leaders, what was deleted is not there any more (Kafka's DelayedCreateTopics, DelayedCreatePartitions and
-DelayedDeleteTopics). Runs on the broker's one thread, as its timers do; no I/O."""
+DelayedDeleteTopics). They wait in a purgatory; runs on the broker's one thread, as its timer does; no I/O."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from controller.broker.metadata_cache import MetadataCache, MetadataSnapshot
-from controller.clock import Clock, Timer
+from controller.clock import Clock
+from controller.timer.operation import DelayedOperation
+from controller.timer.ports import Timer
+from controller.timer.purgatory import Purgatory
+from controller.timer.task import TimerTask
 
 Lacking: TypeAlias = Callable[[MetadataSnapshot], frozenset[str]]
 """Of the topics waited for, those that are not yet as they were asked to be."""
@@ -27,46 +32,57 @@ def still_there(topics: Sequence[str]) -> Lacking:
     return lambda snapshot: frozenset(topic for topic in topics if topic in snapshot.topics)
 
 
-class _Wait:
-    __slots__ = ("done", "lacking", "timer")
+class DelayedTopics(DelayedOperation):
+    """`done` is given the topics that are lacking when it ends."""
 
-    def __init__(self, lacking: Lacking, done: Callable[[frozenset[str]], None]) -> None:
-        self.lacking = lacking
-        self.done = done
-        self.timer: Timer | None = None
+    __slots__ = ("_done", "_lacking", "_metadata")
+
+    def __init__(
+        self, timeout_ms: int, lacking: Lacking, metadata: MetadataCache, done: Callable[[frozenset[str]], None]
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._lacking = lacking
+        self._metadata = metadata
+        self._done = done
+
+    def try_complete(self) -> bool:
+        return not self._lacking(self._metadata.snapshot) and self.force_complete()
+
+    def on_complete(self) -> None:
+        self._done(self._lacking(self._metadata.snapshot))
 
 
 class MetadataWait:
-    def __init__(self, metadata: MetadataCache, clock: Clock) -> None:
+    """`timer` is where every waiting request of the broker hangs; `on_error` hears of an answer that could not be
+    made, and the others are made all the same."""
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        timer: Timer,
+        clock: Clock,
+        on_error: Callable[[TimerTask, Exception], None],
+    ) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._waiting: list[_Wait] = []
+        self._purgatory: Purgatory[str, DelayedTopics] = Purgatory(timer, on_error=on_error)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._purgatory.delayed
 
     def wait(self, lacking: Lacking, deadline_ms: float, done: Callable[[frozenset[str]], None]) -> None:
         """Calls `done` once, with the topics that are lacking: none when there are none (at once if it is so
         already), else those when `deadline_ms` came."""
-        wait = _Wait(lacking, done)
-        left_ms = deadline_ms - self._clock.now_ms()
-        if not self._lacking(wait) or left_ms <= 0:
-            done(self._lacking(wait))
-            return
-        self._waiting.append(wait)
-        wait.timer = self._clock.call_later(left_ms, lambda: self._end(wait))
+        left_ms = math.ceil(deadline_ms - self._clock.now_ms())
+        operation = DelayedTopics(left_ms, lacking, self._metadata, done)
+        if left_ms <= 0:
+            operation.force_complete()
+        else:
+            self._purgatory.try_complete_else_watch(operation, (_METADATA,))
 
     def metadata_changed(self) -> None:
-        for wait in [wait for wait in self._waiting if not self._lacking(wait)]:
-            self._end(wait)
+        self._purgatory.check_and_complete(_METADATA)
 
-    def _end(self, wait: _Wait) -> None:
-        if wait not in self._waiting:
-            return  # the timer fired while its cancellation was on the way
-        self._waiting.remove(wait)
-        if wait.timer is not None:
-            wait.timer.cancel()
-        wait.done(self._lacking(wait))
 
-    def _lacking(self, wait: _Wait) -> frozenset[str]:
-        return wait.lacking(self._metadata.snapshot)
+_METADATA = "metadata"
+"""One key for all: requests about topics are few, and a snapshot may change in any of its topics at once."""

@@ -19,6 +19,7 @@ from controller.protocol.client_values import (
     CreateTopicsResponse,
 )
 from controller.protocol.errors import ErrorCode
+from tests.broker.data_harness import DataBroker
 from tests.broker.harness import BrokerUnderTest, Deferred, metadata
 
 TIMEOUT_MS = 5_000
@@ -164,3 +165,31 @@ def test_many_wait_side_by_side(under_test: BrokerUnderTest) -> None:
         [ErrorCode.NONE],
         [ErrorCode.REQUEST_TIMED_OUT],
     ]
+
+
+def test_what_waits_hangs_off_the_brokers_one_timer_and_leaves_it_when_it_is_answered() -> None:
+    under_test = DataBroker(controller=True)
+    assert under_test.broker.data is not None
+    timer = under_test.broker.data.timer
+    answer = asked(under_test, "t")
+    created(under_test, t=ErrorCode.NONE)
+    assert (answer.answered, len(timer)) == (False, 1)
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1), ("t", 1, 1)))
+    assert (answer.answered, len(timer)) == (True, 0)
+
+
+def test_an_answer_that_can_not_be_made_costs_no_other(
+    under_test: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = asked(under_test, "t")
+    created(under_test, t=ErrorCode.NONE)
+    second = asked(under_test, "u")
+    created(under_test, u=ErrorCode.NONE)
+
+    def fail(_frames: object, _frame: object) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(first, "frames", type("Frames", (list,), {"append": fail})())
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1), ("t", 1, 1), ("u", 0, 1), ("u", 1, 1)))
+    assert errors_of(second) == {"u": ErrorCode.NONE}
+    assert any("planted" in note for note in under_test.trace.notes("error"))
