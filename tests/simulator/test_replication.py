@@ -1,0 +1,83 @@
+"""Leaders and followers together, through elections that not all have heard of, kills, power cuts and cut links: what
+was acknowledged stays, and in the calm all logs are the same. Faults planted in either side are found by some seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from controller.broker.fetcher import Fetcher
+from controller.broker.fetcher_logs import FollowerLogs
+from controller.broker.fetcher_states import Followed
+from controller.broker.fetchers import ReplicaFetchers
+from controller.broker.leader_state import LeaderState
+from controller.broker.partition import Partition
+from controller.storage import EpochEnd, PartitionLog
+from tests.simulator.replicating import run
+
+SEEDS = range(15)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_acknowledged_stays_and_all_logs_become_the_same(seed: int) -> None:
+    run(seed)
+
+
+def test_without_trouble_records_are_with_all_replicas_at_once_and_nothing_is_cut() -> None:
+    world = run(1, steps=0)
+    for machine in world.machines.values():
+        assert not any("truncated" in note for note in machine.trace.notes("info"))
+        assert machine.trace.notes("warning") == []
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def truncation_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    def agree(_: FollowerLogs, followed: Followed, leader: EpochEnd) -> None:
+        followed.agreed = True
+
+    patch.setattr(FollowerLogs, "agree", agree)
+
+
+def every_follower_begins_at_its_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    begun = ReplicaFetchers._begun
+
+    def cut_first(self: ReplicaFetchers, partition: Partition, log: PartitionLog) -> Followed | None:
+        followed = begun(self, partition, log)
+        assert followed is not None
+        self._logs.cut(followed, max(partition.high_watermark, log.log_start_offset), "planted")
+        return followed
+
+    patch.setattr(ReplicaFetchers, "_begun", cut_first)
+
+
+def answers_are_taken_whoever_leads_by_now(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fetcher, "_follows", lambda *_: True)
+
+
+def the_leader_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaderState, "high_watermark", lambda self, log_end, *_: log_end)
+
+
+@pytest.mark.parametrize(
+    ("plant", "likely"),
+    [
+        (truncation_is_skipped, 5),
+        (every_follower_begins_at_its_high_watermark, 14),
+        (answers_are_taken_whoever_leads_by_now, 0),
+        (the_leader_waits_for_nobody, 1),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_fault_is_found(plant: Plant, likely: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`likely`: the seed that found it when last looked for; any will do."""
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_all((likely, *range(200)))
+
+
+def run_all(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        run(seed)
