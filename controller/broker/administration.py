@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from controller.broker.broker import Broker
+from controller.broker.config_gate import ConfigGate
 from controller.broker.config_watch import ConfigWatch
 from controller.broker.configs import Configs
 from controller.broker.data_plane import DataPlane
@@ -89,6 +90,7 @@ class Administration:
         self._logs.settings_of = self.configs.log_settings
         self.configs.changed = self._changed
         self._changed(None)
+        broker.roles_gate = ConfigGate(self.watch, self.configs, clock).let_in
         broker.replicas.of_roles.append(self._roles_taken)
         broker.replicas.of_stops.append(self._stopped)
 
@@ -107,10 +109,10 @@ class Administration:
                     log.settings = self.configs.log_settings(topic)
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
-        """A topic's first log here was made by this: its config is read now."""
-        made = dict.fromkeys(partition.topic for partition in partitions if partition.topic not in self._here)
-        self._here.update(made)
-        self.watch.wanted(made)
+        """Where the gate did not wait for a config to be read, it is read all the same."""
+        self._here.update(partition.topic for partition in partitions)
+        named = dict.fromkeys(partition.topic for partition in partitions)
+        self.watch.wanted([topic for topic in named if not self.configs.known(topic)])
 
     def _stopped(self, partitions: Sequence[Partition]) -> None:
         """Where the last log of a topic is gone, one of the same name that is made later is another topic."""

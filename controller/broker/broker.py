@@ -49,6 +49,7 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
+from controller.protocol.messages import RequestValue
 from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
 from controller.protocol.versions import SUPPORTED, control_versions
 from controller.timer.on_clock import TimerOnClock
@@ -87,6 +88,8 @@ class Broker:
         self._events = events
         self._is_controller = is_controller
         self._trace = trace
+        self.roles_gate: Callable[[LeaderAndIsrRequest, Callable[[], None]], None] = lambda _request, go_on: go_on()
+        """May keep a LeaderAndIsr waiting; replaced by who knows topics' configs."""
         self.metadata = MetadataCache()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
         self.data: DataPlane | None = None
@@ -146,12 +149,15 @@ class Broker:
 
     def handle(self, request: Request, respond: Respond, listener: str | None = None) -> None:
         exchange = Exchange(request, respond, listener or self._settings.inter_broker_listener, self._note)
+        self._run(self._handlers[request.header.api_key], exchange, request.value)
+
+    def _run(self, handler: Callable[[Exchange, Any], None], exchange: Exchange, value: RequestValue) -> None:
         try:
-            self._handlers[request.header.api_key](exchange, request.value)
+            handler(exchange, value)
         except Exception:  # noqa: BLE001 - answered as the protocol has it and told; the other requests go on
-            self._note("error", f"{request.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
+            self._note("error", f"{exchange.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
             if not exchange.answered:
-                exchange.answer(refusal(request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
+                exchange.answer(refusal(value, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     # -- clients
 
@@ -200,7 +206,7 @@ class Broker:
         assert self.data is not None
         if request.acks != ACKS_NONE:
             self.data.produce.handle(request, exchange.header.api_version, exchange.answer)
-        elif self.data.produce.handle_unanswered(request):
+        elif self.data.produce.handle_unanswered(request, exchange.header.api_version):
             exchange.answer_nothing()
         else:
             exchange.close()
@@ -208,6 +214,9 @@ class Broker:
     # -- the controller, to this broker
 
     def _leader_and_isr(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
+        self.roles_gate(request, lambda: self._run(self._roles, exchange, request))
+
+    def _roles(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.become_leader_or_follower(request))

@@ -13,7 +13,7 @@ asked by one coroutine at a time.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.broker.topic_configs import NOTHING, TopicConfigs
@@ -69,6 +69,8 @@ class ConfigWatch:
         self._looking = False
         self._look_again = False
         self._later: Timer | None = None
+        self.looked: Callable[[Collection[str]], None] = lambda _topics: None
+        """Hears which topics that were wanted have been read, or can't be."""
 
     def wanted(self, topics: Iterable[str]) -> None:
         """Logs of these topics are made: what their configs are now has to be read."""
@@ -124,6 +126,7 @@ class ConfigWatch:
         self._configs.learn_topics({topic: config for topic, config in found.topics.items() if topic in self._topics})
         if found.old_notices:
             self._delete(found.old_notices)
+        self.looked(wanted)
         if self._look_again or self._wanted:
             self.look()
 

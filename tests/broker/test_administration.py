@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from controller.broker.config_gate import WAIT_MS
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import ApiVersionsRequest
-from controller.protocol.control_values import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from controller.protocol.control_values import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import MESSAGES
 from controller.protocol.produce_values import InitProducerIdRequest
 from controller.zookeeper import paths
 from tests.broker.data_node import DataNode
+from tests.broker.harness import leader_and_isr
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -24,9 +32,47 @@ def test_a_new_log_has_its_topics_settings_as_soon_as_they_are_read() -> None:
     node = DataNode()
     node.write_config(paths.config_topic("t"), {"retention.ms": "5"})
     node.lead("t")
-    assert retention(node) == -1, "nothing goes before the config is known"
-    node.settle()
-    assert retention(node) == 5
+    assert retention(node) == 5, "before its leader is told so"
+
+
+def test_a_leader_is_told_so_though_zookeeper_is_away() -> None:
+    """And nothing of its records goes before the config is known."""
+    node = DataNode()
+    node.write_config(paths.config_topic("t"), {"retention.ms": "5"})
+    began_ms = node.clock.now_ms()
+    node.connection.cut()
+    node.lead("t")
+    assert WAIT_MS <= node.clock.now_ms() - began_ms < WAIT_MS + 100
+    assert retention(node) == -1
+    node.connection.heal()
+    node.until(lambda: retention(node) == 5)
+
+
+def test_roles_are_taken_in_the_order_in_which_they_were_told() -> None:
+    node = DataNode("known")
+    requests = [node.begin(ApiKey.LEADER_AND_ISR, leading(topic, epoch)) for topic, epoch in ROLES]
+    assert [one.answered for one in requests] == [False] * 3, "the second waits for the first, though it is known"
+    node.until(lambda: requests[-1].answered)
+    errors = [[part.error_code for topic in one.value().topics for part in topic.partition_errors] for one in requests]
+    assert errors == [[0], [0], [ErrorCode.STALE_CONTROLLER_EPOCH]]
+
+
+ROLES = (("new", 3), ("known", 1), ("new", 2))
+
+
+def leading(topic: str, leader_epoch: int) -> LeaderAndIsrRequest:
+    request = leader_and_isr(1, leader_epoch, broker_epoch=-1)
+    named = LeaderAndIsrTopicState(topic, request.topic_states[0].partition_states, bytes(range(16)))
+    return LeaderAndIsrRequest(1, 1, (named,), (), -1)
+
+
+def test_a_config_that_can_not_be_read_keeps_nobody_waiting() -> None:
+    node = DataNode()
+    node.write(paths.config_topic("t"), b"{")
+    began_ms = node.clock.now_ms()
+    node.lead("t")
+    assert node.clock.now_ms() - began_ms < 100
+    assert retention(node) == -1
 
 
 def test_logs_that_are_there_at_the_start_have_their_settings_before_any_role() -> None:

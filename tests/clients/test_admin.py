@@ -1,0 +1,195 @@
+"""Admin clients on three broker processes: configs that take effect, records deleted, offsets by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from kafka import TopicPartition as PythonPartition
+from kafka.admin import ConfigResource as PythonResource
+from kafka.admin import ConfigResourceType, KafkaAdminClient
+from kafka.admin import OffsetSpec as PythonSpec
+
+from controller.hosts.local_cluster import LocalCluster
+from tests.processes import eventually
+
+DEADLINE_S = 60.0
+QUIET = {"log_level": 2}
+OK = 0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    settings = {"replica.fetch.wait.max.ms": "100", "controlled.shutdown.enable": "false"}
+    with LocalCluster(brokers=3, session_timeout_ms=10_000, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LocalCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
+
+
+@pytest.fixture(scope="module")
+def python_admin(cluster: LocalCluster) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
+    yield client
+    client.close()
+
+
+def create(admin: AdminClient, topic: str, **config: str) -> None:
+    """One partition, three replicas."""
+    named = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, 1, 3, config=named)])[topic].result(DEADLINE_S)
+
+
+def described(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+    return found
+
+
+def alter(admin: AdminClient, topic: str, name: str, value: str | None) -> None:
+    _alter(admin, ResourceType.TOPIC, topic, name, value)
+
+
+def alter_broker(admin: AdminClient, number: int, name: str, value: str | None) -> None:
+    _alter(admin, ResourceType.BROKER, str(number), name, value)
+
+
+def _alter(admin: AdminClient, kind: ResourceType, of: str, name: str, value: str | None) -> None:
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value, incremental_operation=operation)
+    resource = ConfigResource(kind, of, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
+
+
+def produced(cluster: LocalCluster, topic: str, *timestamps: int, size: int = 5) -> list[int]:
+    """One record of so many bytes a timestamp, each with acks=all and without another try; the error code of each."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "retries": 0, **QUIET})
+    errors: list[int] = []
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        errors.append(OK if error is None else error.code())
+
+    for timestamp in timestamps:
+        producer.produce(topic, b"x" * size, partition=0, timestamp=timestamp, on_delivery=delivered)
+        assert producer.flush(DEADLINE_S) == 0
+    return errors
+
+
+def ends(cluster: LocalCluster, topic: str) -> tuple[int, int]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", **QUIET})
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), DEADLINE_S, cached=False)
+        return low, high
+    finally:
+        consumer.close()
+
+
+def test_a_topics_config_is_what_it_was_made_with_and_a_bad_one_is_named(admin: AdminClient) -> None:
+    create(admin, "made", retention_ms="123456", message_timestamp_type="LogAppendTime")
+    found = described(admin, "made")
+    assert found["retention.ms"].value == "123456"
+    assert found["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert found["message.timestamp.type"].value == "LogAppendTime"
+    assert found["segment.bytes"].is_default
+    assert "log.retention.ms" in found["retention.ms"].synonyms
+    with pytest.raises(KafkaException) as refused:
+        create(admin, "bad", segment_bytes="13")
+    assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+    assert "segment.bytes" in refused.value.args[0].str()
+    with pytest.raises(KafkaException) as refused:
+        alter(admin, "made", "retention.ms", "soon")
+    assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+    assert "Not a number of type LONG" in refused.value.args[0].str()
+
+
+def test_min_insync_replicas_takes_effect_on_producers(cluster: LocalCluster, admin: AdminClient) -> None:
+    create(admin, "careful", min_insync_replicas="4")
+    assert produced(cluster, "careful", 1) == [KafkaError.NOT_ENOUGH_REPLICAS], "from the first record on"
+    alter(admin, "careful", "min.insync.replicas", "3")
+    eventually(lambda: produced(cluster, "careful", 1) == [OK], "three are enough")
+    alter(admin, "careful", "min.insync.replicas", "4")
+    eventually(lambda: produced(cluster, "careful", 1) == [KafkaError.NOT_ENOUGH_REPLICAS], "four again")
+    alter(admin, "careful", "min.insync.replicas", None)
+    eventually(lambda: produced(cluster, "careful", 1) == [OK], "the default is one")
+    assert described(admin, "careful")["min.insync.replicas"].is_default
+
+
+def test_a_brokers_config_changes_while_it_runs(cluster: LocalCluster, admin: AdminClient) -> None:
+    """Each broker is asked for its own; what is for all, any."""
+    for number in (1, 2, 3):
+        resource = ConfigResource(ResourceType.BROKER, str(number))
+        found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+        assert found["broker.id"].value == str(number)
+        assert found["broker.id"].is_read_only
+    create(admin, "small")
+    try:
+        for number in (1, 2, 3):
+            alter_broker(admin, number, "message.max.bytes", "300")
+        eventually(lambda: produced(cluster, "small", 1, size=400) == [KafkaError.MSG_SIZE_TOO_LARGE], "too large now")
+        assert produced(cluster, "small", 1) == [OK]
+    finally:
+        for number in (1, 2, 3):
+            alter_broker(admin, number, "message.max.bytes", None)
+    eventually(lambda: produced(cluster, "small", 1, size=400) == [OK], "and no more")
+
+
+def test_deleted_records_are_gone_from_every_replica(cluster: LocalCluster, admin: AdminClient) -> None:
+    create(admin, "shrunk")
+    assert produced(cluster, "shrunk", 1, 2, 3, 4, 5) == [OK] * 5
+    ((_, future),) = admin.delete_records([TopicPartition("shrunk", 0, 3)]).items()
+    assert future.result(DEADLINE_S).low_watermark == 3
+    assert ends(cluster, "shrunk") == (3, 5)
+    ((_, future),) = admin.delete_records([TopicPartition("shrunk", 0, 6)]).items()
+    with pytest.raises(KafkaException) as refused:
+        future.result(DEADLINE_S)
+    assert refused.value.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE
+
+
+def test_offsets_by_time(cluster: LocalCluster, admin: AdminClient) -> None:
+    create(admin, "timed")
+    assert produced(cluster, "timed", 1_000, 2_000, 3_000) == [OK] * 3
+
+    def offset(spec: OffsetSpec) -> int:
+        ((_, future),) = admin.list_offsets({TopicPartition("timed", 0): spec}).items()
+        found: int = future.result(DEADLINE_S).offset
+        return found
+
+    times = {time: offset(OffsetSpec.for_timestamp(time)) for time in (1, 1_000, 1_001, 3_000, 3_001)}
+    assert times == {1: 0, 1_000: 0, 1_001: 1, 3_000: 2, 3_001: -1}
+    assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (0, 3)
+
+
+def test_kafka_python_does_all_of_it_too(cluster: LocalCluster, python_admin: KafkaAdminClient) -> None:
+    partition = PythonPartition("pythonic", 0)
+    python_admin.create_topics(
+        {"pythonic": {"num_partitions": 1, "replication_factor": 3, "configs": {"retention.ms": "123456"}}}
+    )
+    python_admin.alter_configs(
+        [PythonResource(ConfigResourceType.TOPIC, "pythonic", {"cleanup.policy": ("APPEND", "compact")})]
+    )
+    asked = PythonResource(ConfigResourceType.TOPIC, "pythonic")
+    found = python_admin.describe_configs([asked])
+    told = found["TOPIC"]["pythonic"] if "TOPIC" in found else found["topic"]["pythonic"]
+    assert told["retention.ms"]["value"] == "123456"
+    assert told["cleanup.policy"]["value"] == "delete,compact"
+    assert produced(cluster, "pythonic", 1_000, 2_000, 3_000) == [OK] * 3
+    listed = python_admin.list_partition_offsets({partition: 1_500})
+    assert listed[partition].offset == 1
+    assert python_admin.list_partition_offsets({partition: PythonSpec.LATEST})[partition].offset == 3
+    deleted = python_admin.delete_records({partition: 2})
+    assert deleted[partition]["low_watermark"] == 2
+    assert ends(cluster, "pythonic") == (2, 3)
