@@ -119,6 +119,8 @@ class Node:
 
     def close_logs(self) -> None:
         """The last of a clean shutdown: no request is answered any more, nobody uses a log."""
+        if self.broker.data is not None:
+            self.broker.data.fetchers.close()
         if self.upkeep is not None:
             self.upkeep.close_logs()
 
