@@ -24,8 +24,14 @@ from controller.protocol.produce_values import (
 )
 from controller.protocol.records import Records
 from controller.storage import StorageError
+from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
 from controller.timer.purgatory import Purgatory
 
+FIRST_VERSION_WITH_ZSTD = 7
+_MAGIC_AT = 16
+_ATTRIBUTES_END = 23
+_CODEC_BITS = 0x07
+_ZSTD = 4
 VALID_ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
 
 
@@ -47,25 +53,25 @@ class Produce:
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> None:
         """For acks 1 and -1, and for those that are none."""
-        parts = self._append_all(request)
+        parts = self._append_all(request, version)
         if not any(part.awaited for _, those in parts for part in those):
             answer(response(parts))
             return
         operation = DelayedProduce(request.timeout_ms, parts, self._min_insync, answer)
         self._waiting.try_complete_else_watch(operation, operation.keys())
 
-    def handle_unanswered(self, request: ProduceRequest) -> bool:
+    def handle_unanswered(self, request: ProduceRequest, version: int) -> bool:
         """For acks 0. False: something was refused, which the client can only be told by closing its connection."""
-        parts = self._append_all(request)
+        parts = self._append_all(request, version)
         return all(part.result.error_code == ErrorCode.NONE for _, those in parts for part in those)
 
-    def _append_all(self, request: ProduceRequest) -> Parts:
+    def _append_all(self, request: ProduceRequest, version: int) -> Parts:
         return [
-            (topic.name, [self._append(topic.name, each, request.acks) for each in topic.partition_data])
+            (topic.name, [self._append(topic.name, each, request.acks, version) for each in topic.partition_data])
             for topic in request.topic_data
         ]
 
-    def _append(self, topic: str, asked: ProducePartition, acks: int) -> Part:
+    def _append(self, topic: str, asked: ProducePartition, acks: int, version: int) -> Part:
         try:
             if acks not in VALID_ACKS:
                 raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -74,7 +80,7 @@ class Produce:
             assert leading is not None
             if acks == ACKS_ALL and len(leading.isr) < self._min_insync(topic):
                 raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{topic}-{asked.index}: the ISR is {leading.isr}")
-            appended = log.append_as_leader(_batches(asked.records), partition.leader_epoch)
+            appended = log.append_as_leader(_batch(asked.records, version), partition.leader_epoch)
         except (Refused, StorageError) as error:
             why = refused(error)
             return Part(ProducePartitionResult(asked.index, why.error, error_message=why.message))
@@ -90,7 +96,15 @@ class Produce:
             self._waiting.check_and_complete((topic, index))
 
 
-def _batches(records: Records | None) -> bytes | memoryview:
+def _batch(records: Records | None, version: int) -> bytes | memoryview:
+    """The one batch that a partition's part of a request may have: of several the log knows a repetition by the first
+    alone. Whether it is whole is the log's to find."""
     if not isinstance(records, bytes | memoryview) or not len(records):
         raise Refused(ErrorCode.INVALID_RECORD, "no batch of records")
+    if len(records) < HEADER_BYTES or records[_MAGIC_AT] != MAGIC:
+        return records
+    if LENGTH_END + int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], "big") < len(records):
+        raise Refused(ErrorCode.INVALID_RECORD, "more than one batch of records")
+    if version < FIRST_VERSION_WITH_ZSTD and records[_ATTRIBUTES_END - 1] & _CODEC_BITS == _ZSTD:
+        raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in version {version} of Produce")
     return records

@@ -192,19 +192,29 @@ def test_a_partition_that_others_have_is_not_unknown() -> None:
         (batch()[:16] + b"\x01" + batch()[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
         (batch(attributes=0x10), ErrorCode.INVALID_RECORD),
         (batch(value=b"x" * 2_000), ErrorCode.MESSAGE_TOO_LARGE),
-        (batch(value=b"x" * 900) * 3, ErrorCode.RECORD_LIST_TOO_LARGE),
+        (batch(value=b"x" * 700), ErrorCode.RECORD_LIST_TOO_LARGE),
+        (batch() * 2, ErrorCode.INVALID_RECORD),
         (batch(timestamp_ms=1), ErrorCode.INVALID_TIMESTAMP),
     ],
-    ids=["empty", "cut off", "damaged", "of Kafka 0.10", "transactional", "large", "many", "old"],
+    ids=["empty", "cut off", "damaged", "of Kafka 0.10", "transactional", "large", "beyond a segment", "two", "old"],
 )
 def test_what_can_not_be_appended_is_refused_and_nothing_is(records: bytes, error: ErrorCode) -> None:
-    limits = LogSettings(max_message_bytes=1_000, segment_bytes=2_000, timestamp_difference_max_ms=10**9)
+    limits = LogSettings(max_message_bytes=1_000, segment_bytes=700, timestamp_difference_max_ms=10**9)
     broker = Holder(log=limits)
     broker.begin_leading()
     result = produced(broker.produce(records=records))
     assert result.error_code == error
     assert result.error_message
     assert broker.log().log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE), (3, None)]
+)
+def test_zstd_is_for_those_who_know_it(version: int, error: ErrorCode | None) -> None:
+    """Of the attributes' codec numbers 4 is zstd; what is within, the broker does not look at."""
+    records = batch(attributes=4 if error is not None else 3)
+    assert produced(holder().produce(records=records, acks=1, version=version)).error_code == (error or ErrorCode.NONE)
 
 
 def test_no_records_at_all_are_refused() -> None:
