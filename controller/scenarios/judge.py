@@ -10,7 +10,7 @@ from controller.scenarios.failovers import Failover, find_failovers
 from controller.scenarios.invariants import INVARIANTS, Evidence, Finding
 from controller.scenarios.language import Scenario
 from controller.scenarios.occurrences import bounded
-from controller.scenarios.records.checks import RecordEvidence, check_records
+from controller.scenarios.records.checks import RecordEvidence, all_served, check_records
 from controller.scenarios.records.joined import Joined
 from controller.scenarios.records.section import expected_loss
 from controller.scenarios.records.workload import RecordWorkload
@@ -74,7 +74,11 @@ def _records(scenario: Scenario, outcome: Outcome, joined: Joined, workload: Rec
         led = frozenset(name for name, state in snapshot.partitions.items() if state.leader in snapshot.registered)
     evidence = RecordEvidence(workload, joined, led)
     loss = expected_loss(scenario.expect.lost, workload)
-    return [_named(name, finding) for name, finding in check_records(evidence, scenario.expect.invariants, loss)]
+    found = [_named(name, finding) for name, finding in check_records(evidence, scenario.expect.invariants, loss)]
+    if scenario.expect.unacknowledged is not None:
+        most = scenario.expect.unacknowledged
+        found.append(_named(f"at-most-{most}-unacknowledged", all_served(evidence, most)))
+    return found
 
 
 def _named(name: str, finding: Finding) -> InvariantResult:

@@ -166,7 +166,8 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     the session's end to the client's complete metadata; `invariants`: the names checked (all of them if left out);
     `all_registered`: at the end every broker of the cluster is registered; `at_most`, `at_least`: bounds on what is
     counted from the first fault on (`occurrences.py` has the names), so that 0 says what must not happen at all;
-    `lost`: whether acknowledged records are ("none", "some", "any"; if left out none with acks of all, else any)."""
+    `lost`: whether acknowledged records are ("none", "some", "any"; if left out none with acks of all, else any);
+    `unacknowledged`: how many records may at most end otherwise than acknowledged."""
 
     failovers: dict[str, int] = {}
     recovery_ms: float = 10_000.0
@@ -175,6 +176,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     at_most: dict[str, int] = {}
     at_least: dict[str, int] = {}
     lost: str | None = None
+    unacknowledged: int | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

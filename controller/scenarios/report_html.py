@@ -9,11 +9,20 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from controller.scenarios.failovers import Failover
-from controller.scenarios.report import Report, failover_rows, steps_of
+from controller.scenarios.records.chart import chart
+from controller.scenarios.report import (
+    Report,
+    counts_text,
+    failover_rows,
+    latency_around_faults,
+    latency_rows,
+    record_counts,
+    steps_of,
+)
 from controller.scenarios.timeline import timeline_of
 from controller.scenarios.timeline_model import Lane, Timeline
 from controller.scenarios.timeline_scale import close_up, whole_run
-from controller.scenarios.timeline_svg import PAGE_STYLE, draw, frame_html, legend_html
+from controller.scenarios.timeline_svg import PAGE_STYLE, draw, frame_html, in_words, legend_html
 
 _COLOURS = {"pass": "#1a7f37", "fail": "#c4281c", "unknown": "#9a6700"}
 _MARKS = {True: ("✓", "#1a7f37"), False: ("✗", "#c4281c"), None: ("?", "#9a6700")}
@@ -40,7 +49,8 @@ def report_html(report: Report) -> str:
         f"{report.verdict}</span></h1>"
         f"<p class='lead'>{escape(scenario.description)}<br>{escape(where)},"
         f" {report.duration_ms / 1000:.1f} s, {len(report.records)} events</p>"
-        f"{_timeline(report)}{_failovers(report)}{_invariants(report)}{_steps(report)}{_parameters(report)}</body></html>\n"
+        f"{_timeline(report)}{_records(report)}{_failovers(report)}{_invariants(report)}{_steps(report)}"
+        f"{_parameters(report)}</body></html>\n"
     )
 
 
@@ -53,13 +63,30 @@ def _timeline(report: Report) -> str:
     timeline = timeline_of(report.records)
     if not timeline.lanes:
         return "<h2>Timeline</h2><p>No broker left a trace.</p>"
-    whole = frame_html(timeline, draw(timeline, whole_run(timeline)), defs=True)
+    whole = frame_html(draw(timeline, whole_run(timeline)), in_words(timeline), defs=True)
     closer = [*_close_ups(timeline, report.judgement.failovers)]
     more = f"<p>The first {MOST_CLOSE_UPS} failovers only.</p>" if len(closer) > MOST_CLOSE_UPS else ""
     return (
         f"<section class='timeline'><h2>Timeline</h2>{legend_html()}{whole}"
         f"{''.join(closer[:MOST_CLOSE_UPS])}{more}</section>"
     )
+
+
+def _records(report: Report) -> str:
+    """Throughput and latency over time, then latencies around each fault as a table."""
+    joined, counts = report.judgement.records, record_counts(report)
+    if joined is None or counts is None:
+        return ""
+    timeline, around = timeline_of(report.records), latency_around_faults(report)
+    picture = frame_html(chart(joined, around, timeline), f"Records over time: {counts_text(counts)}", defs=False)
+    header, *rows = latency_rows(report)
+    table = f"<tr>{_cells('th', header)}</tr>" + "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
+    lead = (
+        f"<p>{escape(counts_text(counts))}. A fault is shaded until every partition that was written to had"
+        f" acknowledged something sent after it.</p>"
+    )
+    below = f"<h3>Around each fault: median / 99th percentile (ms)</h3><table>{table}</table>" if rows else ""
+    return f"<section class='timeline'><h2>Records</h2>{lead}{picture}</section>{below}"
 
 
 def _close_ups(timeline: Timeline, failovers: Sequence[Failover]) -> Iterator[str]:
@@ -83,7 +110,7 @@ def _close_ups(timeline: Timeline, failovers: Sequence[Failover]) -> Iterator[st
         scale = close_up(max(from_ms - margin_ms, 0.0), to_ms + margin_ms)
         names = ", ".join(f"{failover.kind} {failover.node}" for failover in together)
         lanes = _lanes_of(timeline, together, scale.from_ms, scale.to_ms)
-        picture = frame_html(timeline, draw(timeline, scale, lanes), defs=False)
+        picture = frame_html(draw(timeline, scale, lanes), in_words(timeline), defs=False)
         heading = f"Close-up: failover of {names}, {from_ms / 1000:.2f} to {to_ms / 1000:.2f} s"
         yield f"<details{' open' if number == 0 else ''}><summary>{escape(heading)}</summary>{picture}</details>"
 

@@ -49,19 +49,26 @@ def draw(timeline: Timeline, scale: TimeScale, lanes: Sequence[Lane] | None = No
     lanes = timeline.lanes if lanes is None else lanes
     tall = len(lanes) <= MOST_TALL_LANES
     rows = [
-        Row(_AXIS, "", _tick_words(scale, 14)),
         faults_row(timeline, scale),
         controller_row(timeline, scale),
         *(lane_row(timeline, lane, scale, tall=tall) for lane in lanes),
         elections_row(timeline, scale),
         offline_row(timeline, scale),
         client_row(timeline, scale),
-        Row(_AXIS, "", _tick_words(scale, 14)),
     ]
+    return compose(timeline, scale, rows)
+
+
+def compose(
+    timeline: Timeline, scale: TimeScale, rows: Sequence[Row], shades: Sequence[tuple[float, float]] = ()
+) -> Drawing:
+    """Any rows, between two axes, over the faults' lines. `shades`: times that are shaded behind all rows."""
+    axis = Row(_AXIS, "", _tick_words(scale, 14))
+    rows = [axis, *rows, axis]
     height = sum(row.height for row in rows)
     beside: list[str] = []
     above: list[str] = []
-    drawn = [_backdrop(timeline, scale, height)]
+    drawn = [*_shades(scale, shades, height), _backdrop(timeline, scale, height)]
     top = 0.0
     for number, row in enumerate(rows):
         if number > 0:
@@ -93,6 +100,17 @@ def _backdrop(timeline: Timeline, scale: TimeScale, height: float) -> str:
                 f" stroke-dasharray='4 3'/>"
             )
     return "".join(parts)
+
+
+def _shades(scale: TimeScale, shades: Sequence[tuple[float, float]], height: float) -> Iterator[str]:
+    for from_ms, to_ms in shades:
+        if scale.holds(from_ms, to_ms):
+            x = scale.x(from_ms)
+            yield (
+                f"<rect data-kind='shade' x='{x:.1f}' y='{_AXIS - 2}' width='{max(scale.x(to_ms) - x, 1.0):.1f}'"
+                f" height='{height - 2 * _AXIS + 4:.1f}' fill='{FILLS['fault'][1]}' fill-opacity='.09'>"
+                f"{title(lasting(from_ms, to_ms))}</rect>"
+            )
 
 
 def _gaps(scale: TimeScale, height: float) -> Iterator[str]:
@@ -179,13 +197,14 @@ PAGE_STYLE = (
 )
 
 
-def frame_html(timeline: Timeline, drawing: Drawing, *, defs: bool) -> str:
-    """A drawing on a page: names that stand still beside what scrolls. `defs`: for the first one of a page."""
+def frame_html(drawing: Drawing, label: str, *, defs: bool) -> str:
+    """A drawing on a page: names that stand still beside what scrolls. `label`: the same in words. `defs`: for the
+    first one of a page."""
     return (
         f"<div class='tl-frame'><svg class='tl tl-names' width='{LABELS_WIDTH:.0f}' height='{drawing.height:.0f}'"
         f" aria-hidden='true'>{DEFS if defs else ''}{drawing.beside}</svg>"
         f"<div class='tl-scroll' tabindex='0'><svg class='tl tl-plot' width='{drawing.width:.0f}'"
-        f" height='{drawing.height:.0f}' role='img' aria-label='{plain(in_words(timeline))}'>"
+        f" height='{drawing.height:.0f}' role='img' aria-label='{plain(label)}'>"
         f"<g transform='translate({EDGE:.0f} 0)'>{drawing.drawn}</g></svg></div></div>"
     )
 

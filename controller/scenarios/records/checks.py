@@ -212,6 +212,18 @@ def loss_as_expected(evidence: RecordEvidence, expected: str) -> Finding:
     return Finding(not found.held, f"{found.detail}; loss was expected")
 
 
+def all_served(evidence: RecordEvidence, at_most: int) -> Finding:
+    """No more than that many records ended otherwise than acknowledged."""
+    sends = evidence.history.sends
+    others = np.flatnonzero(sends.outcome != ACKNOWLEDGED)
+    if len(others) > at_most:
+        error = evidence.history.errors[int(sends.error[others[0]])]
+        return _of_sends(evidence, others, f"records not acknowledged (at most {at_most} expected; {error})")
+    if len(others) == len(sends):
+        return Finding(None, "no record was acknowledged")
+    return Finding(True, f"{len(others)} of {len(sends)} records were not acknowledged")
+
+
 def check_records(evidence: RecordEvidence, names: Sequence[str] | None, loss: str) -> list[tuple[str, Finding]]:
     """The findings of those checkers (all, if None), by name."""
     return [

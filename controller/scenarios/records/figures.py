@@ -1,12 +1,13 @@
 """Figures of a history: how many operations ended how, and how long they took around each fault.
 
 Produce latency runs from a record's sending (when it was due, not when the wire was free) to its acknowledgement.
-Fetch latency runs from the sending to the moment at which a consumer has the record for the first time. Both belong to
-the time of the sending: what was sent during an outage waited for its end.
+Fetch latency runs from the sending to the moment at which a consumer has the record for the first time. What was on
+its way when a fault struck waited for the end of the outage, and counts with what was sent in it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,13 +76,14 @@ def latency(times_ms: Floats) -> Latency | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
-    """Latencies with the moment to which each belongs."""
+    """Latencies with the moment of each one's sending."""
 
     at_ms: Floats
     took_ms: Floats
 
-    def between(self, from_ms: float, to_ms: float) -> Latency | None:
-        return latency(self.took_ms[(self.at_ms >= from_ms) & (self.at_ms < to_ms)])
+    @property
+    def ended_ms(self) -> Floats:
+        return self.at_ms + self.took_ms
 
 
 def produce_times(history: History) -> Timed:
@@ -111,8 +113,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Of what was sent before a fault (since the one before had been recovered from), from it to the recovery, and
-    after that, to the next fault."""
+    """`before`: of what was sent since the recovery from the fault before and had ended when this one struck; `during`:
+    of what was on its way then or was sent until the recovery; `after`: of what was sent from then on and had ended
+    when the next fault struck."""
 
     before: Latency | None
     during: Latency | None
@@ -148,18 +151,20 @@ def around_faults(joined: Joined, faults: Sequence[Fault]) -> tuple[AroundFault,
             AroundFault(
                 fault,
                 recovered_ms,
-                *(
-                    Windows(
-                        times.between(before_ms, fault.at_ms),
-                        times.between(fault.at_ms, after_ms),
-                        times.between(after_ms, next_ms),
-                    )
-                    for times in (produce, fetch)
-                ),
+                *(_windows(times, before_ms, fault.at_ms, after_ms, next_ms) for times in (produce, fetch)),
             )
         )
         before_ms = after_ms
     return tuple(found)
+
+
+def _windows(times: Timed, before_ms: float, fault_ms: float, after_ms: float, next_ms: float) -> Windows:
+    at_ms, ended_ms = times.at_ms, times.ended_ms
+    return Windows(
+        latency(times.took_ms[(at_ms >= before_ms) & (ended_ms < fault_ms)]),
+        latency(times.took_ms[(at_ms < after_ms) & (ended_ms >= fault_ms) & (at_ms >= before_ms)]),
+        latency(times.took_ms[(at_ms >= after_ms) & (ended_ms < next_ms)]),
+    )
 
 
 def _recovered(history: History, fault_ms: float, next_ms: float) -> float | None:
@@ -173,3 +178,33 @@ def _recovered(history: History, fault_ms: float, next_ms: float) -> float | Non
     np.minimum.at(firsts, sends.partition[acknowledged], sends.ended_at_ms[acknowledged])
     recovered_ms = float(firsts[written_to].max())
     return recovered_ms if recovered_ms <= next_ms and np.isfinite(recovered_ms) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """What happened in each `bucket_ms` from `from_ms` on: a rate, or percentiles (NaN where nothing was)."""
+
+    from_ms: float
+    bucket_ms: float
+    values: tuple[Floats, ...]
+
+
+def rate_over_time(at_ms: Floats, from_ms: float, to_ms: float, bucket_ms: float) -> Course:
+    """Events a second."""
+    count = max(math.ceil((to_ms - from_ms) / bucket_ms), 1)
+    counts, _ = np.histogram(at_ms, bins=count, range=(from_ms, from_ms + count * bucket_ms))
+    return Course(from_ms, bucket_ms, (counts * (1000.0 / bucket_ms),))
+
+
+def latency_over_time(times: Timed, from_ms: float, to_ms: float, bucket_ms: float) -> Course:
+    """Median and 99th percentile of what was sent in each bucket, in ms."""
+    count = max(math.ceil((to_ms - from_ms) / bucket_ms), 1)
+    bucket = ((times.at_ms - from_ms) // bucket_ms).astype(np.int64)
+    within = (bucket >= 0) & (bucket < count)
+    order = np.argsort(bucket[within], kind="stable")
+    took_ms, bounds = times.took_ms[within][order], np.searchsorted(bucket[within][order], np.arange(count + 1))
+    medians, highs = np.full(count, np.nan), np.full(count, np.nan)
+    for each in range(count):
+        if bounds[each] < bounds[each + 1]:
+            medians[each], highs[each] = np.percentile(took_ms[bounds[each] : bounds[each + 1]], (50, 99))
+    return Course(from_ms, bucket_ms, (medians, highs))

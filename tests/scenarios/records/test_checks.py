@@ -16,6 +16,7 @@ from controller.scenarios.records.checks import (
     NO_LOSS,
     RECORD_CHECKS,
     SOME_LOSS,
+    all_served,
     check_records,
     loss_as_expected,
 )
@@ -263,3 +264,14 @@ def test_an_operation_ends_once() -> None:
     story = sound()
     with pytest.raises(ValueError, match="a second time"):
         story.sends[0].ended(0, FAILED, 1.0)
+
+
+def test_records_that_were_not_acknowledged_may_be_bounded() -> None:
+    story = sound()
+    assert all_served(evidence(story), 0).held is True
+    story.sends[0].ended(story.sends[0].sent(0, 0, 1.0), FAILED, 2.0, error="no leader")
+    assert all_served(evidence(story), 1).held is True
+    finding = all_served(evidence(story), 0)
+    assert finding.held is False
+    assert "no leader" in finding.detail
+    assert all_served(evidence(Story()), 0).held is None
