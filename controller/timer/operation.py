@@ -48,13 +48,14 @@ NOBODY: Final[Judge] = _Nobody()
 class DelayedOperation(TimerTask, metaclass=ABCMeta):
     """Override `try_complete` and `on_complete`, and `on_expiration` where it is wanted.
 
-    Each operation ends once: `on_complete` is called once, however many would complete it and whether or not its time
-    is over at that moment, or not at all after a cancellation, whose caller answers. `state` says how it ended, and
-    says so already while `on_complete` runs (`pending`, a task's, is about the timer alone). No lock is held while any
-    of the three runs, so all of them may call the purgatory again, for any key.
+    An operation is equal to itself alone: `__eq__` and `__hash__` stay object's. Each ends once: `on_complete` is
+    called once, however many would complete it and whether or not its time is over at that moment, or not at all
+    after a cancellation, whose caller answers. `state` says how it ended, and says so already while `on_complete`
+    runs (`pending`, a task's, is about the timer alone). No lock is held while any of the three runs, so all of
+    them may call the purgatory again, for any key.
     """
 
-    __slots__ = ("judge", "state", "timeout_ms", "turn")
+    __slots__ = ("judge", "state", "timeout_ms", "trying")
 
     def __init__(self, timeout_ms: int) -> None:
         """`timeout_ms` counts from when it is watched; 0 or less: it is tried once, and then its time is over."""
@@ -65,7 +66,7 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
         self.state: OperationState = PENDING
         self.judge: Judge = NOBODY
         """The purgatory that watches it: whoever ends it asks there."""
-        self.turn: int
+        self.trying: bool
         """For a purgatory that has threads, which sets it: whether one is in `try_complete` now."""
 
     @abstractmethod

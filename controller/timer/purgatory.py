@@ -9,7 +9,7 @@ estimates how many operations are in them. It grows by one with each that is wat
 that are pending just before a purge, so that what is watched meanwhile adds to it: it errs upwards, never downwards.
 A purge begins when E exceeds the pending by more than an interval (source: Kafka's DelayedOperationPurgatory, 0.9 to
 3.9), and by more than a share of them, for it walks past all that are pending: so its cost an operation is constant
-however many those are.
+however many those are. E less the pending is how many have ended since the last purge, and that is what is counted.
 
 This one is for a host with one thread, as a simulator or an event loop is; it takes no lock.
 `controller.timer.threaded_purgatory` is for threads.
@@ -25,13 +25,14 @@ from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, Dela
 from controller.timer.ports import Timer
 from controller.timer.report import log_failure
 from controller.timer.task import TimerTask
-from controller.timer.watchers import K, O, Watchers, WatchLists
+from controller.timer.watchers import K, O, WatchLists
 from statemachines.operation import OperationState
 
 PURGE_INTERVAL = 1_000
 """Kafka's: how many ended operations in the watch lists are worth a purge. More costs memory, fewer cost time."""
-PURGE_SHARE = 1.0
-"""As many ended operations as pending ones: the lists are at most twice what they must be. 0 is Kafka's rule."""
+PURGE_SHARE = 2.0
+"""Twice as many ended operations as pending ones: the lists are at most three times what they must be. 0 is Kafka's
+rule."""
 
 
 class AlreadyWatched(Exception):
@@ -60,7 +61,7 @@ class Purgatory(Generic[K, O]):
         purge_interval: int = PURGE_INTERVAL,
         purge_share: float = PURGE_SHARE,
         on_error: Callable[[TimerTask, Exception], None] = log_failure,
-        watchers: Watchers[K, O] | None = None,
+        watchers: WatchLists[K, O] | None = None,
     ) -> None:
         if purge_interval < 1:
             raise ValueError(f"purge_interval {purge_interval}: expected 1 or more")
@@ -70,18 +71,26 @@ class Purgatory(Generic[K, O]):
         self._purge_interval = purge_interval
         self._purge_share = purge_share
         self._on_error = on_error
-        self._watchers: Watchers[K, O] = WatchLists() if watchers is None else watchers
-        self._estimate = 0
-        self.delayed = 0
-        """Operations that are watched and pending."""
+        self._watchers: WatchLists[K, O] = WatchLists() if watchers is None else watchers
+        self._handed_in = 0
+        self._ended = 0
+        self._ended_at_purge = 0
+        self._purge_beyond = purge_interval
+        """While no more than so many have ended, no purge can be worth it."""
         self.purges = 0
         self.purged = 0
         """Entries of watch lists that purges have left out."""
 
     @property
+    def delayed(self) -> int:
+        """Operations that are watched and pending."""
+        return self._handed_in - self._ended
+
+    @property
     def watched(self) -> int:
-        """Entries in the watch lists, an operation counting once a key, ended ones included until they are purged."""
-        return self._watchers.watched
+        """Entries in the watch lists, an operation counting once a key, ended ones included until they are purged.
+        They are counted now, list by list."""
+        return self._watchers.watched()
 
     def try_complete_else_watch(self, operation: O, keys: Collection[K]) -> bool:
         """False: it is watched, and will end in its time at the latest. True: it has ended by the time this returns.
@@ -95,16 +104,20 @@ class Purgatory(Generic[K, O]):
             return True
         # Nothing can have happened since: one thread.
         operation.judge = self
-        self.delayed += 1
-        self._estimate += 1
+        self._handed_in += 1
+        by_key = self._watchers.by_key
         try:
-            self._watchers.watch(operation, keys)
+            for key in keys:
+                try:
+                    by_key[key].append(operation)
+                except KeyError:
+                    by_key[key] = [operation]
             self._timer.start(operation, operation.timeout_ms)
         except Exception:
             self.settle(operation, CANCELLED)
             raise
-        if self._estimate - self.delayed > self._purge_interval:
-            self._purge_if_worth_it()
+        if self._ended > self._purge_beyond:
+            self._purge_if_worth_it(self._ended)
         return operation.state is not PENDING
 
     def check_and_complete(self, key: K) -> int:
@@ -134,7 +147,7 @@ class Purgatory(Generic[K, O]):
 
     def purge(self) -> int:
         """Leaves ended operations out of every watch list; how many entries that were."""
-        self._estimate = self.delayed
+        self._purged_at(self._ended)
         gone = sum(self._watchers.sweep(key) for key in self._watchers.watched_keys())
         self.purges += 1
         self.purged += gone
@@ -145,7 +158,7 @@ class Purgatory(Generic[K, O]):
         if operation.state is not PENDING:
             return False
         operation.state = end
-        self.delayed -= 1
+        self._ended += 1
         if end is not EXPIRED:
             self._timer.cancel(operation)
         return True
@@ -153,7 +166,14 @@ class Purgatory(Generic[K, O]):
     def _try(self, operation: O) -> bool:
         return operation.try_complete()
 
-    def _purge_if_worth_it(self) -> None:
-        ended = self._estimate - self.delayed
-        if ended > self._purge_interval and ended > self._purge_share * self.delayed:
+    def _purged_at(self, ended: int) -> None:
+        self._ended_at_purge = ended
+        self._purge_beyond = ended + self._purge_interval
+
+    def _purge_if_worth_it(self, ended: int) -> None:
+        """`ended`: in all, and more than `_purge_beyond`."""
+        short = self._purge_share * self.delayed - (ended - self._ended_at_purge)
+        if short < 0:
             self.purge()
+        else:  # with each that ends, one more has ended and one fewer is pending
+            self._purge_beyond = ended + int(short / (1 + self._purge_share))

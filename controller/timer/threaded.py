@@ -48,6 +48,8 @@ class ThreadTimer:
         self._clock_ms = clock_ms
         self._on_error = on_error
         self._lock = threading.Lock()
+        # `with` takes twice as long as these two.
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._wanted = threading.Condition(self._lock)
         self._wheel = TimingWheel(tick_ms, wheel_size, clock_ms())
         self._sleeps_until_ms = AWAKE
@@ -71,18 +73,27 @@ class ThreadTimer:
     def start(self, task: TimerTask, delay_ms: int) -> None:
         """The task will be run `delay_ms` from now; if that is past already, as soon as the thread comes to it.
         AlreadyStarted, TimerClosed."""
-        with self._lock:
+        self._acquire()
+        try:
             self._start(task, delay_ms)
+        finally:
+            self._release()
 
     def cancel(self, task: TimerTask) -> bool:
         """True: it was pending, and will not run. False: it has run, is running (or is about to), or was cancelled."""
-        with self._lock:
-            return self._cancel(task)
+        self._acquire()
+        try:
+            if not self._wheel.cancel(task):
+                return False
+            self._pending -= 1
+            return True
+        finally:
+            self._release()
 
     def restart(self, task: TimerTask, delay_ms: int) -> None:
         """As `start`, wherever in this timer the task is. A task that is running may be restarted; it runs again."""
         with self._lock:
-            self._cancel(task)
+            self._pending -= self._wheel.cancel(task)
             self._start(task, delay_ms)
 
     def close(self, limit_s: float = CLOSING_LIMIT_S) -> None:
@@ -102,11 +113,6 @@ class ThreadTimer:
         task = TimerTask(callback)
         self.start(task, delay_ms)
         return task
-
-    def _cancel(self, task: TimerTask) -> bool:
-        cancelled = self._wheel.cancel(task)
-        self._pending -= cancelled
-        return cancelled
 
     def _start(self, task: TimerTask, delay_ms: int) -> None:
         if self._closed:
@@ -132,7 +138,8 @@ class ThreadTimer:
     def _next(self) -> TimerTask | None:
         """Sleeps until a task is due. None: the timer is closed."""
         wheel = self._wheel
-        with self._lock:
+        self._acquire()
+        try:
             while not self._closed:
                 task = wheel.take()
                 if task is not None:
@@ -141,6 +148,8 @@ class ThreadTimer:
                 if not wheel.turn(self._clock_ms()):
                     self._sleep()
             return None
+        finally:
+            self._release()
 
     def _sleep(self) -> None:
         until_ms = self._sleeps_until_ms = self._wheel.next_ms

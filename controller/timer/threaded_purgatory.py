@@ -1,104 +1,35 @@
 """The purgatory for a host with threads: any thread may watch, check, complete and cancel.
 
-Two kinds of lock, each held for a few steps that call nobody: one a shard of the watch lists, and one that guards the
-counts and the operations' states. No operation's method runs under either, and neither is held while the other or
-the timer's is asked for, so no order of locks exists that could be violated (S57, KAFKA-3994, KAFKA-6042). Not for
-signal handlers and finalizers, which may come while their own thread holds one.
+What every operation passes takes no lock of its own: it is made of steps that are one step each in CPython. An
+operation is pending while it is in a set, and of several that would end it the one that removes it from there is the
+one that does. Its watch lists are `sharded_watchers`. Who may look at it is decided by two marks on the operation, of
+which each thread sets one before it reads the other's; a lock is needed for a look after the first alone.
 
-What every operation passes takes its locks by `acquire` and `release`: in CPython `with` takes twice as long.
+No method of an operation runs under a lock, and none is held while another is asked for, so no order of locks exists
+that could be violated (S57, KAFKA-3994, KAFKA-6042). Not for signal handlers and finalizers, which may come while
+their own thread holds one.
+
+What is assumed: `set.add` and `set.remove` of objects that compare by identity, `list.append`, assignment to a slice
+and `next` of a count are each one step, and what one thread does first the others see first. The interpreter's lock
+gives both. A build without it gives the first by locks in the containers; the second was not tried there.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection
-from typing import Final, Generic
+from typing import cast
 
 from controller.timer.native import mypyc_attr
 from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.purgatory import PURGE_INTERVAL, PURGE_SHARE, AlreadyWatched, Purgatory
 from controller.timer.report import log_failure
+from controller.timer.sharded_watchers import SHARDS, ShardedWatchLists
 from controller.timer.task import TimerTask
-from controller.timer.watchers import K, O, WatchLists
+from controller.timer.watchers import K, O
 from statemachines.operation import OperationState
-
-SHARDS = 32
-"""Enough that two threads with different keys seldom meet while one of them holds the interpreter. Kafka has 512, and
-each purge goes through all."""
-
-# An operation's `turn`.
-IDLE: Final = 0
-TRYING: Final = 1
-ASKED_AGAIN: Final = 2
-
-
-class _Shard(Generic[K, O]):
-    __slots__ = ("lists", "lock")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.lists: WatchLists[K, O] = WatchLists()
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class ShardedWatchLists(Generic[K, O]):
-    """Watch lists dealt over shards by their keys' hashes. A key's own hash and comparison run under its shard's lock
-    and must be plain: no lock, no purgatory."""
-
-    __slots__ = ("_shards",)
-
-    def __init__(self, shards: int = SHARDS) -> None:
-        if shards < 1:
-            raise ValueError(f"shards {shards}: expected 1 or more")
-        self._shards: list[_Shard[K, O]] = [_Shard() for _ in range(shards)]
-
-    def watch(self, operation: O, keys: Collection[K]) -> None:
-        # The lines of `_shard` and of `WatchLists.watch` again: two calls a key would double what this takes.
-        shards = self._shards
-        for key in keys:
-            shard = shards[hash(key) % len(shards)]
-            lock, lists = shard.lock, shard.lists
-            lock.acquire()
-            try:
-                lists.watched += 1
-                if key in lists.by_key:
-                    lists.by_key[key].append(operation)
-                else:
-                    lists.by_key[key] = [operation]
-            finally:
-                lock.release()
-
-    def of(self, key: K) -> list[O]:
-        shard = self._shard(key)
-        with shard.lock:
-            return shard.lists.of(key)
-
-    def sweep(self, key: K) -> int:
-        shard = self._shard(key)
-        with shard.lock:
-            before, gone = shard.lists.sweep_out(key)
-        before.clear()  # the last references to what has ended go here, where no lock is held
-        return gone
-
-    def take(self, key: K) -> list[O]:
-        shard = self._shard(key)
-        with shard.lock:
-            return shard.lists.take(key)
-
-    def watched_keys(self) -> list[K]:
-        found: list[K] = []
-        for shard in self._shards:
-            with shard.lock:
-                found += shard.lists.watched_keys()
-        return found
-
-    @property
-    def watched(self) -> int:
-        return sum(shard.lists.watched for shard in self._shards)
-
-    def _shard(self, key: K) -> _Shard[K, O]:
-        return self._shards[hash(key) % len(self._shards)]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -122,82 +53,98 @@ class ThreadedPurgatory(Purgatory[K, O]):
         super().__init__(
             timer, purge_interval=purge_interval, purge_share=purge_share, on_error=on_error, watchers=lists
         )
+        self._lists = lists
+        self._numbers = itertools.count(1)
+        """Of those that are watched. A purge takes a number too, as if it were one that has ended."""
+        self._pending: set[DelayedOperation] = set()
+        self._asked_again: set[DelayedOperation] = set()
+        """Those of which there was news since their last look began."""
         self._guard = threading.Lock()
 
+    @property
+    def delayed(self) -> int:
+        return len(self._pending)
+
     def try_complete_else_watch(self, operation: O, keys: Collection[K]) -> bool:
-        if operation.judge is not NOBODY or operation.state is not PENDING:
+        state = operation.state
+        if operation.judge is not NOBODY or state is not PENDING:
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True
-        operation.turn = TRYING  # nobody else knows of it yet; who learns of it finds this thread in the look below
+        operation.trying = True  # nobody else knows of it yet; who learns of it finds this thread in the look below
         operation.judge = self
-        self._guard.acquire()
+        pending = self._pending
+        pending.add(operation)
         try:
-            self.delayed += 1
-            self._estimate += 1
-        finally:
-            self._guard.release()
-        try:
-            self._watchers.watch(operation, keys)
+            self._lists.watch(operation, keys)
             # Its condition may have come true before it stood in the lists, and then nobody will look again.
             self._look(operation)
-            if not operation.has_ended():
+            if operation in self._asked_again:
+                self._try(operation)
+            if operation in pending:
                 self._timer.start(operation, operation.timeout_ms)
-                if operation.has_ended():  # perhaps before it was in the timer, where it would lie until its time
+                if operation not in pending:  # perhaps it ended before it was in the timer, to lie there until its time
                     self._timer.cancel(operation)
         except Exception:
             self.settle(operation, CANCELLED)
             raise
-        if self._estimate - self.delayed > self._purge_interval:
-            self._purge_if_worth_it()
-        return operation.has_ended()
+        ended = next(self._numbers) - len(pending)
+        if ended > self._purge_beyond:
+            self._purge_if_worth_it(ended)
+        return operation.state is not PENDING
+
+    def cancel_all(self) -> list[O]:
+        # A key may be out of the lists for a moment while another thread sweeps them.
+        cancelled = super().cancel_all()
+        rest = cast("list[O]", list(self._pending))
+        return cancelled + [operation for operation in rest if self.settle(operation, CANCELLED)]
 
     def purge(self) -> int:
-        with self._guard:
-            self._estimate = self.delayed
-        gone = sum(self._watchers.sweep(key) for key in self._watchers.watched_keys())
+        self._purged_at(next(self._numbers) - len(self._pending))
+        gone = sum(self._lists.sweep(key) for key in self._lists.watched_keys())
         with self._guard:
             self.purges += 1
             self.purged += gone
         return gone
 
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
-        self._guard.acquire()
         try:
-            if operation.state is not PENDING:
-                return False
-            operation.state = end
-            self.delayed -= 1
-        finally:
-            self._guard.release()
+            self._pending.remove(operation)
+        except KeyError:
+            return False
+        operation.state = end
         if end is not EXPIRED:
             self._timer.cancel(operation)
         return True
 
     def _try(self, operation: O) -> bool:
-        with self._guard:
-            if operation.turn:
-                operation.turn = ASKED_AGAIN
-                return False
-            operation.turn = TRYING
-        return self._look(operation)
+        """A look, unless another thread is in one, which then looks again. As each says what it does (that it asks
+        here, that its look is over there) before it sees what the other has said, one of the two knows that another
+        look is due."""
+        asked = self._asked_again
+        asked.add(operation)
+        try:
+            while operation in asked and operation.state is PENDING:
+                self._guard.acquire()
+                busy = operation.trying
+                operation.trying = True
+                self._guard.release()
+                if busy:
+                    return False
+                if self._look(operation):
+                    return True
+        finally:
+            if operation.state is not PENDING:  # nobody will look any more: whoever asks from now on comes by here too
+                asked.discard(operation)
+        return False
 
     def _look(self, operation: O) -> bool:
-        """On the thread whose turn it is, until nobody has asked for another look meanwhile."""
-        while True:
-            try:
-                completed = operation.try_complete()
-            except Exception as error:  # noqa: BLE001 - another thread may have left its look to this one, which goes on
-                self._on_error(operation, error)
-                completed = False
-            except BaseException:
-                operation.turn = IDLE
-                raise
-            self._guard.acquire()
-            try:
-                if completed or operation.turn == TRYING:
-                    operation.turn = IDLE
-                    return completed
-                operation.turn = TRYING
-            finally:
-                self._guard.release()
+        """On the thread whose turn it is."""
+        self._asked_again.discard(operation)
+        try:
+            return operation.try_complete()
+        except Exception as error:  # noqa: BLE001 - another thread may have left its look to this one, which goes on
+            self._on_error(operation, error)
+            return False
+        finally:
+            operation.trying = False

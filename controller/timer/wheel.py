@@ -202,11 +202,16 @@ class TimingWheel:
 
     def take(self) -> TimerTask | None:
         """The next task to be run, no longer pending; None if none is ready."""
-        task = self._ready._next
+        ready = self._ready
+        task = ready._next
         assert task is not None
-        if task is self._ready:
+        if task is ready:
             return None
-        self.cancel(task)
+        following = task._next
+        assert following is not None
+        ready._next = following
+        following._previous = ready
+        task._next = task._previous = None
         return task
 
     def _due_at_once(self) -> None:

@@ -23,6 +23,8 @@ COMPILED_TESTS = (
     "test_schemes_exactness.py",
     "test_purgatory.py",
     "test_purgatory_threads.py",
+    "test_purgatory_turns.py",
+    "test_sharded_watchers.py",
 )
 LIMIT_S = 170
 SAYS_WHICH = "from controller.timer import COMPILED, task, virtual, wheel; print(COMPILED, wheel.__file__)"

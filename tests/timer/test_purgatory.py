@@ -242,7 +242,7 @@ def test_whatever_ends_operations_the_lists_stay_within_their_bound(make: Make) 
         if count % 3 == 0:
             operation.force_complete()
         timer.advance_to(count)
-        assert purgatory.watched <= 2 * (2 * purgatory.delayed + 100 + 2)
+        assert purgatory.watched <= 2 * (3 * purgatory.delayed + 100 + 2)
     assert purgatory.purges > 10
     timer.advance_to(6_000)
     purgatory.purge()
