@@ -13,6 +13,7 @@ import types
 HELP = "measure: this library's parts, beside what else does the same work"
 
 BENCHMARKS = (  # one a line, in the order of --help
+    "broker",
     "controller",
     "timer",
     "purgatory",

@@ -1,0 +1,63 @@
+"""`camerlengo bench broker`, small: a real cluster, real clients, and figures that say what they mean."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from controller.cli.bench_broker import SETUPS, figures, percentile, table
+from controller.cli.bench_broker_runs import Work, cpu_s
+from controller.cli.main import main
+
+
+def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--sizes", "50", "--megabytes", "0.02", "--runs", "1", "--rate", "200", "--seconds", "0.1"]
+    assert main(["bench", "broker", "--json", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    setups = [(setup.replication_factor, setup.acks) for setup in SETUPS]
+    for rows in (found["throughput"], found["latency"]):
+        assert [(row["replication_factor"], row["acks"]) for row in rows] == setups
+    for row in found["throughput"]:
+        assert row["records"] == 400
+        assert all(row[side]["records_per_s"]["min"] > 0 for side in ("produce", "consume"))
+    for row in found["latency"]:
+        assert row["records"] == 20
+        assert 0 < row["latency_ms"]["p50"] <= row["latency_ms"]["p99"] <= row["latency_ms"]["max"]
+    lines = table(found).splitlines()
+    assert len(lines) == 2 + len(SETUPS) + 2 + len(SETUPS)
+    assert lines[2].startswith("RF 1 acks=1")
+
+
+def test_figures_are_medians_with_their_extremes() -> None:
+    runs = [Work(seconds, requests=10, cpu_s=seconds / 10) for seconds in (1.0, 2.0, 4.0)]
+    assert figures(runs, 1_000) == {
+        "records_per_s": {"median": 500, "min": 250, "max": 1_000},
+        "cpu_us_a_record": 200.0,
+        "cpu_us_a_request": 20_000.0,
+        "records_a_request": 100.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("count", "percent", "expected"),
+    [(1, 50, 1.0), (1, 99.9, 1.0), (2, 50, 1.0), (100, 50, 50.0), (100, 99, 99.0), (100, 99.9, 100.0)],
+)
+def test_a_percentile_is_a_value_that_was_measured(count: int, percent: float, expected: float) -> None:
+    assert percentile([float(number) for number in range(count, 0, -1)], percent) == expected
+
+
+def test_a_process_time_grows_with_what_it_does() -> None:
+    before_s = cpu_s(os.getpid())
+    while cpu_s(os.getpid()) < before_s + 0.02:
+        sum(range(10_000))
+
+
+@pytest.mark.parametrize("words", [["--runs", "0"], ["--sizes", "x"], ["--sizes", "0"], ["--rate", "-1"]])
+def test_bad_words_are_refused(words: list[str]) -> None:
+    try:
+        status = main(["bench", "broker", *words])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status == 2
