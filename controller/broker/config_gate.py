@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from controller.broker.config_watch import ConfigWatch
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock, Timer
+from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import LeaderAndIsrRequest
 
 WAIT_MS = 2_000.0
@@ -41,7 +42,7 @@ class ConfigGate:
     def let_in(self, request: LeaderAndIsrRequest, action: Callable[[], None]) -> None:
         """Calls `action` once, at once or later."""
         named = dict.fromkeys(topic.topic_name for topic in request.topic_states)
-        missing = [topic for topic in named if not self._configs.known(topic)]
+        missing = [topic for topic in named if not self._configs.known(topic) and name_fault(topic) is None]
         if not missing and not self._held:
             action()
             return

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from controller.broker.topic_configs import NOTHING, TopicConfigs
 from controller.clock import Clock, Timer
+from controller.core.topic_rules import name_fault
 from controller.pending import Pending
 from controller.trace import Noted, Trace
 from controller.zookeeper import paths
@@ -73,8 +74,8 @@ class ConfigWatch:
         """Hears which topics that were wanted have been read, or can't be."""
 
     def wanted(self, topics: Iterable[str]) -> None:
-        """Logs of these topics are made: what their configs are now has to be read."""
-        named = dict.fromkeys(topics)
+        """Logs of these topics are made: what their configs are now has to be read. What can be no topic has none."""
+        named = dict.fromkeys(topic for topic in topics if name_fault(topic) is None)
         if named:
             self._topics.update(named)
             self._wanted.update(named)

@@ -192,7 +192,7 @@ class Configs:
     def _path(self, resource_type: int, name: str) -> str:
         """Where the config is kept. Refused if it is not this broker's to speak of."""
         if resource_type == RESOURCE_TOPIC:
-            if name not in self._metadata.snapshot.topics:
+            if name not in self._metadata.snapshot.topics or name_fault(name) is not None:
                 raise _unknown_topic(name)
             return paths.config_topic(name)
         if resource_type != RESOURCE_BROKER:

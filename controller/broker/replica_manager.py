@@ -13,6 +13,7 @@ from dataclasses import replace
 from controller.broker.logs import Logs
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
+from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
@@ -118,6 +119,9 @@ class ReplicaManager:
         if self._broker_id not in state.replicas:
             self._note_ignored(request, partition, f"broker {self._broker_id} is not in {state.replicas}")
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._logs is not None and partition.log is None and (name_fault(topic.topic_name) or key[1] < 0):
+            self._note_ignored(request, partition, "there can be no directory of that name")
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         self._partitions[key] = partition
         try:
             self._open_log(partition, state.is_new)

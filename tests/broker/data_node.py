@@ -19,7 +19,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, TopicAssignment, encode_config, encode_topic_assignment
 from controller.zookeeper.memory import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Row, SetData
-from tests.broker.harness import Deferred, header, leader_and_isr, live, metadata, settings
+from tests.broker.harness import AskedPeers, Deferred, header, leader_and_isr, live, metadata, settings
 from tests.broker.test_node import Channels, Hosted
 
 SETTLE_MS = 50.0
@@ -32,13 +32,14 @@ class DataNode(Hosted):
         clock = VirtualClock()
         self.zookeeper = InMemoryZooKeeper(clock, tick_ms=500)
         super().__init__(self.zookeeper, clock)
+        self.asked = AskedPeers()
         self.disk = disk or MemoryDisk()
         self.logs = Logs(self.disk, ["logs"], lambda _topic: LogSettings(), clock.wall_ms)
         self.node = Node(
             settings(log_dirs="logs", **given),
             self.connection,
             Channels,
-            self.peers,
+            self.asked,
             clock,
             self.trace,
             random.Random(5),

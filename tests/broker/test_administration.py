@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.broker.config_gate import WAIT_MS
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import ApiVersionsRequest
@@ -64,6 +66,18 @@ def leading(topic: str, leader_epoch: int) -> LeaderAndIsrRequest:
     request = leader_and_isr(1, leader_epoch, broker_epoch=-1)
     named = LeaderAndIsrTopicState(topic, request.topic_states[0].partition_states, bytes(range(16)))
     return LeaderAndIsrRequest(1, 1, (named,), (), -1)
+
+
+@pytest.mark.parametrize("name", ["../t", "a/b", "", ".", "a\0b", "x" * 300])
+def test_a_topic_that_can_have_no_directory_is_refused_and_holds_up_nobody(name: str) -> None:
+    node = DataNode()
+    before = node.disk.names("logs")
+    (topic,) = node.ask(ApiKey.LEADER_AND_ISR, leading(name, 0)).topics
+    assert [part.error_code for part in topic.partition_errors] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert node.disk.names("logs") == before
+    node.lead("t")
+    assert node.node.administration is not None
+    assert node.node.administration.configs.known("t")
 
 
 def test_a_config_that_can_not_be_read_keeps_nobody_waiting() -> None:

@@ -25,16 +25,14 @@ from controller.zookeeper.kazoo_requests import Parse, Request, path_error
 from controller.zookeeper.operations import Columns
 from tests.broker.harness import BrokerUnderTest, header
 from tests.broker.test_requests import EXAMPLES
+from tests.fuzz.crash import Crash
+from tests.fuzz.record_targets import BatchTarget, RecordTarget, record_frames, sound_batches
 from tests.protocol.recording import recorded
 from tests.zookeeper.test_codecs import codec_of, real_znodes
 
 BROKER_LIFE = 500
 """Frames that one broker gets before another takes its place: what was well-formed enough to be obeyed is kept."""
 KEY_AND_VERSION = struct.Struct(">hh")
-
-
-class Crash(AssertionError):
-    """Something broke that should have been refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +220,9 @@ def targets() -> list[Target]:
         Target("recorded request to a broker", requests, BrokerTarget().feed),
         Target("request to a broker", examples, BrokerTarget().feed),
         Target("requests to another broker", examples + requests, BrokerTarget().feed),
+        Target("request about records", record_frames(), RecordTarget().feed),
+        Target("any request to a broker with logs", record_frames() + examples + requests, RecordTarget().feed),
+        Target("record batch", sound_batches(), BatchTarget().feed),
         Target("request", [exchange.request for exchange in recorded()], feed_request),
         Target("response", responses, feed_response),
         Target("stream of frames", [framed(one) + framed(two) for one, two in pairwise(requests)], feed_stream),
