@@ -30,6 +30,7 @@ from controller.broker.progress import Progress
 from controller.broker.record_access import RecordAccess
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
+from controller.broker.wanted_isr import live_followers
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.storage import LogDirectory
@@ -63,7 +64,7 @@ class DataPlane:
         self.min_insync: Callable[[str], int] = lambda _topic: settings.min_insync_replicas
         self.deletes: Deletes = lambda _topic: True
         self.timer = TimerOnClock(clock, on_error=self._failed)
-        self.progress = Progress(clock, settings.replica_lag_time_max_ms)
+        self.progress = Progress(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
         self.fetchers = ReplicaFetchers(
             settings, metadata, peers, logs.truncate, clock, trace, self.progress.high_watermark_moved

@@ -130,7 +130,9 @@ class IsrChanges:
         for key, partition in list(self._open.items()):
             if self._replicas.partition(*key) is not partition:
                 self._watch(key)
-            elif key not in self._slots:
+                continue
+            self._changed(partition)  # a dead replica outside the ISR is not waited for any more
+            if key not in self._slots:
                 self._propose(key, partition)
         self._ask()
 

@@ -12,11 +12,15 @@ unknown again until the follower has fetched in it, so that what a broker had in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 UNKNOWN_OFFSET = -1
 NEVER_MS = -math.inf
+
+Live: TypeAlias = Callable[[int], bool]
+"""Whether a broker is live, as far as this one knows."""
 
 
 @dataclass(slots=True)
@@ -81,15 +85,16 @@ class LeaderState:
         follower.fetched(fetch_offset, log_start_offset, leader_end, now_ms)
         return follower.log_end_offset != before
 
-    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float) -> int:
+    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float, live: Live = lambda _broker: True) -> int:
         """The offset below which every member of the maximal ISR has everything: UNKNOWN_OFFSET while one has not been
-        heard of. A replica outside the ISR that keeps up is waited for too, or it could never join under load."""
+        heard of. A replica outside the ISR that keeps up is waited for too, or it could never join under load; but not
+        if it is dead, or everybody would wait for what will not come (as Kafka from 3.4 on)."""
         lowest = log_end
         isr = self.maximal_isr
         for broker, follower in self.followers.items():
-            if follower.log_end_offset < lowest and (
-                broker in isr or now_ms - follower.last_caught_up_ms <= lag_max_ms
-            ):
+            if follower.log_end_offset >= lowest:
+                continue
+            if broker in isr or (now_ms - follower.last_caught_up_ms <= lag_max_ms and live(broker)):
                 lowest = follower.log_end_offset
         return lowest
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from controller.broker.leader_state import LeaderState
+from controller.broker.leader_state import LeaderState, Live
 from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, LeaderAndIsrPartitionState
 from controller.storage import PartitionLog
 
@@ -93,11 +93,11 @@ class Partition:
         if self.leading is not None:
             self.leading.proposed = isr
 
-    def advance_high_watermark(self, now_ms: float, lag_max_ms: float) -> bool:
+    def advance_high_watermark(self, now_ms: float, lag_max_ms: float, live: Live) -> bool:
         """As far as the followers let it; never back. True if it moved."""
         if self.leading is None or self.log is None:
             return False
-        reached = self.leading.high_watermark(self.log.log_end_offset, now_ms, lag_max_ms)
+        reached = self.leading.high_watermark(self.log.log_end_offset, now_ms, lag_max_ms, live)
         if reached <= self.high_watermark:
             return False
         self.high_watermark = reached

@@ -14,11 +14,12 @@ Heard = Callable[[Partition], None]
 class Progress:
     """`of_high_watermarks` hear that a high watermark or a role changed; `of_appends` that a log grew and its high
     watermark stayed; `of_followers` of each fetch of a follower's, with its broker, once it is put down. A listener may
-    complete requests, and must not change the partition's records."""
+    complete requests, and must not change the partition's records. `live`: whether a replica of a partition is."""
 
-    def __init__(self, clock: Clock, lag_max_ms: float) -> None:
+    def __init__(self, clock: Clock, lag_max_ms: float, live: Callable[[Partition, int], bool]) -> None:
         self._clock = clock
         self._lag_max_ms = lag_max_ms
+        self._live = live
         self.of_high_watermarks: list[Heard] = []
         self.of_appends: list[Heard] = []
         self.of_followers: list[Callable[[Partition, int], None]] = []
@@ -32,7 +33,9 @@ class Progress:
     def advance(self, partition: Partition) -> bool:
         """Moves a leader's high watermark to where its followers let it be, and tells if it moved. For each news of
         a follower, of the ISR, or that time has passed."""
-        moved = partition.advance_high_watermark(self._clock.now_ms(), self._lag_max_ms)
+        moved = partition.advance_high_watermark(
+            self._clock.now_ms(), self._lag_max_ms, lambda broker: self._live(partition, broker)
+        )
         if moved:
             self.high_watermark_moved(partition)
         return moved

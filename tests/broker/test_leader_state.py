@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.broker.leader_state import UNKNOWN_OFFSET, LeaderState
+from controller.broker.leader_state import UNKNOWN_OFFSET, LeaderState, Live
 
 ME, LAG_MS = 1, 100.0
 REPLICAS = (1, 2, 3)
@@ -62,6 +62,7 @@ def test_who_keeps_up_outside_the_isr_is_waited_for_until_it_lags() -> None:
     fetched(state, 3, 8, 8, 50.0)
     assert state.high_watermark(10, 50.0 + LAG_MS, LAG_MS) == 8
     assert state.high_watermark(10, 51.0 + LAG_MS, LAG_MS) == 10
+    assert state.high_watermark(10, 50.0, LAG_MS, lambda broker: broker != 3) == 10, "the dead are not waited for"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,8 @@ def test_the_low_watermark_is_the_lowest_start_of_those_that_live(
 
 # -- a little world
 
+LIVE: Live = frozenset(REPLICAS).__contains__
+
 Made = Callable[..., LeaderState]
 
 
@@ -223,16 +226,16 @@ def test_nobody_in_the_real_isr_lacks_what_the_leader_takes_for_committed() -> N
 
 
 class OneTooFar(LeaderState):
-    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float) -> int:
-        reached = super().high_watermark(log_end, now_ms, lag_max_ms)
+    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float, live: Live = LIVE) -> int:
+        reached = super().high_watermark(log_end, now_ms, lag_max_ms, live)
         return reached + 1 if 0 <= reached < log_end else reached
 
 
 class IsrShrunkWithoutTheController(LeaderState):
-    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float) -> int:
+    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float, live: Live = LIVE) -> int:
         behind = self.behind(log_end, now_ms, lag_max_ms)
         self.isr = tuple(one for one in self.isr if one not in behind)
-        return super().high_watermark(log_end, now_ms, lag_max_ms)
+        return super().high_watermark(log_end, now_ms, lag_max_ms, live)
 
 
 class ProposalTakenForGranted(LeaderState):
@@ -248,7 +251,7 @@ class ProposalIgnored(LeaderState):
 
 
 class UnheardOfIsIgnored(LeaderState):
-    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float) -> int:
+    def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float, live: Live = LIVE) -> int:
         ends = [one.log_end_offset for one in self.followers.values() if one.log_end_offset != UNKNOWN_OFFSET]
         return min([log_end, *ends])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.delayed_produce import DelayedProduce, Replication
-from controller.broker.leader_state import LeaderState
+from controller.broker.leader_state import LeaderState, Live
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
     LeaderAndIsrPartitionState,
@@ -284,8 +284,8 @@ def test_an_answer_before_replication_would_be_noticed(monkeypatch: pytest.Monke
 def test_a_high_watermark_one_too_far_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = LeaderState.high_watermark
 
-    def one_too_far(self: LeaderState, log_end: int, now_ms: float, lag_max_ms: float) -> int:
-        return min(right(self, log_end, now_ms, lag_max_ms) + 1, log_end)
+    def one_too_far(self: LeaderState, log_end: int, now_ms: float, lag_max_ms: float, live: Live) -> int:
+        return min(right(self, log_end, now_ms, lag_max_ms, live) + 1, log_end)
 
     monkeypatch.setattr(LeaderState, "high_watermark", one_too_far)
     with pytest.raises(AssertionError):
@@ -324,10 +324,10 @@ def test_a_duplicate_that_is_accepted_would_be_noticed(monkeypatch: pytest.Monke
 def test_an_isr_that_shrinks_without_the_controller_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = LeaderState.high_watermark
 
-    def shrunk(self: LeaderState, log_end: int, now_ms: float, lag_max_ms: float) -> int:
+    def shrunk(self: LeaderState, log_end: int, now_ms: float, lag_max_ms: float, live: Live) -> int:
         behind = self.behind(log_end, now_ms, lag_max_ms)
         self.isr = tuple(one for one in self.isr if one not in behind)
-        return right(self, log_end, now_ms, lag_max_ms)
+        return right(self, log_end, now_ms, lag_max_ms, live)
 
     monkeypatch.setattr(LeaderState, "high_watermark", shrunk)
     with pytest.raises(AssertionError):
