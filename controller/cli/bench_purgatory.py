@@ -16,7 +16,9 @@ from typing import Any
 
 from controller.cli.bench_plots import Line, Panel, PlotsUnavailable, save
 from controller.cli.bench_purgatory_load import CHUNK, Load
-from controller.cli.bench_purgatory_runs import Run, run_real, run_virtual
+from controller.cli.bench_purgatory_real import run_real
+from controller.cli.bench_purgatory_runs import Run
+from controller.cli.bench_purgatory_virtual import run_virtual
 from controller.cli.main import UsageError
 from controller.timer import COMPILED
 
@@ -28,7 +30,7 @@ SECONDS_OF_LOAD = 3
 COLLAPSED = 0.6
 """A design that achieves less of its target is not asked for more."""
 PLOT_PNG = "purgatory.png"
-DESIGNS = ("new", "old")
+DESIGNS = ("new", "old", "load")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +40,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " at least 95% of it is achieved and all are answered. Virtual clock: one thread, as fast as it goes."
     )
     parser.add_argument("--clock", choices=("real", "virtual", "both"), default="both", help="which runs (both)")
-    parser.add_argument("--designs", default="new,old", metavar="LIST", help="of the real clock's runs (new,old)")
+    parser.add_argument(
+        "--designs",
+        default="new,old",
+        metavar="LIST",
+        help="of new, old (real clock) and load, which is its generator by itself (new,old)",
+    )
     parser.add_argument("--rates", default=RATES, metavar="LIST", help=f"requests a second, real clock ({RATES})")
     parser.add_argument(
         "--percentiles", default=LOADS, metavar="LIST", help=f"50th/75th of the time to completion in ms ({LOADS})"
@@ -62,9 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     collector = not arguments.no_collector
     runs: list[Run] = []
     if arguments.clock != "real":
-        for load in loads(arguments.virtual_rate, arguments.number or 1_000_000):
-            runs.append(run_virtual(load, collector=collector, progress=_Progress(load)))
-            _tell(runs[-1])
+        for design in designs:
+            for load in loads(arguments.virtual_rate, arguments.number or 1_000_000) if design != "old" else ():
+                runs.append(run_virtual(load, design=design, collector=collector, progress=_Progress(load)))
+                _tell(runs[-1])
     if arguments.clock != "virtual":
         runs += _real_runs(
             designs, [loads(rate, arguments.number or SECONDS_OF_LOAD * rate) for rate in rates], collector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.cli import bench_purgatory, bench_purgatory_runs
+from controller.cli import bench_purgatory, bench_purgatory_virtual
 from controller.cli.bench_purgatory_load import Load, key_sets, requests
-from controller.cli.bench_purgatory_runs import Run, WrongAnswers, run_real, run_virtual
+from controller.cli.bench_purgatory_real import run_real
+from controller.cli.bench_purgatory_runs import Run, WrongAnswers, collecting
+from controller.cli.bench_purgatory_virtual import run_virtual
 from controller.cli.main import main
 from controller.timer.operation import DelayedOperation
 from controller.timer.purgatory import Purgatory
@@ -67,7 +70,22 @@ def test_on_the_virtual_clock_exactly_those_expire_whose_condition_comes_too_lat
     assert one.blocks_left < 500
 
 
-@pytest.mark.parametrize("design", ["new", "old"])
+def test_the_generator_alone_completes_every_request_and_keeps_none() -> None:
+    one = run_virtual(LOAD, design="load")
+    assert (one.design, one.number, one.expired, one.purges) == ("load", 4_000, 0, 0)
+
+
+def test_the_collector_is_as_it_was_after_a_run() -> None:
+    before = gc.get_threshold()
+    with collecting(True):
+        assert gc.isenabled()
+        assert gc.get_threshold() != before
+    with collecting(False):
+        assert not gc.isenabled()
+    assert (gc.isenabled(), gc.get_threshold()) == (True, before)
+
+
+@pytest.mark.parametrize("design", ["new", "old", "load"])
 def test_on_the_real_clock_every_request_is_answered(design: str) -> None:
     """A rate that any machine holds; few may expire that need not, if the machine stands still for a while."""
     one = run_real(design, Load(2_000, 5, 10, 600, timeout_ms=5_000))
@@ -80,7 +98,7 @@ def test_answers_that_are_not_one_a_request_void_the_run(monkeypatch: pytest.Mon
         def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
             return super().settle(operation, end) and end is OperationState.Completed
 
-    monkeypatch.setattr(bench_purgatory_runs, "Purgatory", Forgets)
+    monkeypatch.setattr(bench_purgatory_virtual, "Purgatory", Forgets)
     with pytest.raises(WrongAnswers, match="answers to 4000 requests"):
         run_virtual(LOAD)
 
