@@ -6,6 +6,7 @@ made right, so that what it says within is met by who appends it, looks for a ti
 
 from __future__ import annotations
 
+import gzip
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -53,7 +54,7 @@ from controller.protocol.produce_values import (
 )
 from controller.protocol.records import Part
 from controller.protocol.versions import SUPPORTED
-from controller.storage.records import Record, encode_batch
+from controller.storage.records import Record, encode_batch, encode_record
 from tests.broker.data_node import DataNode
 from tests.broker.harness import frame_of, header
 from tests.fuzz.crash import Crash
@@ -71,10 +72,8 @@ def produce(records: bytes, acks: int = 1) -> ProduceRequest:
     return ProduceRequest(acks, 1_000, (ProduceTopic("t", (ProducePartition(0, records),)),))
 
 
-def offsets(*timestamps: int) -> ListOffsetsRequest:
-    return ListOffsetsRequest(
-        tuple(ListOffsetsTopic("t", (ListOffsetsPartition(0, timestamp),)) for timestamp in timestamps)
-    )
+def offsets(timestamp: int) -> ListOffsetsRequest:
+    return ListOffsetsRequest((ListOffsetsTopic("t", (ListOffsetsPartition(0, timestamp),)),))
 
 
 def fetch(offset: int, replica: int = -1) -> FetchRequest:
@@ -85,7 +84,7 @@ def fetch(offset: int, replica: int = -1) -> FetchRequest:
 RECORD_EXAMPLES: Mapping[ApiKey, Sequence[RequestValue]] = {
     ApiKey.PRODUCE: (produce(batch(3)), produce(batch(1, producer=(7, 0, 0)), -1), produce(batch(2), 0)),
     ApiKey.FETCH: (fetch(0), fetch(0, replica=2), fetch(5)),
-    ApiKey.LIST_OFFSETS: (offsets(-1, START_MS), offsets(-2)),
+    ApiKey.LIST_OFFSETS: (offsets(-1), offsets(START_MS), offsets(-2)),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (
         OffsetForLeaderEpochRequest((OffsetForLeaderTopic("t", (OffsetForLeaderPartition(0, 0),)),)),
     ),
@@ -134,7 +133,14 @@ def record_frames() -> list[bytes]:
 
 def sound_batches() -> list[bytes]:
     records = [Record(n, START_MS + n, b"key", b"value", (("name", b"x"), ("none", None))) for n in range(3)]
-    return [batch(1), batch(5, step_ms=3), batch(2, producer=(9, 1, 0)), encode_batch(records)]
+    packed = gzip.compress(b"".join(encode_record(one, 0, START_MS) for one in records), mtime=0)
+    return [
+        batch(1),
+        batch(5, step_ms=3),
+        batch(2, producer=(9, 1, 0)),
+        encode_batch(records),
+        encode_batch(records, attributes=1, payload=packed),
+    ]
 
 
 class RecordTarget:
@@ -192,8 +198,8 @@ class BatchTarget(RecordTarget):
         assert partition is not None
         assert partition.log is not None
         partition.high_watermark = partition.log.log_end_offset
-        looks = (0, 1, START_MS, START_MS + 1, 2**62, -3)
-        self.answers(node, encode_request(header(ApiKey.LIST_OFFSETS, LIST_VERSION), offsets(*looks)))
+        for timestamp in (0, START_MS + 1, 2**62, -3):  # one a request: a partition may be named once
+            self.answers(node, encode_request(header(ApiKey.LIST_OFFSETS, LIST_VERSION), offsets(timestamp)))
         self.answers(node, encode_request(header(ApiKey.FETCH, FETCH_VERSION), fetch(result.base_offset)))
         return "taken"
 
