@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from controller.broker.fetcher_link import LeaderLink
 from controller.broker.fetcher_logs import FollowerLogs
+from controller.broker.fetcher_queue import FetcherQueue
 from controller.broker.fetcher_requests import (
     Offsets,
     end_offsets_of,
@@ -37,8 +38,6 @@ from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.fetch_values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    FetchPartition,
-    FetchPartitionData,
     FetchResponse,
     ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
@@ -49,6 +48,8 @@ from controller.trace import Noted, Trace
 from controller.zookeeper.drive import drive
 
 T = TypeVar("T")
+LOOK_MS = 1_000.0
+"""How often all questions are looked at for what changes without the fetcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,14 @@ class Fetcher:
     def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
         self._tools = tools
         self._name = f"fetcher {number} to broker {leader}"
-        self._followed: dict[Key, Followed] = {}
         self._session = FetchSession()
+        self._queue = FetcherQueue(
+            self._session, tools.settings.replica_fetch_max_bytes, tools.versions.truncation_on_fetch
+        )
         self._link = LeaderLink(leader, number, tools.settings, tools.metadata, tools.peers)
         self._resting: Pending[None] | None = None
         self._refusals = 0
+        self._looked_ms = tools.clock.now_ms()
         self._hurried = False
         """The connection that is about to fail was given up here: the next one need not wait."""
         self._started = False
@@ -86,13 +90,13 @@ class Fetcher:
     @property
     def idle(self) -> bool:
         """It follows nothing."""
-        return not self._followed
+        return self._queue.is_empty
 
     def add(self, followed: Followed) -> None:
-        self._followed[followed.key] = followed
+        self._queue.add(followed)
 
     def remove(self, key: Key) -> None:
-        self._followed.pop(key, None)
+        self._queue.remove(key)
 
     def start(self) -> None:
         """Takes up what was added, now or with its next request."""
@@ -110,7 +114,7 @@ class Fetcher:
 
     def close(self) -> None:
         self._closed = True
-        self._followed.clear()
+        self._queue.clear()
         self._disconnect()
         self._wake()
 
@@ -131,32 +135,35 @@ class Fetcher:
     async def _round(self) -> tuple[str, str] | None:
         """One question about everything that is due, or a rest if nothing is. What went wrong, if that ends the
         connection: a level and a sentence."""
+        queue = self._queue
         try:
-            if not self._followed:
+            if queue.is_empty:
                 self._disconnect()
-            due = self._due()
-            if not due:
-                await self._rest(self._until_due_ms())
-            elif any(not one.agreed for one in due):
-                await self._agree({one.key: one for one in due if not one.agreed})
+            self._take_up()
+            if queue.disagreeing:
+                await self._agree(dict(queue.disagreeing))
+            elif queue.has_questions:
+                await self._fetch()
             else:
-                await self._fetch({one.key: one for one in due})
+                await self._rest(self._until_due_ms())
         except (PeerError, ProtocolError) as error:
             return "debug", str(error)
         except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the partitions wait for the next round
+            self._looked_ms = float("-inf")
             return "error", f"failed\n{traceback.format_exc()}"
         return None
 
-    def _due(self) -> list[Followed]:
+    def _take_up(self) -> None:
         now_ms = self._tools.clock.now_ms()
-        return [one for one in self._followed.values() if one.ready_ms <= now_ms]
+        self._queue.take_up(now_ms)
+        if now_ms - self._looked_ms >= LOOK_MS:
+            self._looked_ms = now_ms
+            self._queue.ask_all()
 
     def _until_due_ms(self) -> float | None:
         """None: nothing will be."""
-        if not self._followed:
-            return None
-        soonest_ms = min(one.ready_ms for one in self._followed.values())
-        return max(soonest_ms - self._tools.clock.now_ms(), 0.0)
+        due_ms = self._queue.next_due_ms()
+        return None if due_ms is None else max(due_ms - self._tools.clock.now_ms(), 0.0)
 
     def _rest(self, delay_ms: float | None) -> Pending[None]:
         """Answered after `delay_ms` (None: never), or when somebody wakes the fetcher."""
@@ -186,12 +193,9 @@ class Fetcher:
 
     # -- fetching
 
-    async def _fetch(self, asked: Mapping[Key, Followed]) -> None:
-        settings, versions = self._tools.settings, self._tools.versions
-        max_bytes, tells_epoch = settings.replica_fetch_max_bytes, versions.truncation_on_fetch
-        wanted = {key: one.question(max_bytes, tells_epoch) for key, one in asked.items()}
-        request = fetch_request(settings, self._session.next(wanted))
-        response = await self._link.ask(ApiKey.FETCH, versions.fetch, request)
+    async def _fetch(self) -> None:
+        request = fetch_request(self._tools.settings, self._session.next())
+        response = await self._link.ask(ApiKey.FETCH, self._tools.versions.fetch, request)
         assert isinstance(response, FetchResponse)
         if not self._session.answered(response):
             self._refusals += 1
@@ -199,35 +203,27 @@ class Fetcher:
                 raise PeerUnreachable(f"fetch refused with error {response.error_code}")
             return
         self._refusals = 0
-        astray = self._take(asked, wanted, response)
+        astray = self._take(response)
         if astray:
             await self._return_to_range(astray)
 
-    def _take(
-        self, asked: Mapping[Key, Followed], wanted: Mapping[Key, FetchPartition], response: FetchResponse
-    ) -> dict[Key, Followed]:
+    def _take(self, response: FetchResponse) -> dict[Key, Followed]:
         """What came for what is still followed. Gives back those whose log's end is out of the leader's range."""
         astray: dict[Key, Followed] = {}
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic, data.partition_index)
-                followed = asked[key]
-                if not self._follows(followed) or followed.log.log_end_offset != wanted[key].fetch_offset:
+                followed = self._queue.asked(key)
+                if followed is None:
                     continue
                 error = error_of(data.error_code)
                 if error is ErrorCode.NONE:
-                    self._do(followed, partial(self._take_records, followed, data))
+                    self._do(followed, partial(self._tools.logs.take, followed, data))
                 elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
                     astray[key] = followed
                 else:
                     self._refused(followed, error)
         return astray
-
-    def _take_records(self, followed: Followed, data: FetchPartitionData) -> None:
-        if self._tools.logs.take(followed, data) and self._follows(followed):
-            # To the end of the queue: an answer has room for so much, and is filled in the order of the question.
-            del self._followed[followed.key]
-            self._followed[followed.key] = followed
 
     # -- out of range
 
@@ -261,15 +257,12 @@ class Fetcher:
 
     # -- one partition
 
-    def _follows(self, followed: Followed) -> bool:
-        return self._followed.get(followed.key) is followed
-
     def _answers(
         self, asked: Mapping[Key, Followed], answers: Mapping[Key, tuple[ErrorCode, T]]
     ) -> Iterator[tuple[Followed, T]]:
         """What was answered without an error to what is still followed. The others are looked after."""
         for key, followed in asked.items():
-            if self._follows(followed):
+            if self._queue.follows(followed):
                 error, value = answers.get(key, _UNANSWERED)
                 if error is ErrorCode.NONE:
                     yield followed, value
@@ -277,9 +270,11 @@ class Fetcher:
                     self._refused(followed, error)
 
     def _do(self, followed: Followed, action: Callable[[], None]) -> None:
-        """Something on the log. What goes wrong there is this partition's trouble, and no other's."""
+        """Something on the log, after which its question is another. What goes wrong is this partition's trouble, and
+        no other's."""
         try:
             action()
+            self._queue.ask(followed)
         except LogOffline as offline:
             self._drop(followed, "error", str(offline))
         except BadBatches as error:
@@ -297,13 +292,14 @@ class Fetcher:
         self._delay(followed)
 
     def _delay(self, followed: Followed) -> None:
-        followed.ready_ms = self._tools.clock.now_ms() + self._tools.settings.replica_fetch_backoff_ms
+        backoff_ms = self._tools.settings.replica_fetch_backoff_ms
+        self._queue.delay(followed, self._tools.clock.now_ms() + backoff_ms)
 
     def _drop(self, followed: Followed, level: str, why: str) -> None:
         """Until somebody adds it again."""
         self._note(level, f"{followed} is not followed any more: {why}")
-        if self._follows(followed):
-            del self._followed[followed.key]
+        if self._queue.follows(followed):
+            self._queue.remove(followed.key)
 
     def _disconnect(self) -> bool:
         """False if there was no connection."""

@@ -27,18 +27,17 @@ class FollowerLogs:
         self._changed = changed
         self._trace = trace
 
-    def take(self, followed: Followed, data: FetchPartitionData) -> bool:
-        """A fetched answer without an error; True if it brought records. Raises CorruptBatch, OffsetsOutOfOrder."""
+    def take(self, followed: Followed, data: FetchPartitionData) -> None:
+        """A fetched answer without an error. Raises CorruptBatch, OffsetsOutOfOrder."""
         if data.diverging_epoch != NO_DIVERGENCE:
             self.agree(followed, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
             followed.agreed = True  # whether that was all is what the next fetch tells
-            return False
+            return
         appended = self._append(followed, data)
         moved = self._move_high_watermark(followed, data.high_watermark)
         started = self._move_start(followed, data.log_start_offset)
         if appended or moved or started:
             self._changed(followed.partition)
-        return appended
 
     def _append(self, followed: Followed, data: FetchPartitionData) -> bool:
         records = data.records

@@ -6,7 +6,7 @@ have no room for a session; then every fetch is a full one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controller.broker.fetcher_states import Key
@@ -34,25 +34,43 @@ class SessionRequest:
 
 
 class FetchSession:
-    """`asked`: what the leader was last asked for each partition that it is asked for now."""
+    """`sent`: the question that the leader was last asked for each partition, in the order in which they came or
+    changed. What is told by `want` and `forget` goes with the next request."""
 
     def __init__(self) -> None:
-        self.asked: Mapping[Key, FetchPartition] = {}
+        self.sent: dict[Key, FetchPartition] = {}
+        self._changes: dict[Key, FetchPartition | None] = {}
         self._id = NO_SESSION
         self._epoch = INITIAL_SESSION_EPOCH
 
-    def next(self, wanted: Mapping[Key, FetchPartition]) -> SessionRequest:
-        """The next request for exactly these. A question that is the same object as before has not changed."""
-        before, self.asked = self.asked, dict(wanted)
+    def want(self, key: Key, question: FetchPartition) -> None:
+        """The same object as before changes nothing."""
+        if key in self._changes or self.sent.get(key) is not question:
+            self._changes[key] = question
+
+    def forget(self, key: Key) -> None:
+        if key in self.sent:
+            self._changes[key] = None
+        else:
+            self._changes.pop(key, None)
+
+    def next(self) -> SessionRequest:
+        changed: list[tuple[Key, FetchPartition]] = []
+        forgotten: dict[str, list[int]] = {}
+        changes, self._changes = self._changes, {}
+        for key, question in changes.items():
+            # Taken out first: what changed goes to the end of a full request, as an answer has room for so much and is
+            # filled in the order of the questions.
+            self.sent.pop(key, None)
+            if question is not None:
+                self.sent[key] = question
+                changed.append((key, question))
+            else:
+                forgotten.setdefault(key[0], []).append(key[1])
         if self._epoch == INITIAL_SESSION_EPOCH:
-            return SessionRequest(self._id, self._epoch, by_topic(wanted.items()), ())
-        changed = [(key, asked) for key, asked in wanted.items() if before.get(key) is not asked]
-        gone: dict[str, list[int]] = {}
-        for topic, index in before:
-            if (topic, index) not in wanted:
-                gone.setdefault(topic, []).append(index)
-        forgotten = tuple(ForgottenTopic(topic, tuple(indexes)) for topic, indexes in gone.items())
-        return SessionRequest(self._id, self._epoch, by_topic(changed), forgotten)
+            return SessionRequest(self._id, self._epoch, by_topic(self.sent.items()), ())
+        gone = tuple(ForgottenTopic(topic, tuple(indexes)) for topic, indexes in forgotten.items())
+        return SessionRequest(self._id, self._epoch, by_topic(changed), gone)
 
     def answered(self, response: FetchResponse) -> bool:
         """False: the session is over, what the response says of partitions does not count, and the next request is a
@@ -61,11 +79,8 @@ class FetchSession:
             known = response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             self._begin_again(self._id if known else NO_SESSION)
             return False
-        if any(
-            (topic.topic, one.partition_index) not in self.asked
-            for topic in response.responses
-            for one in topic.partitions
-        ):
+        named = [(topic.topic, one.partition_index) for topic in response.responses for one in topic.partitions]
+        if any(key not in self.sent for key in named):
             self._begin_again(self._id)
             return False
         if response.session_id == NO_SESSION:
@@ -82,7 +97,7 @@ class FetchSession:
         self._begin_again(self._id)
 
     def _begin_again(self, session_id: int) -> None:
-        self._id, self._epoch, self.asked = session_id, INITIAL_SESSION_EPOCH, {}
+        self._id, self._epoch = session_id, INITIAL_SESSION_EPOCH
 
 
 def by_topic(partitions: Iterable[tuple[Key, FetchPartition]]) -> tuple[FetchTopic, ...]:

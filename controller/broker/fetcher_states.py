@@ -36,6 +36,10 @@ class Followed:
     def __str__(self) -> str:
         return f"{self.partition.topic}-{self.partition.index}"
 
+    def has_asked(self, question: FetchPartition) -> bool:
+        """Whether this asked that question, and has not moved on since."""
+        return self._asked is question and question.fetch_offset == self.log.log_end_offset
+
     def question(self, max_bytes: int, tells_epoch: bool) -> FetchPartition:
         """What is to be fetched next: the same object for as long as it is the same."""
         end, start = self.log.log_end_offset, self.log.log_start_offset

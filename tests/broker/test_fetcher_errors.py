@@ -36,7 +36,7 @@ def test_a_partition_with_an_error_waits_and_its_neighbour_does_not(error: Error
     assert any(error.name in note for note in follower.trace.notes(level))
     follower.later(BACKOFF_MS)
     follower.answer_fetch(data(1))
-    assert follower.fetched() == [(0, 0), (1, 1)]
+    assert follower.fetched() == [(1, 1), (0, 0)]
 
 
 def test_a_fenced_partition_waits_for_the_next_leader_epoch() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from controller.broker import fetcher_logs
 from controller.broker.fetcher import Fetcher
 from controller.broker.fetcher_logs import FollowerLogs
+from controller.broker.fetcher_queue import FetcherQueue
 from controller.broker.fetcher_states import Followed
 from controller.broker.fetchers import ReplicaFetchers
 from controller.broker.partition import Partition
@@ -97,7 +98,11 @@ def an_epoch_that_was_never_here_is_taken_for_agreement(patch: pytest.MonkeyPatc
 
 
 def answers_are_taken_whoever_leads_by_now(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Fetcher, "_follows", lambda *_: True)
+    patch.setattr(FetcherQueue, "asked", lambda self, key: self._followed.get(key))
+
+
+def what_is_left_is_followed_still(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fetcher, "remove", lambda *_: None)
 
 
 def the_high_watermark_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
@@ -132,7 +137,8 @@ def an_epoch_without_records_is_kept(patch: pytest.MonkeyPatch) -> None:
         (truncation_is_to_the_high_watermark, BEFORE_FETCH, 84),
         (every_follower_begins_at_its_high_watermark, ON_FETCH, 1),
         (an_epoch_that_was_never_here_is_taken_for_agreement, BEFORE_FETCH, 209),
-        (answers_are_taken_whoever_leads_by_now, ON_FETCH, 0),
+        (answers_are_taken_whoever_leads_by_now, ON_FETCH, 29),
+        (what_is_left_is_followed_still, ON_FETCH, 18),
         (the_high_watermark_is_one_too_far, ON_FETCH, 49),
         (the_last_epoch_is_not_told, ON_FETCH, 14),
         (an_epoch_without_records_is_kept, ON_FETCH, 5),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from controller.broker.fetcher import Fetcher
 from controller.broker.fetcher_logs import FollowerLogs
+from controller.broker.fetcher_queue import FetcherQueue
 from controller.broker.fetcher_states import Followed
 from controller.broker.fetchers import ReplicaFetchers
 from controller.broker.leader_state import LeaderState
@@ -54,7 +54,7 @@ def every_follower_begins_at_its_high_watermark(patch: pytest.MonkeyPatch) -> No
 
 
 def answers_are_taken_whoever_leads_by_now(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Fetcher, "_follows", lambda *_: True)
+    patch.setattr(FetcherQueue, "asked", lambda self, key: self._followed.get(key))
 
 
 def the_leader_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,98 @@
+"""The partitions of one fetcher: which are fetched, which are first to be compared with the leader's, which wait.
+
+Whatever is the same as at the last fetch is not looked at for the next one: a leader may have thousands of partitions,
+most of them idle. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.broker.fetcher_session import FetchSession
+from controller.broker.fetcher_states import Followed, Key
+
+
+class FetcherQueue:
+    """`session` is told what to fetch. `max_bytes`, `tells_epoch`: as `Followed.question` has them."""
+
+    def __init__(self, session: FetchSession, max_bytes: int, tells_epoch: bool) -> None:
+        self._session = session
+        self._max_bytes = max_bytes
+        self._tells_epoch = tells_epoch
+        self._followed: dict[Key, Followed] = {}
+        self._waiting: dict[Key, Followed] = {}
+        self._disagreeing: dict[Key, Followed] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._followed
+
+    @property
+    def disagreeing(self) -> Mapping[Key, Followed]:
+        """Those due whose logs may hold what the leader's has not."""
+        return self._disagreeing
+
+    @property
+    def has_questions(self) -> bool:
+        """There is something to fetch."""
+        return len(self._followed) > len(self._waiting) + len(self._disagreeing)
+
+    def add(self, followed: Followed) -> None:
+        self.remove(followed.key)
+        self._followed[followed.key] = followed
+        self.ask(followed)
+
+    def remove(self, key: Key) -> None:
+        if self._followed.pop(key, None) is not None:
+            self._put_aside(key)
+
+    def clear(self) -> None:
+        for key in tuple(self._followed):
+            self.remove(key)
+
+    def follows(self, followed: Followed) -> bool:
+        return self._followed.get(followed.key) is followed
+
+    def asked(self, key: Key) -> Followed | None:
+        """Whose question the last fetch had for the partition, if it is followed still and its log is as it was."""
+        followed, question = self._followed.get(key), self._session.sent.get(key)
+        if followed is None or question is None or not followed.has_asked(question):
+            return None
+        return followed
+
+    def ask(self, followed: Followed) -> None:
+        """With the next request, as its log is now."""
+        if not self.follows(followed) or followed.key in self._waiting:
+            return
+        if followed.agreed:
+            self._disagreeing.pop(followed.key, None)
+            self._session.want(followed.key, followed.question(self._max_bytes, self._tells_epoch))
+        else:
+            self._session.forget(followed.key)
+            self._disagreeing[followed.key] = followed
+
+    def ask_all(self) -> None:
+        """For what changes without the fetcher: a log's start, by its own retention; and after a fault."""
+        for followed in self._followed.values():
+            self.ask(followed)
+
+    def delay(self, followed: Followed, until_ms: float) -> None:
+        if self.follows(followed):
+            self._put_aside(followed.key)
+            followed.ready_ms = until_ms
+            self._waiting[followed.key] = followed
+
+    def take_up(self, now_ms: float) -> None:
+        """Those whose time has come."""
+        for followed in [one for one in self._waiting.values() if one.ready_ms <= now_ms]:
+            del self._waiting[followed.key]
+            self.ask(followed)
+
+    def next_due_ms(self) -> float | None:
+        """None if nothing waits."""
+        return min((one.ready_ms for one in self._waiting.values()), default=None)
+
+    def _put_aside(self, key: Key) -> None:
+        self._waiting.pop(key, None)
+        self._disagreeing.pop(key, None)
+        self._session.forget(key)
