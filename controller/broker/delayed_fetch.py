@@ -1,8 +1,8 @@
 """A fetch that waits until there are as many bytes as it wants.
 
 News of a partition are looked at by offsets: only where the end that the asker may read to has moved are its bytes
-counted again, so that a fetch of a thousand partitions costs little each time one of them grows. What is answered is
-read anew when the wait is over. Source: Kafka 2.8's DelayedFetch.
+counted again, so that a fetch of a thousand partitions costs little each time one of them grows. When the wait is
+over, what has changed is read anew. Source: Kafka 2.8's DelayedFetch.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from controller.timer.operation import DelayedOperation
 
 
 class _Watched:
-    """One partition of it. `end`: the offset up to which `size_bytes` were counted."""
+    """One partition of it. `size_bytes`: what there is of it, counted up to `_seen_end`."""
 
-    __slots__ = ("_asked", "_from_follower", "_min_bytes", "_only_leader", "_reading", "_seen_end", "size_bytes")
+    __slots__ = ("_ask", "_asked", "_reading", "_seen_end", "size_bytes")
 
     def __init__(self, ask: Ask, asked: FetchPartition, reading: Reading) -> None:
         self._asked = asked
+        self._ask = ask
         self._reading = reading
-        self._from_follower = ask.from_follower
-        self._only_leader = ask.only_leader
-        self._min_bytes = ask.min_bytes
         self._seen_end = -1
         self.size_bytes = reading.size_bytes
 
@@ -33,12 +31,9 @@ class _Watched:
         """True: the fetch is to be answered now, whatever the others have. Its role or epoch is another, its log was
         cut or is offline, or it reads a segment that gets no more."""
         partition, log = self._reading.partition, self._reading.log
-        assert partition is not None
-        if log is None or partition.log is not log or partition.leader_epoch != self._reading.leader_epoch:
+        if partition is None or log is None or not self._reading.is_still_there(self._ask):
             return True
-        if self._only_leader and partition.leading is None:
-            return True
-        end = log.log_end_offset if self._from_follower else partition.high_watermark
+        end = log.log_end_offset if self._ask.from_follower else partition.high_watermark
         if end == self._seen_end:
             return False
         shrunk, self._seen_end = end < self._seen_end or log.log_end_offset < self._asked.fetch_offset, end
@@ -47,7 +42,7 @@ class _Watched:
         if end <= self._asked.fetch_offset:
             self.size_bytes = 0
             return False
-        if self._min_bytes <= 1:
+        if self._ask.min_bytes <= 1:
             self.size_bytes = 1
             return False
         return self._count(end)
@@ -65,7 +60,7 @@ class _Watched:
 class DelayedFetch(DelayedOperation):
     """`readings` is what there was when it came, nothing of which ends the wait."""
 
-    __slots__ = ("_answer", "_ask", "_partitions", "_reader", "_watched")
+    __slots__ = ("_answer", "_ask", "_partitions", "_reader", "_readings", "_watched")
 
     def __init__(
         self,
@@ -80,6 +75,7 @@ class DelayedFetch(DelayedOperation):
         self._reader = reader
         self._ask = ask
         self._partitions = partitions
+        self._readings = readings
         self._answer = answer
         self._watched = [
             _Watched(ask, asked, reading) for (_, asked), reading in zip(partitions, readings, strict=True)
@@ -94,4 +90,4 @@ class DelayedFetch(DelayedOperation):
         return (enough or any(ended)) and self.force_complete()
 
     def on_complete(self) -> None:
-        self._answer(self._reader.read(self._ask, self._partitions, told=False))
+        self._answer(self._reader.read_again(self._ask, self._partitions, self._readings))

@@ -62,6 +62,28 @@ class Reading:
     log: PartitionLog | None = None
     leader_epoch: int = NO_LEADER_EPOCH
 
+    def is_still_there(self, ask: Ask) -> bool:
+        """Whether who asks may go on reading this very log."""
+        partition = self.partition
+        return (
+            partition is not None
+            and partition.log is self.log
+            and partition.leader_epoch == self.leader_epoch
+            and (partition.leading is not None or not ask.only_leader)
+        )
+
+    def is_still_empty(self, ask: Ask, asked: FetchPartition) -> bool:
+        """Whether reading anew would find nothing, and the same in everything else."""
+        partition, log, data = self.partition, self.log, self.data
+        if partition is None or log is None or self.size_bytes or not self.is_still_there(ask):
+            return False
+        end = log.log_end_offset if ask.from_follower else partition.high_watermark
+        return (
+            asked.fetch_offset == end
+            and data.high_watermark == partition.high_watermark
+            and data.log_start_offset == log.log_start_offset
+        )
+
 
 class FetchReading:
     def __init__(self, access: RecordAccess, progress: Progress, clock: Clock) -> None:
@@ -69,20 +91,35 @@ class FetchReading:
         self._progress = progress
         self._clock = clock
 
-    def read(self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], *, told: bool) -> list[Reading]:
-        """In the order asked for, no more than `max_bytes` in all. `told`: this is what the follower tells, and not
-        the same fetch looked at again."""
+    def read(self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]]) -> list[Reading]:
+        """In the order asked for, no more than `max_bytes` in all."""
+        return self._read_all(ask, partitions, [None] * len(partitions))
+
+    def read_again(
+        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading]
+    ) -> list[Reading]:
+        """The same fetch when its wait is over: a follower has told nothing new by it, and where nothing was found and
+        nothing has changed there is nothing to look for."""
+        return self._read_all(ask, partitions, before)
+
+    def _read_all(
+        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
+    ) -> list[Reading]:
         left, whole = ask.max_bytes, ask.whole_first_batch
         readings = []
-        for topic, asked in partitions:
-            reading = self._read(ask, topic, asked, min(max(asked.partition_max_bytes, 0), left), whole, told)
+        for (topic, asked), known in zip(partitions, before, strict=True):
+            if known is not None and known.is_still_empty(ask, asked):
+                readings.append(known)
+                continue
+            limit = min(max(asked.partition_max_bytes, 0), left)
+            reading = self._read(ask, topic, asked, limit, whole, told=known is None)
             readings.append(reading)
             if reading.size_bytes:
                 left, whole = max(left - reading.size_bytes, 0), False
         return readings
 
     def _read(
-        self, ask: Ask, topic: str, asked: FetchPartition, max_bytes: int, whole_first_batch: bool, told: bool
+        self, ask: Ask, topic: str, asked: FetchPartition, max_bytes: int, whole_first_batch: bool, *, told: bool
     ) -> Reading:
         try:
             partition = self._access.partition(topic, asked.partition)
