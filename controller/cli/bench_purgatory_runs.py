@@ -82,8 +82,7 @@ def _read(counter: Iterator[int]) -> int:
 
 class Request(DelayedOperation):
     """Its condition is a time, `due`, in the unit of the run's clock. Kinds of it know the run's clock and counters: a
-    request that carried them would be twice as dear to make, and the benchmark's own share is in its figures. To be
-    answered is to be counted, in one step and without a frame of the interpreter's."""
+    request that carried them would be twice as dear to make, and the benchmark's own share is in its figures."""
 
     __slots__ = ("data", "due")
     due: int
@@ -91,21 +90,26 @@ class Request(DelayedOperation):
 
 
 def kind_on(timer: VirtualTimer, tally: Tally) -> type[Request]:
+    answers, expirations = tally.answers, tally.expirations
+
     class OnTimer(Request):
         __slots__ = ()
 
         def try_complete(self) -> bool:
             return timer.now_ms >= self.due and self.force_complete()
 
-        on_complete = staticmethod(tally.answers.__next__)  # type: ignore[assignment]
-        on_expiration = staticmethod(tally.expirations.__next__)  # type: ignore[assignment]
+        def on_complete(self) -> None:
+            next(answers)
+
+        def on_expiration(self) -> None:
+            next(expirations)
 
     return OnTimer
 
 
 def kind_on_machine(tally: Tally) -> type[Request]:
     """`due`: in monotonic nanoseconds."""
-    now_ns = time.monotonic_ns
+    now_ns, answers, expirations = time.monotonic_ns, tally.answers, tally.expirations
 
     class OnMachine(Request):
         __slots__ = ()
@@ -113,8 +117,11 @@ def kind_on_machine(tally: Tally) -> type[Request]:
         def try_complete(self) -> bool:
             return now_ns() >= self.due and self.force_complete()
 
-        on_complete = staticmethod(tally.answers.__next__)  # type: ignore[assignment]
-        on_expiration = staticmethod(tally.expirations.__next__)  # type: ignore[assignment]
+        def on_complete(self) -> None:
+            next(answers)
+
+        def on_expiration(self) -> None:
+            next(expirations)
 
     return OnMachine
 

@@ -10,7 +10,17 @@ from collections.abc import Callable
 import numpy as np
 
 from controller.cli.bench_purgatory_load import Load, key_sets, requests
-from controller.cli.bench_purgatory_runs import Nowhere, Request, Run, Tally, WrongAnswers, collecting, in_time, kind_on
+from controller.cli.bench_purgatory_runs import (
+    NUL,
+    Nowhere,
+    Request,
+    Run,
+    Tally,
+    WrongAnswers,
+    collecting,
+    in_time,
+    kind_on,
+)
 from controller.timer.purgatory import Purgatory
 from controller.timer.virtual import VirtualTimer
 
@@ -96,13 +106,12 @@ def _feed(
         for request in due:
             request.force_complete()
         due.clear()
-        for row in range(begin, end):
-            latency_ms = latencies[row]
+        for latency_ms, keys in zip(latencies[begin:end], chosen[begin:end], strict=True):
             request = made_of(wait_ms)
-            request.due = now_ms + latency_ms
-            request.data = bytes(size)
-            if not watch(request, chosen[row]) and latency_ms < wait_ms:
-                ring[request.due % wait_ms].append(request)
+            request.due = due_ms = now_ms + latency_ms
+            request.data = NUL * size
+            if not watch(request, keys) and latency_ms < wait_ms:
+                ring[due_ms % wait_ms].append(request)
         begin = end
 
 
