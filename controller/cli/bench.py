@@ -18,6 +18,7 @@ BENCHMARKS = (  # one a line, in the order of --help
     "timer",
     "purgatory",
     "schemes",
+    "simulator",
 )
 
 

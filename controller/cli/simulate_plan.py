@@ -226,7 +226,7 @@ def _shrink(arguments: argparse.Namespace, plan: Plan, violation: Violation) -> 
             flush=True,
         )
 
-    least = Shrinker(violation.invariant, progress).shrink(plan)
+    least = Shrinker(violation, progress).shrink(plan)
     arguments.shrink.write_text(plan_text(least))
     print(
         f"shrunk to {least.cluster.brokers} brokers and {len(least.faults)} faults:"

@@ -35,7 +35,7 @@ from controller.simulator.network import Address
 from controller.simulator.plan import AddPartitions, CreateTopic, DeleteTopic, Operation
 from controller.simulator.requests import BrokerConnection
 
-ATTEMPTS = 8
+ATTEMPTS = 20
 BETWEEN_MS = 150.0
 TIMEOUT_MS = 5_000
 PATIENCE_MS = TIMEOUT_MS + 2_000.0

@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
+
 from controller.simulator import plan as told
 from controller.simulator.plan import Fault, Operation, Outside, Plan, PlanCluster
 from controller.simulator.randomness import Streams
 
-SAFETY_MS = (4_000.0, 14_000.0)
+SAFETY_MS = (4_000.0, 12_000.0)
 """How long faults go on."""
 SESSION_TIMEOUTS_MS = (600, 1_000, 2_000, 4_000)
 TOPICS = 6
@@ -70,6 +72,7 @@ FAULTS: Mapping[str, Draw] = {
     "reset-zookeeper": lambda d, at: told.ResetZooKeeper(at_ms=at, node=d.node()),
     "lose-reply": lambda d, at: told.LoseReply(at_ms=at, node=d.node(), applied=d.rng.random() < 0.7),
     "expire": lambda d, at: told.Expire(at_ms=at, node=d.node()),
+    "delete-controller": lambda d, at: told.DeleteController(at_ms=at),
     "elect-zookeeper": lambda d, at: told.ElectZooKeeper(at_ms=at),
     "kill-zookeeper": lambda d, at: told.KillZooKeeper(
         at_ms=at, server=d.rng.randint(1, d.cluster.zookeeper_servers), for_ms=d.lasting_ms()
@@ -112,7 +115,7 @@ def draw_plan(seed: int) -> Plan:
             for at_ms in _moments(rng, calm_ms, rng.uniform(*BETWEEN_MS)):
                 happenings.append(draw(drawing, at_ms))
     outside = rng.randint(0, (cluster.brokers - 1) // 2)
-    return Plan(
+    plan = Plan(
         name=f"swarm-{seed}",
         seed=seed,
         cluster=cluster,
@@ -121,6 +124,8 @@ def draw_plan(seed: int) -> Plan:
         calm_ms=calm_ms,
         happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)),
     )
+    # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
+    return msgspec.convert(msgspec.to_builtins(plan), Plan)
 
 
 def _moments(rng: Random, until_ms: float, mean_ms: float) -> list[float]:
@@ -135,7 +140,9 @@ def _moments(rng: Random, until_ms: float, mean_ms: float) -> list[float]:
 def _operations(drawing: _Drawing, calm_ms: float) -> list[Operation]:
     """A topic or two in the beginning, more while faults are on; some are deleted, and created again."""
     rng = drawing.rng
-    operations: list[Operation] = [_create(drawing, 300.0 + 50.0 * number, f"topic-{number}") for number in range(2)]
+    operations: list[Operation] = [
+        _create(drawing, round(rng.uniform(500.0, 2_500.0)), f"topic-{number}") for number in range(2)
+    ]
     for at_ms in _moments(rng, calm_ms, rng.uniform(600.0, 4_000.0)):
         topic = f"topic-{rng.randrange(TOPICS)}"
         draw = rng.random()
@@ -154,5 +161,5 @@ def _create(drawing: _Drawing, at_ms: float, topic: str) -> Operation:
         at_ms=at_ms,
         topic=topic,
         partitions=rng.randint(1, 6),
-        replication_factor=rng.randint(1, min(3, drawing.cluster.brokers)),
+        replication_factor=rng.choice((1, 2, 3, 3)),
     )

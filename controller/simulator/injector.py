@@ -16,12 +16,14 @@ from controller.simulator import plan as told
 from controller.simulator.administrator import Administrator
 from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.conditions import GOOD, Condition
-from controller.simulator.host import SimulatedHost
+from controller.simulator.host import OBSERVER_SESSION_MS, SimulatedHost
 from controller.simulator.plan import Happening, Outside, Plan
 from controller.simulator.process import ProcessState
 from controller.simulator.sentinel import Sentinel
 from controller.trace import FaultInjected
+from controller.zookeeper import paths
 from controller.zookeeper.drive import drive
+from controller.zookeeper.operations import ANY_VERSION, Delete
 
 Undo = Callable[[], None]
 RESTART_LOOK_MS = 5.0
@@ -42,6 +44,7 @@ class Injector:
         self._is_calm = False
         self._asking = 0
         self._wanted: dict[int, bool] = {}
+        self._shell = host.world.zookeeper.connect(OBSERVER_SESSION_MS)
 
     @property
     def asking(self) -> int:
@@ -49,6 +52,7 @@ class Injector:
         return self._asking
 
     def begin(self) -> None:
+        self._shell.start()
         for node in self._plan.cluster.nodes:
             self._start(node)
         for happening in self._plan.happenings:
@@ -192,6 +196,15 @@ class Injector:
         self._host.world.zookeeper.expire(session)
         return _nothing
 
+    def _delete_controller(self, fault: told.DeleteController) -> Undo | None:
+        zookeeper = self._host.world.zookeeper
+        row = zookeeper.row(paths.CONTROLLER)
+        if row is None or not zookeeper.running:
+            return None
+        self._sentinel.expires(row.stat.ephemeral_owner)
+        self._shell.multi([Delete(paths.CONTROLLER, ANY_VERSION)])
+        return _nothing
+
     # -- ZooKeeper's servers
 
     def _elect_zookeeper(self, fault: told.ElectZooKeeper) -> Undo | None:
@@ -313,6 +326,7 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.ResetZooKeeper: Injector._reset_zookeeper,
     told.LoseReply: Injector._lose_reply,
     told.Expire: Injector._expire,
+    told.DeleteController: Injector._delete_controller,
     told.ElectZooKeeper: Injector._elect_zookeeper,
     told.KillZooKeeper: Injector._kill_zookeeper,
     told.Cut: Injector._cut,

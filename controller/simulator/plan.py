@@ -98,6 +98,11 @@ class Expire(_Happening, frozen=True, kw_only=True, tag="expire"):
     node: int
 
 
+class DeleteController(_Happening, frozen=True, kw_only=True, tag="delete-controller"):
+    """Somebody deletes /controller, as operators do to have another one elected: its owner's session lives on, and only
+    the fence keeps the former term from writing (S03)."""
+
+
 # -- ZooKeeper's servers
 
 
@@ -163,14 +168,14 @@ class AddPartitions(_Happening, frozen=True, kw_only=True, tag="add-partitions")
 
 
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
-SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire
+SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
 Operation = CreateTopic | DeleteTopic | AddPartitions
 Fault = BrokerFault | SessionFault | EnsembleFault | NetworkFault
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
-    | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire
+    | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
     | CreateTopic | DeleteTopic | AddPartitions
@@ -220,5 +225,12 @@ def kind_of(happening: Happening) -> str:
 def told(happening: Happening) -> str:
     """The happening as a line for a person."""
     fields = {name: getattr(happening, name) for name in happening.__struct_fields__ if name != "at_ms"}
-    words = [f"{name}={value}" for name, value in fields.items() if value not in (0.0, {})]
+    words = [f"{name}={_told(value)}" for name, value in fields.items() if value not in (0, {})]
     return " ".join([kind_of(happening), *words])
+
+
+def _told(value: object) -> str:
+    """A number in the same words whether it was drawn or read."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float | int) else str(value)

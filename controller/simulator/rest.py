@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.broker.node import Node
+from controller.broker.partition import Role
 from controller.core.handlers.failover import WATCHED_PARENTS, is_watched_in_term
 from controller.core.partition_table import NO_STATE
 from controller.scenarios.host import PartitionView
@@ -215,15 +216,17 @@ def _metadata_agrees(rest: Rest) -> Iterator[Missing]:
                 yield Missing(
                     "metadata-agrees", (node,), f"{key[0]}-{key[1]}: it shows {shown.get(key)}, ZooKeeper {expected}"
                 )
-        yield from _roles_agree(node, inside, held)
+        yield from _roles_agree(rest, node, inside, held)
 
 
-def _roles_agree(node: int, inside: Node, held: Mapping[tuple[str, int], PartitionView]) -> Iterator[Missing]:
+def _roles_agree(
+    rest: Rest, node: int, inside: Node, held: Mapping[tuple[str, int], PartitionView]
+) -> Iterator[Missing]:
     """Whoever ZooKeeper says leads does, in that epoch, and nobody else. Where nobody leads, a broker that did stays as
     it was, as Kafka's does: LeaderAndIsr gives it nobody to follow."""
     for partition in inside.broker.replicas.partitions():
         state = held.get((partition.topic, partition.index))
-        leads = partition.role.value == "leader"
+        leads = partition.role is Role.LEADER and rest.zookeeper.row(paths.delete_topic(partition.topic)) is None
         if leads and (state is None or state.leader not in (node, NOBODY)):
             yield Missing("roles-agree", (node,), f"it leads {partition.topic}-{partition.index}: {state}")
     for (topic, index), state in held.items():

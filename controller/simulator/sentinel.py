@@ -86,7 +86,7 @@ class Sentinel(Recorder):
             self.violation = Violation(invariant, self._now_ms(), tuple(nodes), detail)
 
     def expires(self, session: int) -> None:
-        """That session's end was brought about at the server: no lease could foresee it."""
+        """That session, or its hold of /controller, is ended from outside: no lease could foresee it."""
         self._excused.add(session)
 
     def died(self, node: int) -> None:

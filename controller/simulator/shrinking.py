@@ -7,6 +7,7 @@ taken in turn until none finds anything to leave out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from controller.simulator.plan import (
     Plan,
 )
 from controller.simulator.plan_file import plan_trouble
+from controller.simulator.sentinel import Violation
 from controller.simulator.swarm import run_plan
 
 RUNS = 600
@@ -33,17 +35,17 @@ def _silent(plan: Plan, runs: int) -> None:
 
 
 class Shrinker:
-    """`invariant`: what every smaller plan must violate. `progress` is told of each smaller one that does, and of how
-    many were run so far."""
+    """`violation`: the plan's; every smaller plan must violate the same invariant. `progress` is told of each smaller
+    one that does, and of how many were run so far; `runs`: how many at most (RUNS unless given)."""
 
-    def __init__(self, invariant: str, progress: Progress = _silent, runs: int = RUNS) -> None:
-        self._invariant = invariant
+    def __init__(self, violation: Violation, progress: Progress = _silent, runs: int | None = None) -> None:
+        self._violation = violation
         self._progress = progress
-        self._limit = runs
+        self._limit = RUNS if runs is None else runs
         self.runs = 0
 
     def shrink(self, plan: Plan) -> Plan:
-        least = plan
+        least = self._first(plan, _cut_short(plan, self._violation.at_ms)) or plan
         while True:
             before = least
             for step in (self._happenings, self._brokers, self._simpler, self._sooner):
@@ -56,7 +58,7 @@ class Shrinker:
             return False
         self.runs += 1
         violation = run_plan(plan).violation
-        return violation is not None and violation.invariant == self._invariant
+        return violation is not None and violation.invariant == self._violation.invariant
 
     def _first(self, least: Plan, candidates: Iterator[Plan]) -> Plan | None:
         for candidate in candidates:
@@ -89,6 +91,13 @@ class Shrinker:
 
     def _sooner(self, plan: Plan) -> Plan:
         return self._as_long_as(plan, _sooner)
+
+
+def _cut_short(plan: Plan, violated_ms: float) -> Iterator[Plan]:
+    """Nothing that was to happen after the violation, and the calm right behind it."""
+    if violated_ms < plan.calm_ms:
+        before = tuple(each for each in plan.happenings if each.at_ms <= violated_ms)
+        yield replace(plan, happenings=before, calm_ms=float(math.ceil(violated_ms)) + 1.0)
 
 
 def _without_pieces(plan: Plan, size: int) -> Iterator[Plan]:

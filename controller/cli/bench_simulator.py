@@ -1,0 +1,126 @@
+"""`camerlengo bench simulator`: what the simulator gets done in a second, on one core.
+
+The bare scheduler alone, a plan of the swarm, and a cluster that loses a broker every 30 virtual seconds, with all
+invariants on. CPU time of this process is what counts, so that other work on the machine moves the figures less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from controller.clock import VirtualClock
+from controller.scenarios.report import render_table
+from controller.simulator.drawing import draw_plan
+from controller.simulator.plan import CreateTopic, Happening, Kill, Plan, PlanCluster
+from controller.simulator.swarm import PlanWorld, run_plan
+
+HELP = "the simulator: events a second, virtual seconds a second"
+
+Row = dict[str, Any]
+WHATS = ("scheduler", "swarm", "cluster")
+KILL_EVERY_MS = 30_000.0
+DOWN_MS = 5_000.0
+SETTLE_MS = 20_000.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="*", choices=[[], *WHATS], default=[], help="all unless given")
+    parser.add_argument("--events", type=int, default=1_000_000, help="of the bare scheduler")
+    parser.add_argument("--seeds", type=int, default=20, help="of the swarm")
+    parser.add_argument("--brokers", type=int, default=5)
+    parser.add_argument("--partitions", type=int, default=1_000)
+    parser.add_argument("--virtual-seconds", type=float, default=120.0, help="of the cluster, once it is at rest")
+    parser.add_argument("--json", action="store_true")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    measures: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+        "scheduler": _scheduler,
+        "swarm": _swarm,
+        "cluster": _cluster,
+    }
+    rows = [row for name in arguments.what or WHATS for row in measures[name](arguments)]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        head = ("what", "figure", "unit")
+        print(render_table([head, *((row["what"], f"{row['figure']:,.2f}", row["unit"]) for row in rows)]))
+    return 0
+
+
+def _scheduler(arguments: argparse.Namespace) -> list[Row]:
+    """Timers that each set the next: a thousand of them at a time, at moments of their own."""
+    clock, left = VirtualClock(), arguments.events
+
+    def fire() -> None:
+        nonlocal left
+        left -= 1
+        if left > 0:
+            clock.call_later(1.0 + (left & 1023) / 1024, fire)
+
+    for number in range(1_000):
+        clock.call_later(number / 1_000, fire)
+    began_s = time.process_time()
+    clock.run_until(lambda: left <= 0, float("inf"))
+    took_s = time.process_time() - began_s
+    return [_row("bare scheduler", arguments.events / took_s, "events/s")]
+
+
+def _swarm(arguments: argparse.Namespace) -> list[Row]:
+    took_s, virtual_s = [], 0.0
+    for seed in range(arguments.seeds):
+        began_s = time.process_time()
+        run = run_plan(draw_plan(seed))
+        took_s.append(time.process_time() - began_s)
+        virtual_s += run.ended_ms / 1_000
+    return [
+        _row("swarm, the median seed", statistics.median(took_s), "CPU s"),
+        _row("swarm, the slowest seed", max(took_s), "CPU s"),
+        _row("swarm", virtual_s / sum(took_s), "virtual s/s"),
+    ]
+
+
+def cluster_plan(brokers: int, partitions: int, virtual_ms: float) -> Plan:
+    """One topic of three replicas; from when it is there, a broker is killed every 30 s and is back 5 s later."""
+    happenings: list[Happening] = [
+        CreateTopic(at_ms=2_000.0, topic="wide", partitions=partitions, replication_factor=min(3, brokers))
+    ]
+    at_ms, node = SETTLE_MS, 1
+    while at_ms < SETTLE_MS + virtual_ms:
+        happenings.append(Kill(at_ms=at_ms, node=node, for_ms=DOWN_MS))
+        at_ms, node = at_ms + KILL_EVERY_MS, node % brokers + 1
+    return Plan(
+        name="bench",
+        seed=1,
+        cluster=PlanCluster(brokers=brokers, session_timeout_ms=6_000),
+        core=tuple(range(1, brokers + 1)),
+        calm_ms=SETTLE_MS + virtual_ms,
+        metadata_interval_ms=1_000.0,
+        happenings=tuple(happenings),
+    )
+
+
+def _cluster(arguments: argparse.Namespace) -> list[Row]:
+    """Building it is not counted."""
+    plan = cluster_plan(arguments.brokers, arguments.partitions, arguments.virtual_seconds * 1_000)
+    world = PlanWorld(plan)
+    world.run_to(SETTLE_MS)
+    events, began_s = len(world.sentinel.records), time.process_time()
+    world.run_to(plan.calm_ms)
+    took_s = time.process_time() - began_s
+    violation = world.result(None).violation
+    assert violation is None, str(violation)
+    name = f"{arguments.brokers} brokers, {arguments.partitions:,} partitions"
+    return [
+        _row(f"{name}: a kill every {KILL_EVERY_MS / 1000:g} s", arguments.virtual_seconds / took_s, "virtual s/s"),
+        _row(f"{name}: trace", (len(world.sentinel.records) - events) / took_s, "events/s"),
+    ]
+
+
+def _row(what: str, figure: float, unit: str) -> Row:
+    return {"what": what, "figure": round(figure, 3), "unit": unit}
