@@ -28,7 +28,7 @@ OWN = {
 _OF_LOGS: dict[str, pa.DataType] = {
     **dict.fromkeys(("controller", "known_epoch", "deleted", "leaders", "followers", "log_offset"), pa.int64()),
     **dict.fromkeys(("adding", "removing", "to_brokers"), pa.list_(pa.int64())),
-    **dict.fromkeys(("added_topics", "deleted_topics", "error"), pa.string()),
+    **dict.fromkeys(("added_topics", "deleted_topics", "error", "who"), pa.string()),
 }
 _ARROW: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 

@@ -120,7 +120,7 @@ def _parts(lines: pa.Array) -> _Parts:
     said = pc.fill_null(said, "")
     inside, after = _cut(said, "]")
     bracket = pc.and_(pc.starts_with(said, "["), after.is_valid())
-    who = pc.if_else(bracket, inside, "")
+    who = pc.if_else(bracket, pc.ascii_ltrim(inside, "["), "")
     text = pc.if_else(bracket, pc.ascii_ltrim(pc.fill_null(after, ""), ": "), said)
     whole = pc.fill_null(pc.ends_with(logger, ")"), False)
     whole = pc.and_(whole, pc.equal(pc.utf8_slice_codeunits(lines, 24, 26), "] "))
@@ -162,6 +162,7 @@ def _events(known: _Heads, places: pa.Array) -> tuple[list[pa.RecordBatch], np.n
                 "place": places.take(known.rows.take(rows)),
                 "error": known.error.take(rows),
                 "level": known.parts.level.take(rows),
+                "who": who.take(rows),
                 "controller_epoch": epoch.take(rows),
                 **fields,
             }

@@ -1,0 +1,95 @@
+"""`camerlengo analyze PATH...`: what traces and real brokers' logs say of a cluster, on Spark."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.cli.main import UsageError
+from controller.scenarios.report import render_table
+
+if TYPE_CHECKING:
+    from controller.pipeline.analysis import Analysis
+
+HELP = "say what traces and real brokers' logs show of a cluster"
+HELD, BROKEN, COULD_NOT_RUN = 0, 1, 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reads trace.parquet files and Kafka's controller.log and state-change.log (plain or gzipped, a folder a"
+        " broker), wherever they lie below each PATH, and says who was controller, what each lost broker cost, which"
+        " partitions had no leader, and whether something happened that must never. Times are the logs' own."
+    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder that is searched")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write report.html, the tables and the events (Parquet) there"
+    )
+    parser.add_argument(
+        "--until", type=_time, metavar="TIME", help="leave out what came later, such as 2026-11-21T08:05:36"
+    )
+    parser.add_argument(
+        "--min-insync-replicas", type=int, default=1, metavar="N", help="what counts as too few in sync (below 1)"
+    )
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
+
+
+def _time(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is no time such as 2026-11-21T08:05:36") from error
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        from controller.pipeline.analysis import analyse
+        from controller.pipeline.report_page import report_html
+        from controller.pipeline.session import spark_session
+        from controller.pipeline.sources import NothingToRead, chunks_of
+        from controller.pipeline.store import write_events
+    except ImportError as error:
+        print(f"camerlengo analyze needs PySpark: pip install 'camerlengo[spark]' ({error})", file=sys.stderr)
+        return COULD_NOT_RUN
+    try:
+        chunks = chunks_of(arguments.paths)
+    except NothingToRead as error:
+        raise UsageError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="camerlengo-") as scratch:
+        folder = arguments.report or Path(scratch)
+        events, tables = folder / "events", folder / "tables"
+        with spark_session("analyze", arguments.master) as spark:
+            write_events(spark, chunks, events)
+            keep = tables if arguments.report is not None else None
+            found = analyse(spark, events, arguments.min_insync_replicas, arguments.until, keep)
+        if arguments.report is not None:
+            page = report_html(found, ", ".join(path.name or str(path) for path in arguments.paths))
+            (folder / "report.html").write_text(page, encoding="utf-8")
+    print("\n".join(_lines(found)))
+    return BROKEN if found.broken else HELD
+
+
+def _lines(found: Analysis) -> Iterator[str]:
+    from controller.pipeline.report_page import headlines
+
+    yield from headlines(found)
+    for one in found.rows["bad_times_by_kind"]:
+        longest = "" if one["longest_ms"] is None else f", the longest {one['longest_ms']:g} ms"
+        lasting = f", {one['lasting']} of them to the end" if one["lasting"] else ""
+        yield f"{one['what']}: {one['stretches']} times, {one['partitions']} partitions{longest}{lasting}"
+    chosen = [(one["why"], str(one["elections"]), str(one["moved"]), "unclean" if one["unclean"] else "")
+              for one in found.rows["elections"]]  # fmt: skip
+    if chosen:
+        yield from ("", render_table([("elections", "held", "moved a leader", ""), *chosen]), "")
+    for one in found.rows["violations"]:
+        where = f"{one['topic']}-{one['partition']}: " if one["topic"] else ""
+        yield f"VIOLATION at {one['at']}: {one['rule']}: {where}{one['detail']}"
+    yield f"{found.sizes['violations']} violations" if found.broken else "no violation found"
+    if found.sizes["leftovers"]:
+        yield f"{found.sizes['leftovers']} lines are no event, and kept apart in the report's tables"

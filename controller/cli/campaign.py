@@ -1,0 +1,121 @@
+"""`camerlengo campaign SCENARIO|swarm --seeds A..B`: simulations fanned out over Spark, a table of what moved what."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from controller.cli.main import UsageError
+from controller.cli.simulate import parse_seeds
+from controller.cli.simulate_plan import SWARM
+from controller.scenarios.files import ScenarioError, built_in, load_scenario
+
+if TYPE_CHECKING:
+    from controller.pipeline.campaign_runs import Campaign, Point, Result
+
+HELP = "run many seeds of a scenario over Spark, and compare settings"
+HELD, VIOLATED, COULD_NOT_RUN = 0, 1, 3
+_BAR = 24
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Simulates every seed with every combination of the settings, on all cores or a Spark cluster. Results are"
+        " kept as they end; the same command goes on where an interrupted one stopped."
+    )
+    parser.add_argument("scenario", help=f"`swarm`, a built-in scenario ({', '.join(built_in())}) or a TOML file")
+    parser.add_argument("--seeds", required=True, metavar="A..B", help="every seed from A to B, both included")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=V1,V2", help="runs with each of these values of a parameter"
+    )
+    parser.add_argument("--report", type=Path, required=True, metavar="DIR", help="where results and traces are kept")
+    parser.add_argument(
+        "--traces", choices=("failing", "all", "none"), default="failing", help="of which runs to keep them (failing)"
+    )
+    parser.add_argument("--partitions", type=int, metavar="N", help="how many tasks (eight a core)")
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        from controller.pipeline.campaign import AnotherCampaign, retrying, run_campaign
+        from controller.pipeline.campaign_summary import summary_text
+        from controller.pipeline.session import spark_session
+    except ImportError as error:
+        print(f"camerlengo campaign needs PySpark: pip install 'camerlengo[spark]' ({error})", file=sys.stderr)
+        return COULD_NOT_RUN
+    campaign = _campaign(arguments)
+    try:
+        with spark_session("campaign", retrying(arguments.master)) as spark:
+            results = run_campaign(spark, campaign, arguments.report, arguments.partitions, _Bar(len(campaign)))
+    except AnotherCampaign as error:
+        raise UsageError(f"--report {error}") from error
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        raise
+    text = summary_text(campaign, results)
+    (arguments.report / "summary.txt").write_text(text + "\n", encoding="utf-8")
+    rows = b"".join(msgspec.json.encode(result) + b"\n" for result in results)
+    (arguments.report / "results.jsonl").write_bytes(rows)
+    print(text)
+    return VIOLATED if any(not result.passed for result in results) else HELD
+
+
+def _campaign(arguments: argparse.Namespace) -> Campaign:
+    from controller.pipeline.campaign_runs import Campaign, Point, Traces
+
+    seeds = parse_seeds(arguments.seeds)
+    swept = [_values(word) for word in arguments.set]
+    if len({name for name, _ in swept}) < len(swept):
+        raise UsageError("--set: a parameter is set twice; give all of its values at once, with commas")
+    if arguments.scenario == SWARM:
+        if swept:
+            raise UsageError("--set: expected a scenario; the swarm draws its plans from the seed alone")
+        points: tuple[Point, ...] = (Point((), None),)
+    else:
+        points = tuple(_point(arguments.scenario, swept, values) for values in product(*(each for _, each in swept)))
+    return Campaign(arguments.scenario, points, seeds.start, len(seeds), Traces(arguments.traces))
+
+
+def _values(word: str) -> tuple[str, list[str]]:
+    name, equals, values = word.partition("=")
+    if not equals or not name or not all(values.split(",")):
+        raise UsageError(f"--set {word}: expected KEY=VALUE[,VALUE...]")
+    return name, values.split(",")
+
+
+def _point(scenario: str, swept: Sequence[tuple[str, list[str]]], values: Sequence[str]) -> Point:
+    from controller.pipeline.campaign_runs import Point
+
+    settings = tuple(zip((name for name, _ in swept), values, strict=True))
+    try:
+        return Point(settings, load_scenario(scenario, dict(settings)))
+    except ScenarioError as error:
+        raise UsageError(str(error)) from error
+
+
+class _Bar:
+    """One line that is written over, on standard error: how many of how many, the rate, and how many failed."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._began_s = time.monotonic()
+        self._known: int | None = None
+
+    def __call__(self, results: Sequence[Result]) -> None:
+        done, failing = len(results), sum(not result.passed for result in results)
+        if self._known is None:
+            self._known = done
+        rate = (done - self._known) / max(time.monotonic() - self._began_s, 0.001)
+        full = _BAR * done // max(self._total, 1)
+        bar = "#" * full + "." * (_BAR - full)
+        end = "\n" if done == self._total else ""
+        told = f"[{bar}] {done} of {self._total}, {rate:.1f}/s, {failing} failing"
+        print(f"\r{told}", end=end, file=sys.stderr, flush=True)

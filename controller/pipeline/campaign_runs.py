@@ -1,0 +1,165 @@
+"""The runs of a campaign, one after the other, in whatever process they are given to; knows no Spark.
+
+A run's result is a line of JSON, appended as the run ends; its trace, if wanted, is in its place before that. So what
+was finished is known from the lines alone, whatever became of the process: a line torn by its death is no line, and
+that run is run again. The same run gives the same line wherever it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from controller.scenarios.judge import PASS
+from controller.scenarios.language import Scenario
+from controller.scenarios.trace_table import write_parquet
+from controller.simulator.drawing import draw_plan
+from controller.simulator.run import simulate
+from controller.simulator.swarm import run_plan
+from controller.trace_records import TraceRecord
+
+COULD_NOT_RUN = "could not run"
+
+
+class Traces(StrEnum):
+    """Of which runs traces are kept."""
+
+    NONE = "none"
+    FAILING = "failing"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One setting of the parameters; the scenario has them set already. None: the swarm's plans, drawn from seeds."""
+
+    settings: tuple[tuple[str, str], ...]
+    scenario: Scenario | None
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """`name` is the scenario as the command named it. A run is a number: seeds vary fastest."""
+
+    name: str
+    points: tuple[Point, ...]
+    first_seed: int
+    seeds: int
+    traces: Traces
+
+    def __len__(self) -> int:
+        return len(self.points) * self.seeds
+
+    def run_of(self, number: int) -> tuple[int, int]:
+        """(point, seed)."""
+        return number // self.seeds, self.first_seed + number % self.seeds
+
+    def replay(self, point: int, seed: int) -> str:
+        settings = "".join(f" --set {name}={value}" for name, value in self.points[point].settings)
+        return f"camerlengo simulate {self.name}{settings} --seed {seed}"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run; times in virtual ms. `trouble` is the first thing that was wrong, in a line."""
+
+    number: int
+    point: int
+    seed: int
+    verdict: str
+    trouble: str
+    trace_hash: str
+    duration_ms: float
+    broker_recoveries_ms: tuple[float, ...]
+    controller_recoveries_ms: tuple[float, ...]
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == PASS
+
+
+_RESULT = msgspec.json.Decoder(Result)
+
+
+def run(campaign: Campaign, number: int) -> tuple[Result, Sequence[TraceRecord]]:
+    point, seed = campaign.run_of(number)
+    scenario = campaign.points[point].scenario
+    if scenario is None:
+        return _plan_run(number, point, seed)
+    found = simulate(scenario, seed)
+    judgement = found.report.judgement
+    troubles = [f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True]
+    times = [(each.kind, each.recovery_ms) for each in judgement.failovers if each.recovery_ms is not None]
+    result = Result(
+        number=number,
+        point=point,
+        seed=seed,
+        verdict=COULD_NOT_RUN if found.could_not_run else judgement.verdict,
+        trouble=troubles[0].splitlines()[0] if troubles else "",
+        trace_hash=found.trace_hash,
+        duration_ms=found.report.records[-1].at_ms if found.report.records else 0.0,
+        broker_recoveries_ms=tuple(ms for kind, ms in times if kind == "broker"),
+        controller_recoveries_ms=tuple(ms for kind, ms in times if kind == "controller"),
+    )
+    return result, found.report.records
+
+
+def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Sequence[TraceRecord]]:
+    found = run_plan(draw_plan(seed))
+    result = Result(
+        number=number,
+        point=point,
+        seed=seed,
+        verdict=PASS if found.violation is None else "fail",
+        trouble="" if found.violation is None else str(found.violation).splitlines()[0],
+        trace_hash=found.trace_hash,
+        duration_ms=found.ended_ms,
+        broker_recoveries_ms=() if found.rest_ms is None else (found.rest_ms,),
+        controller_recoveries_ms=(),
+    )
+    return result, found.records
+
+
+def run_all(campaign: Campaign, numbers: Iterable[int], folder: Path, name: str) -> Iterator[Result]:
+    """Runs what no line of `folder`/results/`name`.jsonl has yet, and gives each result once its line is written."""
+    lines = folder / "results" / f"{name}.jsonl"
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    done = {result.number for result in read_results([lines])}
+    with lines.open("ab") as file:
+        if lines.stat().st_size and not lines.read_bytes().endswith(b"\n"):
+            file.write(b"\n")  # ends the line that a dying process tore
+        for number in numbers:
+            if number in done:
+                continue
+            result, records = run(campaign, number)
+            if campaign.traces is Traces.ALL or (campaign.traces is Traces.FAILING and not result.passed):
+                _keep_trace(records, folder / "traces" / f"point-{result.point}" / f"seed-{result.seed}")
+            file.write(msgspec.json.encode(result) + b"\n")
+            file.flush()
+            yield result
+
+
+def _keep_trace(records: Sequence[TraceRecord], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".trace-{os.getpid()}.part"
+    write_parquet(records, partial)
+    partial.replace(folder / "trace.parquet")
+
+
+def read_results(files: Iterable[Path]) -> list[Result]:
+    """Of all whole lines, each run once, in order."""
+    found: dict[int, Result] = {}
+    for file in files:
+        if not file.exists():
+            continue
+        for line in file.read_bytes().splitlines():
+            try:
+                result = _RESULT.decode(line)
+            except msgspec.DecodeError:
+                continue  # torn: its run is not done
+            found[result.number] = result
+    return [found[number] for number in sorted(found)]

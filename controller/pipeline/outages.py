@@ -1,0 +1,85 @@
+"""What faults cost: each lost broker with the elections that followed, and each partition's bad times."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from controller.pipeline.states import BROKER_FAILURE, FAILOVER, PARTITION, SHUTDOWN
+
+NO_LEADER, UNDER_REPLICATED, UNDER_MIN_ISR = "no leader", "under-replicated", "under min.insync.replicas"
+
+
+def broker_losses(events: DataFrame, states: DataFrame) -> DataFrame:
+    """A row for each time that a controller dealt with lost brokers: run, controller_epoch, `marker` (how it came to
+    know), `noticed_at`, `brokers`, `last_sign_at` (the last event of any of them before; null: none known), how many
+    partitions got another leader (`elected`), and after how long the first, the median and the last."""
+    of = ("run", "controller_epoch", "marker", "marker_at")
+    dealt = states.where(f.col("marker").isin(FAILOVER, BROKER_FAILURE, SHUTDOWN))
+    gone = f.coalesce(
+        f.when(f.col("lost_replica").isNotNull(), f.array("lost_replica")),
+        f.when(f.col("marker") == SHUTDOWN, f.array("marker_broker")),
+        f.when(f.col("why") == "replica offline", f.array_except("previous_isr", "isr")),
+    )
+    brokers = (
+        dealt.select(*of, f.explode(gone).alias("broker"))
+        .groupBy(*of)
+        .agg(f.sort_array(f.collect_set("broker")).alias("brokers"))
+    )
+    took = (f.col("at").cast("double") - f.col("marker_at").cast("double")) * 1000
+    chosen = dealt.where(f.col("why").isin("offline", "controlled shutdown") & (f.col("leader") >= 0))
+    elections = chosen.groupBy(*of).agg(
+        f.count("*").alias("elected"),
+        f.round(f.min(took), 3).alias("first_ms"),
+        f.round(f.percentile(took, f.lit(0.5)), 3).alias("median_ms"),
+        f.round(f.max(took), 3).alias("last_ms"),
+    )
+    losses = brokers.join(elections, list(of), "left").fillna(0, ["elected"])
+    signs = (
+        events.where(f.col("node") >= 0)
+        .select(f.col("run").alias("sign_run"), f.col("node").alias("sign_node"), f.col("at").alias("sign_at"))
+        .join(
+            f.broadcast(losses.select(*of, "brokers")),
+            (f.col("sign_run") == f.col("run"))
+            & f.array_contains("brokers", f.col("sign_node").cast("bigint"))
+            & (f.col("sign_at") <= f.col("marker_at")),
+        )
+        .groupBy(*of)
+        .agg(f.max("sign_at").alias("last_sign_at"))
+    )
+    return (
+        losses.join(signs, list(of), "left")
+        .withColumnRenamed("marker_at", "noticed_at")
+        .select("run", "controller_epoch", "marker", "brokers", "last_sign_at", "noticed_at",
+                "elected", "first_ms", "median_ms", "last_ms")
+        .orderBy("run", "noticed_at")
+    )  # fmt: skip
+
+
+def bad_times(states: DataFrame, min_in_sync: int) -> DataFrame:
+    """A row for each stretch in which a partition had no leader, fewer in sync than replicas (where its assignment is
+    known), or fewer than `min_in_sync`: PARTITION, `what`, `began_at`, `ended_at` (null: it lasts), `duration_ms`.
+    As controllers' writes show it: a leader that died unnoticed still leads."""
+    conditions = (
+        (NO_LEADER, f.col("leader") < 0),
+        (UNDER_REPLICATED, f.size("isr") < f.size("assignment")),
+        (UNDER_MIN_ISR, (f.size("isr") < min_in_sync) & (f.col("leader") >= 0)),
+    )
+    told = states.select(
+        *PARTITION, "incarnation", "at", "controller_epoch", "zk_version", "place",
+        f.explode(f.array(*(_condition(name, holds) for name, holds in conditions))).alias("one"),
+    )  # fmt: skip
+    order = ("at", "controller_epoch", "zk_version", "place")
+    life = Window.partitionBy(*PARTITION, "incarnation", "one.what").orderBy(*order)
+    turned = told.withColumn("turned", f.coalesce(f.col("one.holds") != f.lag("one.holds").over(life), f.lit(True)))
+    turns = turned.where("turned")
+    found = turns.withColumn("ended_at", f.lead("at").over(life)).where("one.holds")
+    duration = (f.col("ended_at").cast("double") - f.col("at").cast("double")) * 1000
+    return found.select(
+        *PARTITION, "incarnation", f.col("one.what").alias("what"), f.col("at").alias("began_at"), "ended_at",
+        f.round(duration, 3).alias("duration_ms"),
+    ).orderBy("run", "began_at", "topic", "partition", "what")  # fmt: skip
+
+
+def _condition(name: str, holds: Column) -> Column:
+    return f.struct(f.lit(name).alias("what"), f.coalesce(holds, f.lit(False)).alias("holds"))
