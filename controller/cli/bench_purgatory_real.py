@@ -9,6 +9,7 @@ import numpy as np
 
 from controller.cli.bench_purgatory_load import Load, key_sets, requests
 from controller.cli.bench_purgatory_runs import (
+    NUL,
     Nowhere,
     Request,
     Run,
@@ -85,7 +86,7 @@ class _RealLoad:
         for row, latency_ms, key_set in zip(range(begin, end), latencies, chosen, strict=True):
             request = made_of(timeout_ms)
             request.due = now_ns + latency_ms * 1_000_000
-            request.data = bytes(size)
+            request.data = NUL * size
             watch(request, sets[key_set])
             if latency_ms < timeout_ms:
                 waiting[row] = request

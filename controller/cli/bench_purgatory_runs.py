@@ -20,6 +20,7 @@ from controller.timer.operation import DelayedOperation
 from controller.timer.virtual import VirtualTimer
 
 HELD = 0.95
+NUL = b"\0"
 COLLECTOR_THRESHOLDS = (50_000, 20, 100)
 """Those of a broker's process."""
 
