@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker import isr_changes
+from controller.broker import wanted_isr
 from controller.broker.node import Node
 from controller.broker.partition import Partition
 from controller.broker.shutdown import controlled_shutdown
@@ -86,7 +86,7 @@ class RecordedCluster:
 
         monkeypatch.setattr(Node, "receive", received)
         monkeypatch.setattr("controller.broker.node.controlled_shutdown", lingering)
-        monkeypatch.setattr(isr_changes, "live_followers", lambda metadata: in_sync)
+        monkeypatch.setattr(wanted_isr, "live_followers", lambda metadata: in_sync)
 
     def _hear(self, node: Node, frame: bytes) -> None:
         request = decode_request(frame)
