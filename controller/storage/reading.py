@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from controller.storage.batches import HEADER_BYTES, BatchHeader
 from controller.storage.disk import FileRange
-from controller.storage.records import decode_records
+from controller.storage.records import record_times
 from controller.storage.segment import Segment
 
 Decompress: TypeAlias = Callable[[int, bytes], bytes | None]
@@ -81,7 +81,7 @@ def _in_batch(
         # Whoever begins here misses nothing, and reads at most a batch too much.
         first = max(header.base_offset, log_start_offset)
         return TimestampOffset(header.max_timestamp_ms, first, header.leader_epoch)
-    for record in decode_records(header, payload):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-            return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+    for record_ms, offset in record_times(header, payload):
+        if record_ms >= timestamp_ms and offset >= log_start_offset:
+            return TimestampOffset(record_ms, offset, header.leader_epoch)
     return None

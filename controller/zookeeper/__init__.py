@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.connection import Connection, ConnectionListener
@@ -31,6 +32,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "BrokerDataWrites",
     "BrokerIdInUse",
     "BrokerWrites",
     "Connection",

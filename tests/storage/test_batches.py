@@ -22,7 +22,7 @@ from controller.storage import (
 )
 from controller.storage.batches import HEADER_BYTES
 from controller.storage.disk_memory import MemoryDisk
-from controller.storage.records import Record, decode_records, encode_batch
+from controller.storage.records import Record, decode_records, encode_batch, record_times
 from tests.storage.batches import Clock, batch
 
 MAYBE = st.none() | st.binary(max_size=40)
@@ -59,6 +59,7 @@ def test_records_are_read_as_they_were_written_by_us_and_by_kafka_python(given_r
     assert (header.base_offset, header.last_offset, header.record_count) == (at, at + len(records) - 1, len(records))
     assert header.max_timestamp_ms == max(record.timestamp_ms for record in records)
     assert [*decode_records(header, data[HEADER_BYTES:])] == records
+    assert [*record_times(header, data[HEADER_BYTES:])] == [(one.timestamp_ms, one.offset) for one in records]
     theirs = MemoryRecords(data).next_batch()
     assert theirs.validate_crc()
     assert [(one.offset, one.timestamp, one.key, one.value) for one in theirs] == [
@@ -147,7 +148,11 @@ def test_no_bytes_in_a_file_stop_a_log_from_opening(data: bytes) -> None:
 def test_no_bytes_as_records_bring_anything_but_the_typed_error(payload: bytes, count: int) -> None:
     header = headers_of(batch())[0]._replace(record_count=count)
     with contextlib.suppress(CorruptBatch):
-        assert len([*decode_records(header, payload)]) == count
+        assert len([*record_times(header, payload)]) == count
+    with contextlib.suppress(CorruptBatch):
+        records = [*decode_records(header, payload)]
+        assert [*record_times(header, payload)] == [(one.timestamp_ms, one.offset) for one in records]
+        assert len(records) == count
 
 
 def test_a_length_that_lies_takes_no_memory() -> None:
