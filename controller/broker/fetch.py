@@ -53,7 +53,7 @@ class Fetch:
         def respond(readings: list[Reading]) -> None:
             answer(session.response(readings))
 
-        readings = self._reading.read(ask, partitions)
+        readings = self._reading.read(ask, partitions, session.before())
         enough = sum(one.size_bytes for one in readings) >= ask.min_bytes
         if request.max_wait_ms <= 0 or not partitions or enough or any(one.ends_the_wait for one in readings):
             respond(readings)

@@ -91,35 +91,48 @@ class FetchReading:
         self._progress = progress
         self._clock = clock
 
-    def read(self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]]) -> list[Reading]:
-        """In the order asked for, no more than `max_bytes` in all."""
-        return self._read_all(ask, partitions, [None] * len(partitions))
+    def read(
+        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
+    ) -> list[Reading]:
+        """In the order asked for, no more than `max_bytes` in all. `before`: what the very same question about that
+        partition was answered the last time, where it was asked: if that was nothing, and nothing has changed, it is
+        the answer again."""
+        return self._read_all(ask, partitions, before, told=True)
 
     def read_again(
-        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading]
+        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
     ) -> list[Reading]:
-        """The same fetch when its wait is over: a follower has told nothing new by it, and where nothing was found and
-        nothing has changed there is nothing to look for."""
-        return self._read_all(ask, partitions, before)
+        """The same fetch when its wait is over: a follower has told nothing new by it."""
+        return self._read_all(ask, partitions, before, told=False)
 
     def _read_all(
-        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
+        self,
+        ask: Ask,
+        partitions: Sequence[tuple[str, FetchPartition]],
+        before: Sequence[Reading | None],
+        *,
+        told: bool,
     ) -> list[Reading]:
         left, whole = ask.max_bytes, ask.whole_first_batch
         readings = []
         for (topic, asked), known in zip(partitions, before, strict=True):
+            tells = told and ask.from_follower
             if known is not None and known.is_still_empty(ask, asked):
-                readings.append(known)
-                continue
+                if tells and known.partition is not None and known.log is not None:
+                    self._hear(known.partition, known.log, ask.replica_id, asked)
+                    tells = False
+                if known.is_still_empty(ask, asked):
+                    readings.append(known)
+                    continue
             limit = min(max(asked.partition_max_bytes, 0), left)
-            reading = self._read(ask, topic, asked, limit, whole, told=known is None)
+            reading = self._read(ask, topic, asked, limit, whole, tells=tells)
             readings.append(reading)
             if reading.size_bytes:
                 left, whole = max(left - reading.size_bytes, 0), False
         return readings
 
     def _read(
-        self, ask: Ask, topic: str, asked: FetchPartition, max_bytes: int, whole_first_batch: bool, *, told: bool
+        self, ask: Ask, topic: str, asked: FetchPartition, max_bytes: int, whole_first_batch: bool, *, tells: bool
     ) -> Reading:
         try:
             partition = self._access.partition(topic, asked.partition)
@@ -132,7 +145,7 @@ class FetchReading:
             if divergence is not None:
                 data = _data(ask, asked, partition, log, b"", divergence)
                 return Reading(topic, data, ends_the_wait=True)
-            if told and ask.from_follower:
+            if tells:
                 self._hear(partition, log, ask.replica_id, asked)
             up_to = None if ask.from_follower else partition.high_watermark
             found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)

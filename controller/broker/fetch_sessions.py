@@ -48,16 +48,20 @@ class FetchContext(Protocol):
 
     def partitions(self) -> Sequence[Asked]: ...
 
+    def before(self) -> Sequence[Reading | None]:
+        """What the same was answered last, for each of them."""
+
     def response(self, readings: Sequence[Reading]) -> FetchResponse: ...
 
 
 class _Cached:
-    """A partition of a session: what is asked of it, and what the client was told of it last."""
+    """A partition of a session: what is asked of it, what that was answered last, and what the client was told of."""
 
-    __slots__ = ("asked", "high_watermark", "log_start_offset")
+    __slots__ = ("asked", "before", "high_watermark", "log_start_offset")
 
     def __init__(self, asked: FetchPartition) -> None:
         self.asked = asked
+        self.before: Reading | None = None
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
 
@@ -95,7 +99,7 @@ class _Session:
                 if cached is None:
                     self.partitions[topic.topic, asked.partition] = _Cached(asked)
                 else:
-                    cached.asked = asked
+                    cached.asked, cached.before = asked, None
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 self.partitions.pop((forgotten.topic, index), None)
@@ -107,7 +111,10 @@ class _Session:
         for reading in readings:
             key = (reading.topic, reading.data.partition_index)
             cached = self.partitions.get(key)
-            if cached is not None and cached.told(reading.data):
+            if cached is None:
+                continue
+            cached.before = None if reading.size_bytes else reading  # records' files are not held on to
+            if cached.told(reading.data):
                 told.append(reading)
                 self.partitions[key] = self.partitions.pop(key)
         return told
@@ -122,6 +129,9 @@ class _Full:
 
     def partitions(self) -> Sequence[Asked]:
         return [(topic.topic, asked) for topic in self._request.topics for asked in topic.partitions]
+
+    def before(self) -> Sequence[Reading | None]:
+        return [None for topic in self._request.topics for _ in topic.partitions]
 
     def response(self, readings: Sequence[Reading]) -> FetchResponse:
         session = None if self._sessions is None else self._sessions.made_for(self._request)
@@ -139,6 +149,9 @@ class _Incremental:
 
     def partitions(self) -> Sequence[Asked]:
         return [(topic, cached.asked) for (topic, _), cached in self._session.partitions.items()]
+
+    def before(self) -> Sequence[Reading | None]:
+        return [cached.before for cached in self._session.partitions.values()]
 
     def response(self, readings: Sequence[Reading]) -> FetchResponse:
         session = self._session

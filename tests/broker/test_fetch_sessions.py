@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from controller.protocol.fetch_values import (
     FetchTopic,
     ForgottenTopic,
 )
+from controller.storage import PartitionLog
 from tests.broker.harness import Deferred
 from tests.broker.leading import Holder, offsets
 
@@ -136,6 +138,56 @@ def test_an_error_is_told_each_time_and_what_comes_after_it_too() -> None:
         assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         client.session = client.session[0], next_epoch(client.session[1])
     assert client.fetch({0: 0}) == {0: []}
+
+
+def test_what_has_not_changed_is_not_looked_for_and_still_tells_that_its_follower_fetches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = holder()
+    broker.begin_leading(leader_epoch=5)
+    client = Client(broker, replica=2)
+    client.fetch(EVERYTHING)
+    client.fetch({})
+    looked: list[PartitionLog] = []
+    right = PartitionLog.read
+
+    def read(self: PartitionLog, *arguments: Any, **named: Any) -> Any:
+        looked.append(self)
+        return right(self, *arguments, **named)
+
+    monkeypatch.setattr(PartitionLog, "read", read)
+    broker.later(70)
+    assert client.fetch({}) == {}
+    assert looked == []
+    assert [broker.leading(number).followers[2].last_fetch_ms for number in (0, 3)] == [broker.clock.now_ms()] * 2
+    broker.produce(acks=1, numbers=(2,))
+    assert client.fetch({}) == {2: [0]}
+    assert looked == [broker.log(2)]
+
+
+@pytest.mark.parametrize("how", ["a new epoch", "another asks", "offline", "deleted"])
+def test_what_was_nothing_before_is_looked_at_anew_when_more_than_records_changed(how: str) -> None:
+    broker = holder()
+    client = Client(broker)
+    client.fetch(EVERYTHING)
+    asked = {0: 0}
+    expected = ErrorCode.NONE
+    if how == "a new epoch":
+        asked = {}
+        broker.begin_leading((1,), leader_epoch=5)
+    elif how == "another asks":
+        asked = {0: 5}
+        expected = ErrorCode.OFFSET_OUT_OF_RANGE
+    elif how == "offline":
+        broker.logs.directories[0].health.fail(OSError("a bad sector"))
+        broker.later(1)
+        expected = ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        broker.stop_replica(delete=True)
+        expected = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = client.answered(client.begin(asked))
+    told = {data.partition_index: data.error_code for topic in response.responses for data in topic.partitions}
+    assert told.get(0, ErrorCode.NONE) == expected
 
 
 def test_a_wait_is_over_for_a_client_that_asks_again_in_its_session() -> None:
