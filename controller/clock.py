@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from controller.pending import Pending
 
@@ -34,14 +34,14 @@ class Clock(Protocol):
         """Answered `delay_ms` from now."""
 
 
-class _VirtualTimer:
-    __slots__ = ("callback",)
+class _VirtualTimer(list[Any]):
+    """[due time, number, callback (None: cancelled, or fired)]: what the heap compares is the timer itself, so that
+    setting one makes one object. Two never compare equal before their callbacks, which could not be compared."""
 
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.callback = None
+        self[2] = None
 
 
 class VirtualClock:
@@ -54,7 +54,7 @@ class VirtualClock:
         self._now_ms = now_ms
         self._epoch_ms = epoch_ms
         self._sequence = 0
-        self._timers: list[tuple[float, int, _VirtualTimer]] = []
+        self._timers: list[_VirtualTimer] = []
 
     def now_ms(self) -> float:
         return self._now_ms
@@ -65,9 +65,9 @@ class VirtualClock:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         if delay_ms < 0:
             raise ValueError(f"delay_ms {delay_ms}: expected 0 or more")
-        timer = _VirtualTimer(callback)
         self._sequence += 1
-        heapq.heappush(self._timers, (self._now_ms + delay_ms, self._sequence, timer))
+        timer = _VirtualTimer((self._now_ms + delay_ms, self._sequence, callback))
+        heapq.heappush(self._timers, timer)
         return timer
 
     def sleep(self, delay_ms: float) -> Pending[None]:
@@ -78,7 +78,7 @@ class VirtualClock:
     def next_due_ms(self) -> float | None:
         """When the next timer is due; None when none is set."""
         timers = self._timers
-        while timers and timers[0][2].callback is None:
+        while timers and timers[0][2] is None:
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
@@ -86,10 +86,10 @@ class VirtualClock:
         """Moves to the next timer and fires it. False when none is set."""
         if self.next_due_ms() is None:
             return False
-        due_ms, _, timer = heapq.heappop(self._timers)
-        callback, timer.callback = timer.callback, None
+        timer = heapq.heappop(self._timers)
+        due_ms, _, callback = timer
+        timer[2] = None
         self._now_ms = max(self._now_ms, due_ms)
-        assert callback is not None
         callback()
         return True
 
@@ -101,9 +101,16 @@ class VirtualClock:
 
     def run_until(self, condition: Callable[[], bool], limit_ms: float) -> bool:
         """Fires timers one by one until `condition` holds (True), none is left or `limit_ms` is reached (False)."""
+        timers, pop = self._timers, heapq.heappop  # as `step`, without a call of our own a timer
         while not condition():
-            due_ms = self.next_due_ms()
-            if due_ms is None or due_ms > limit_ms:
+            while timers and timers[0][2] is None:
+                pop(timers)
+            if not timers or timers[0][0] > limit_ms:
                 return False
-            self.step()
+            timer = pop(timers)
+            due_ms, _, callback = timer
+            timer[2] = None
+            if due_ms > self._now_ms:
+                self._now_ms = due_ms
+            callback()
         return True

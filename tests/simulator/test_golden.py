@@ -1,0 +1,54 @@
+"""Incidents as golden logs: each plan's whole log is beside it, so that a change of behaviour is read as a diff.
+
+`pytest tests/simulator/test_golden.py --rewrite-golden` writes them anew; look at the diff before keeping it. What must
+be in each log, whatever else changes, is said here too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.simulator.columns import log_text
+from controller.simulator.plan_file import load_plan
+from controller.simulator.swarm import run_plan
+
+FOLDER = Path(__file__).parent / "golden"
+
+SHOWN = {
+    "s01-zombie-controller": ("** pause 3", "ELECTED, controller epoch 2", "RESIGNS epoch 1"),
+    "s03-controller-deleted": ("** delete-controller", "ELECTED, controller epoch 2", "RESIGNS epoch 1"),
+    "s06-old-session-lingers": ("** kill 2", "/brokers/ids/2 gone", "new [2]"),
+    "s08-won-and-not-told": ("** lose-reply node=3 applied=yes", "ELECTED, controller epoch 2"),
+    "s09-zookeeper-away": ("RESIGNS epoch 1: the lease ran out", "ELECTED, controller epoch 2"),
+    "s12-cut-off-for-ever": ("RESIGNS epoch 1: the lease ran out", "ELECTED, controller epoch 2"),
+    "s29-bounce": ("bounced [2]",),
+    "s37-last-of-the-isr": ("leader -1 epoch 3 ISR [3]", "no leader elected (offline)"),
+    "s38-controller-and-follower": ("** kill 3", "ISR [2 1] v1 (replica offline)"),
+    "s46-controlled-shutdown": ("(controlled shutdown)", "-> 2 LeaderAndIsr"),
+    "s56c-deletion-taken-up": ("** delete-topic topic=t", "** delete-controller", "ELECTED, controller epoch 3"),
+}
+"""By plan, in this order."""
+
+
+def test_every_plan_has_a_log_and_says_what_it_shows() -> None:
+    assert sorted(SHOWN) == sorted(path.stem for path in FOLDER.glob("*.toml"))
+    assert sorted(SHOWN) == sorted(path.stem for path in FOLDER.glob("*.log"))
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_the_log_is_the_one_expected(name: str, pytestconfig: pytest.Config) -> None:
+    plan = load_plan(FOLDER / f"{name}.toml")
+    run = run_plan(plan)
+    assert run.violation is None, str(run.violation)
+    log = log_text(run.records, plan.cluster.nodes)
+    file = FOLDER / f"{name}.log"
+    if pytestconfig.getoption("--rewrite-golden"):
+        file.write_text(log)
+    assert log == file.read_text()
+    at = 0
+    for words in SHOWN[name]:
+        found = log.find(words, at)
+        assert found >= 0, f"{words!r} is not in the log, or not in its place"
+        at = found + len(words)
