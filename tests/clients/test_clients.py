@@ -3,9 +3,14 @@ while the leader, or the controller, is killed under them."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
@@ -71,6 +76,29 @@ def test_what_a_client_produced_it_and_another_consume(cluster: LocalCluster, cl
     another = CLIENTS[(CLIENTS.index(client) + 1) % len(CLIENTS)]
     for reader in (client, another):
         assert reader.consume(cluster.bootstrap_servers, topic, RECORDS) == values
+
+
+def readme_blocks() -> list[tuple[str, str]]:
+    """The README's blocks (language, code) about using a cluster, after the one that starts it."""
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("A cluster to use with any Kafka client") : text.index("Kill a broker's process")]
+    return re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)[1:]
+
+
+def test_what_the_readme_shows_is_so(cluster: LocalCluster) -> None:
+    """Each block prints what its comments say."""
+    environment = os.environ | {"SERVERS": cluster.bootstrap_servers}
+    printed = []
+    for language, code in readme_blocks():
+        command = [sys.executable, "-c", code] if language == "python" else ["sh", "-c", code]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout.splitlines())
+        said = re.findall(r"  # (.*)", code)
+        assert printed[-1] == said or not said
+    assert printed == [["0", "b'one'"], ["1", "[b'one', b'two']"], ["one", "two", "three", "four"]]
 
 
 class Live:
