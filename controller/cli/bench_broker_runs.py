@@ -38,11 +38,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one client's process did. `cpu_s` is that of all brokers together while it ran, the client's not counted."""
+    """What one client's process did. `cpu_s` is that of all brokers together while it ran, `client_cpu_s` the client's
+    while it worked."""
 
     seconds: float
     requests: int
     cpu_s: float
+    client_cpu_s: float
     latency_ms: tuple[float, ...] = ()
 
 
@@ -93,7 +95,7 @@ class Bench:
         spent_s = self._cpu_s() - before_s
         answer: Mapping[str, Any] = json.loads(done.stdout)
         latency_ms = tuple(answer.get("latency_ms", ()))
-        return Work(answer["seconds"], int(answer["requests"]), spent_s, latency_ms)
+        return Work(answer["seconds"], int(answer["requests"]), spent_s, answer["client_cpu_s"], latency_ms)
 
     def _cpu_s(self) -> float:
         return sum(cpu_s(broker.pid) for broker in self._cluster.brokers.values())

@@ -31,10 +31,11 @@ def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_figures_are_medians_with_their_extremes() -> None:
-    runs = [Work(seconds, requests=10, cpu_s=seconds / 10) for seconds in (1.0, 2.0, 4.0)]
+    runs = [Work(seconds, requests=10, cpu_s=seconds / 10, client_cpu_s=seconds / 5) for seconds in (1.0, 2.0, 4.0)]
     assert figures(runs, 1_000) == {
         "records_per_s": {"median": 500, "min": 250, "max": 1_000},
         "cpu_us_a_record": 200.0,
+        "client_cpu_us_a_record": 400.0,
         "cpu_us_a_request": 20_000.0,
         "records_a_request": 100.0,
     }
