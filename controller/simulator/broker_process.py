@@ -211,6 +211,8 @@ class BrokerProcess:
 
     def resume(self) -> None:
         """Which of its threads comes first, the one that hears ZooKeeper or the others, is chance."""
+        if not self.alive:
+            return
         first, second = self.connection.resume, self.process.resume
         if self._coin.random() < 0.5:
             first, second = second, first

@@ -53,6 +53,10 @@ class _Drawing:
         return self.rng.uniform(0.7, 1.3)
 
 
+AT_WORK = ("depose",)
+"""Kinds that matter while the controller is at something: they come a little after each operation."""
+WHILE_MS = (0.0, 80.0)
+
 Draw = Callable[[_Drawing, float], Fault]
 
 FAULTS: Mapping[str, Draw] = {
@@ -73,6 +77,7 @@ FAULTS: Mapping[str, Draw] = {
     "lose-reply": lambda d, at: told.LoseReply(at_ms=at, node=d.node(), applied=d.rng.random() < 0.7),
     "expire": lambda d, at: told.Expire(at_ms=at, node=d.node()),
     "delete-controller": lambda d, at: told.DeleteController(at_ms=at),
+    "depose": lambda d, at: told.Depose(at_ms=at, for_ms=round(d.cluster.session_timeout_ms * d.rng.uniform(0.1, 0.6))),
     "elect-zookeeper": lambda d, at: told.ElectZooKeeper(at_ms=at),
     "kill-zookeeper": lambda d, at: told.KillZooKeeper(
         at_ms=at, server=d.rng.randint(1, d.cluster.zookeeper_servers), for_ms=d.lasting_ms()
@@ -109,11 +114,14 @@ def draw_plan(seed: int) -> Plan:
     )
     calm_ms = round(rng.uniform(*SAFETY_MS))
     drawing = _Drawing(rng, cluster)
-    happenings: list[told.Happening] = [*_operations(drawing, calm_ms)]
+    operations = _operations(drawing, calm_ms)
+    happenings: list[told.Happening] = [*operations]
     for name, draw in FAULTS.items():
         if rng.random() < ON and not (cluster.zookeeper_servers == 1 and name == "kill-zookeeper"):
-            for at_ms in _moments(rng, calm_ms, rng.uniform(*BETWEEN_MS)):
-                happenings.append(draw(drawing, at_ms))
+            moments = _moments(rng, calm_ms, rng.uniform(*BETWEEN_MS))
+            if name in AT_WORK:
+                moments = [round(min(calm_ms, each.at_ms + rng.uniform(*WHILE_MS)), 1) for each in operations]
+            happenings += [draw(drawing, at_ms) for at_ms in moments]
     outside = rng.randint(0, (cluster.brokers - 1) // 2)
     plan = Plan(
         name=f"swarm-{seed}",

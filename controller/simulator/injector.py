@@ -22,6 +22,7 @@ from controller.simulator.process import ProcessState
 from controller.simulator.sentinel import Sentinel
 from controller.trace import FaultInjected
 from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Delete
 
@@ -205,6 +206,21 @@ class Injector:
         self._shell.multi([Delete(paths.CONTROLLER, ANY_VERSION)])
         return _nothing
 
+    def _depose(self, fault: told.Depose) -> Undo | None:
+        row = self._host.world.zookeeper.row(paths.CONTROLLER)
+        process = None if row is None else self._process(decode_controller(row.path, row.data).broker_id)
+        if process is None or process.process.state is not ProcessState.RUNNING:
+            return None
+        process.pause()
+        self._host.take(FaultInjected("pause", str(process.node_id)))
+        self._delete_controller(told.DeleteController(at_ms=fault.at_ms))
+
+        def undo() -> None:
+            self._host.take(FaultInjected("resume", str(process.node_id)))
+            process.resume()
+
+        return undo
+
     # -- ZooKeeper's servers
 
     def _elect_zookeeper(self, fault: told.ElectZooKeeper) -> Undo | None:
@@ -327,6 +343,7 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.LoseReply: Injector._lose_reply,
     told.Expire: Injector._expire,
     told.DeleteController: Injector._delete_controller,
+    told.Depose: Injector._depose,
     told.ElectZooKeeper: Injector._elect_zookeeper,
     told.KillZooKeeper: Injector._kill_zookeeper,
     told.Cut: Injector._cut,

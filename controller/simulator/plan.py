@@ -103,6 +103,13 @@ class DeleteController(_Happening, frozen=True, kw_only=True, tag="delete-contro
     the fence keeps the former term from writing (S03)."""
 
 
+class Depose(_Happening, frozen=True, kw_only=True, tag="depose"):
+    """As `delete-controller`, and its owner stands still meanwhile: it goes on in the middle of what it did, deposed,
+    and before it can hear of that (S01, S03)."""
+
+    for_ms: float
+
+
 # -- ZooKeeper's servers
 
 
@@ -168,14 +175,14 @@ class AddPartitions(_Happening, frozen=True, kw_only=True, tag="add-partitions")
 
 
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
-SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController
+SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
 Operation = CreateTopic | DeleteTopic | AddPartitions
 Fault = BrokerFault | SessionFault | EnsembleFault | NetworkFault
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
-    | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController
+    | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
     | CreateTopic | DeleteTopic | AddPartitions

@@ -24,7 +24,6 @@ from controller.broker.metadata_cache import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
 from controller.core import elections, leadership, partition_moves, replica_moves, topic_deletion
 from controller.core.controller import Controller
-from controller.core.events import Answerable
 from controller.core.handlers import broker_changes, isr_changes, topic_changes
 from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
@@ -212,11 +211,6 @@ def callbacks_forgotten(patch: Patch) -> None:
     patch.setattr(EventQueue, "close_callbacks", lambda self: None)
 
 
-def refusals_unsent(patch: Patch) -> None:
-    """S19: an event whose term ended in it is not answered."""
-    patch.setattr(Answerable, "refuse", lambda self, *arguments: None)
-
-
 def isr_frozen(patch: Patch) -> None:
     """Followers that have caught up do not come back into the ISR."""
     patch.setattr(IsrChanges, "look", lambda self: None)
@@ -299,7 +293,6 @@ FAULTS: Mapping[str, Plant] = {
     "those-who-go-may-lead": those_who_go_may_lead,
     "changes-before-the-watch-lost": changes_before_the_watch_lost,
     "callbacks-forgotten": callbacks_forgotten,
-    "refusals-unsent": refusals_unsent,
     "isr-frozen": isr_frozen,
     "pending-deletions-not-taken-up": pending_deletions_not_taken_up,
     "deletion-not-gone-on-with": deletion_not_gone_on_with,
