@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from controller.zookeeper import paths
-from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.broker_writes import BrokerWrites, Undecided
 from controller.zookeeper.codecs import (
     ConfigChange,
     ConfigZnode,
@@ -20,7 +20,7 @@ from controller.zookeeper.codecs import (
     encode_config_change,
     encode_producer_id_block,
 )
-from controller.zookeeper.errors import BadVersion, NodeExists, NoNode, ZooKeeperError
+from controller.zookeeper.errors import BadVersion, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
 from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Write
 
 PRODUCER_IDS_A_BLOCK = 1_000
@@ -37,28 +37,22 @@ class BrokerDataWrites(BrokerWrites):
     """One a node. As `BrokerWrites`: every method can be called again after it failed."""
 
     async def next_producer_id_block(self, broker_id: int) -> ProducerIdBlock:
-        """The block that follows the last one handed out to anybody, now this broker's. Nobody else is given it, and
-        no id of it twice: a block whose write's outcome was unknown counts only if it is still what is there.
-        DamagedZnode, ProducerIdsExhausted."""
+        """The block that follows the last one handed out to anybody, now this broker's, and only this call's: a write
+        whose outcome is unknown skips a block. DamagedZnode, ProducerIdsExhausted."""
         path = paths.PRODUCER_ID_BLOCK
-        written: tuple[int, bytes] | None = None  # the version that ours would have, and its data
 
         async def attempt() -> ProducerIdBlock:
-            nonlocal written
             row = await self._look(path)
             if row is None:
                 await self._ensure((path,))
                 row = await self._look(path)
             if row is None:
                 raise NoNode(path)
-            if written == (row.stat.version, row.data):
-                return decode_producer_id_block(path, row.data)
             start = decode_producer_id_block(path, row.data).block_end + 1 if row.data else 0
             if start > LAST_PRODUCER_ID - PRODUCER_IDS_A_BLOCK:
                 raise ProducerIdsExhausted(f"{path}: the last block ends at {start - 1}")
             block = ProducerIdBlock(broker_id, start, start + PRODUCER_IDS_A_BLOCK - 1)
-            written = (row.stat.version + 1, encode_producer_id_block(block))
-            await self._write([SetData(path, written[1], row.stat.version)], BadVersion, NoNode)
+            await self._write([SetData(path, encode_producer_id_block(block), row.stat.version)], BadVersion, NoNode)
             return block
 
         return await self._decide(attempt)
@@ -69,26 +63,29 @@ class BrokerDataWrites(BrokerWrites):
         """Replaces a config by what `change` makes of it, and leaves the notice by which brokers and the controller
         hear of it (`entity`: topics/T or brokers/N), both in one multi. What it is now. `change` may be called again
         if somebody else's change came between, and what it raises comes through. NoNode if `must_exist` does not."""
-        written: tuple[int, bytes] | None = None
+        perhaps: tuple[int, bytes] | None = None  # what would be there if the write that had no answer was made
 
         async def attempt() -> Config:
-            nonlocal written
+            nonlocal perhaps
             row = await self._look(path)
-            if row is not None and written == (row.stat.version, row.data):
+            if row is not None and perhaps == (row.stat.version, row.data):
                 return decode_config(path, row.data).config
             known = ConfigZnode({}) if row is None else decode_config(path, row.data)
             config = change(known.config)
             data = encode_config(ConfigZnode(config, known.version, known.kept))
-            operations: list[Write] = [] if must_exist is None else [Check(must_exist, ANY_VERSION)]
-            if row is None:
-                written = (0, data)
-                operations.append(Create(path, data))
-            else:
-                written = (row.stat.version + 1, data)
-                operations.append(SetData(path, data, row.stat.version))
+            version = -1 if row is None else row.stat.version
             notice = paths.child(paths.CONFIG_CHANGES, paths.CONFIG_CHANGE_PREFIX)
-            operations.append(Create(notice, encode_config_change(ConfigChange(entity)), sequential=True))
-            await self._write(operations, BadVersion, NodeExists)
+            operations: list[Write] = [
+                *([] if must_exist is None else [Check(must_exist, ANY_VERSION)]),
+                Create(path, data) if row is None else SetData(path, data, version),
+                Create(notice, encode_config_change(ConfigChange(entity)), sequential=True),
+            ]
+            try:
+                await self._write(operations, BadVersion, NodeExists)
+            except Undecided as undecided:
+                # Refused for another's change it was not made, though the other may have made the same.
+                perhaps = (version + 1, data) if isinstance(undecided.__cause__, UnknownOutcome) else None
+                raise
             return config
 
         return await self._decide(attempt)

@@ -43,7 +43,7 @@ class BrokerIdInUse(ZooKeeperError):
         self.owner = owner
 
 
-class _Undecided(ZooKeeperError):
+class Undecided(ZooKeeperError):
     """Somebody else's change came between the look and the write, or the outcome is not known: look again. Its cause
     says which, and is what is raised when looking again has been enough."""
 
@@ -127,7 +127,7 @@ class BrokerWrites:
 
         return await self._client.retrier.call(
             attempt,
-            over=(_Undecided, _HeldByAnother),
+            over=(Undecided, _HeldByAnother),
             attempts=REGISTRATION_ATTEMPTS,
             longest_delay_ms=min(patience_ms / HELD_LOOKS, LONGEST_DELAY_MS),
         )
@@ -219,7 +219,7 @@ class BrokerWrites:
         return (await self._client.read([path])).rows[0]
 
     async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> tuple[WriteResult, ...]:
-        """The results, or _Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.
+        """The results, or Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.
         Any other failing operation's own error is raised."""
         return await self._outcome(self._multi(operations), passing)
 
@@ -232,14 +232,14 @@ class BrokerWrites:
         try:
             return await sent
         except UnknownOutcome as error:
-            raise _Undecided(str(error)) from error
+            raise Undecided(str(error)) from error
         except MultiFailed as failed:
             if isinstance(failed.error, passing):
-                raise _Undecided(str(failed)) from failed.error
+                raise Undecided(str(failed)) from failed.error
             raise failed.error from failed
 
     async def _decide(self, attempt: Callable[[], Coroutine[Any, None, T]]) -> T:
         try:
-            return await self._client.retrier.call(attempt, over=(_Undecided,))
-        except _Undecided as undecided:
+            return await self._client.retrier.call(attempt, over=(Undecided,))
+        except Undecided as undecided:
             raise undecided.__cause__ or undecided from None
