@@ -359,6 +359,30 @@ def test_closing_a_lasting_connection_answers_whoever_waits_even_before_it_was_o
         wait(asked[0], DEADLINE_S)
 
 
+def test_a_lasting_connection_leaves_nothing_on_the_loop(wired: Wired) -> None:
+    async def tasks() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    before = wired.network.run(tasks(), DEADLINE_S)
+    connection = SocketPeers(wired.network, "1", wired.dial).connect("127.0.0.1", wired.broker.port)
+    assert wait(numbered_over(connection, 0), DEADLINE_S)
+    connection.close()
+    eventually(lambda: wired.network.run(tasks(), DEADLINE_S) == before, "no task is left")
+    eventually(lambda: not wired.broker.server.connections, "the connection is closed")
+
+
+def test_whoever_waits_for_a_peer_is_answered_when_the_network_ends() -> None:
+    with running_network() as network:
+        under_test = Wired(network)
+        under_test.broker.script = ["silence"]
+        connection = SocketPeers(network, "1", under_test.dial).connect("127.0.0.1", under_test.broker.port)
+        asked = numbered_over(connection, 0)
+        eventually(lambda: under_test.broker.received == [0], "the request arrived")
+        under_test.silent_port.release()
+    with pytest.raises(PeerUnreachable):
+        wait(asked, DEADLINE_S)
+
+
 def test_an_answer_that_comes_in_pieces_of_any_size_is_put_together(wired: Wired) -> None:
     """Header and size torn apart, several pieces in one, and a body of many reads."""
     for size, cut in ((1, 1), (40, 3), (70, 7), (300_000, 50_001)):
