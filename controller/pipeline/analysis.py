@@ -42,7 +42,7 @@ class Analysis:
 
 def tables(events: DataFrame, states: DataFrame, min_in_sync: int) -> dict[str, DataFrame]:
     """Every table by its name (docs/pipeline.md describes them)."""
-    bad = bad_times(states, min_in_sync)
+    bad = bad_times(events, states, min_in_sync)
     return {
         "violations": violations(events, states),
         "terms": controller_terms(events),

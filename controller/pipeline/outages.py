@@ -56,10 +56,25 @@ def broker_losses(events: DataFrame, states: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def bad_times(states: DataFrame, min_in_sync: int) -> DataFrame:
+def deletions(events: DataFrame) -> DataFrame:
+    """run, topic, `started_at` and `gone_at` (null: not seen to end) of topics that were deleted; by name, so of a name
+    that was deleted twice only the whole time."""
+    named = f.regexp_extract("message", r"^Deletion of topic (\S+) ", 1)
+    told = events.where((f.col("event") == "TopicDeletion") & (named != "")).select(
+        "run", named.alias("topic"), "at", f.col("message").endswith("successfully completed").alias("gone")
+    )
+    moved = events.where(
+        (f.col("event") == "PartitionMoved") & (f.col("replica") == -1) & f.col("target").startswith("NonExistent")
+    ).select("run", "topic", "at", f.lit(True).alias("gone"))
+    both = told.unionByName(moved).groupBy("run", "topic")
+    return both.agg(f.min("at").alias("started_at"), f.max(f.when(f.col("gone"), f.col("at"))).alias("gone_at"))
+
+
+def bad_times(events: DataFrame, states: DataFrame, min_in_sync: int) -> DataFrame:
     """A row for each stretch in which a partition had no leader, fewer in sync than replicas (where its assignment is
     known), or fewer than `min_in_sync`: PARTITION, `what`, `began_at`, `ended_at` (null: it lasts), `duration_ms`.
-    As controllers' writes show it: a leader that died unnoticed still leads."""
+    As controllers' writes show it: a leader that died unnoticed still leads. A topic's deletion ends them, and what it
+    does to its partitions counts for nothing."""
     conditions = (
         (NO_LEADER, f.col("leader") < 0),
         (UNDER_REPLICATED, f.size("isr") < f.size("assignment")),
@@ -74,8 +89,12 @@ def bad_times(states: DataFrame, min_in_sync: int) -> DataFrame:
     turned = told.withColumn("turned", f.coalesce(f.col("one.holds") != f.lag("one.holds").over(life), f.lit(True)))
     turns = turned.where("turned")
     found = turns.withColumn("ended_at", f.lead("at").over(life)).where("one.holds")
+    known = found.join(f.broadcast(deletions(events)), ["run", "topic"], "left")
+    deleted = (f.col("at") >= f.col("started_at")) & (f.col("at") <= f.coalesce(f.col("gone_at"), f.col("at")))
+    ended = f.when(f.col("started_at") > f.col("at"), f.least("ended_at", "started_at")).otherwise(f.col("ended_at"))
+    kept = known.where(~f.coalesce(deleted, f.lit(False))).withColumn("ended_at", ended)
     duration = (f.col("ended_at").cast("double") - f.col("at").cast("double")) * 1000
-    return found.select(
+    return kept.select(
         *PARTITION, "incarnation", f.col("one.what").alias("what"), f.col("at").alias("began_at"), "ended_at",
         f.round(duration, 3).alias("duration_ms"),
     ).orderBy("run", "began_at", "topic", "partition", "what")  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller.pipeline.campaign import retrying
 from controller.pipeline.session import spark_session
 
 SMALL_JOBS = {
@@ -19,5 +20,5 @@ SMALL_JOBS = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    with spark_session("tests", "local[2]", SMALL_JOBS) as session:
+    with spark_session("tests", retrying("local[2]"), SMALL_JOBS) as session:
         yield session
