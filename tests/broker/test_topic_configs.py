@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from controller.broker.config_watch import NOTICE_LIFE_MS, RETRY_MS, ConfigWatch, notice_number
-from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import MORE_THAN_ANY_ISR, TopicConfigs
 from controller.pending import Pending
 from controller.zookeeper import paths
@@ -112,11 +111,11 @@ def test_changes_are_told_once_and_no_change_is_none() -> None:
 class Watching:
     """One broker's watch over the in-memory ZooKeeper; `look` is called as its node would."""
 
-    def __init__(self, bench: Bench, given: BrokerSettings | None = None) -> None:
+    def __init__(self, bench: Bench, latency_ms: float = 1.0) -> None:
         self.bench = bench
-        self.node: Node = bench.node()
+        self.node: Node = bench.node(latency=lambda: latency_ms)
         self.trace = KeptTrace()
-        self.configs = TopicConfigs(given or settings(), self.trace)
+        self.configs = TopicConfigs(settings(), self.trace)
         self.writes = BrokerDataWrites(self.node.client)
         bench.run(self.writes.ensure_persistent_paths())
         self.watch = ConfigWatch(1, self.node.client, self.configs, bench.clock, self.trace)
