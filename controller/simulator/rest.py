@@ -8,7 +8,7 @@ the nodes themselves and into ZooKeeper's memory, which costs no request and dis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.broker.node import Node
 from controller.broker.partition import Role
@@ -44,6 +44,15 @@ class Rest:
     core: Sequence[int]
     sentinel: Sentinel
     administrator: Administrator
+    _held: dict[int, dict[tuple[str, int], PartitionView]] = field(default_factory=dict)
+
+    def partitions(self) -> dict[tuple[str, int], PartitionView]:
+        """As ZooKeeper has them; read once for each of its states, by zxid."""
+        zxid = self.zookeeper.zxid
+        if zxid not in self._held:
+            self._held.clear()
+            self._held[zxid] = partitions(self.zookeeper)
+        return self._held[zxid]
 
     @property
     def zookeeper(self) -> InMemoryZooKeeper:
@@ -127,7 +136,7 @@ def _led(rest: Rest) -> Iterator[Missing]:
         for partition in decode_topic_assignment(row.path, row.data).partitions:
             if rest.zookeeper.row(paths.partition_state(name, partition)) is None:
                 yield Missing("converged", (), f"{name}-{partition} has no state")
-    for (name, partition), state in partitions(rest.zookeeper).items():
+    for (name, partition), state in rest.partitions().items():
         if rest.zookeeper.row(paths.delete_topic(name)) is not None:
             continue
         live = [replica for replica in state.assignment if replica in rest.core]
@@ -163,7 +172,7 @@ def _context_agrees(rest: Rest) -> Iterator[Missing]:
     assert inside is not None
     term = inside.controller.term
     assert term is not None
-    table, held = term.context.partitions, partitions(rest.zookeeper)
+    table, held = term.context.partitions, rest.partitions()
     known: dict[tuple[str, int], PartitionView] = {}
     for row in range(len(table)):
         if table.zk_version[row] != NO_STATE:
@@ -190,9 +199,7 @@ def _context_agrees(rest: Rest) -> Iterator[Missing]:
 def _metadata_agrees(rest: Rest) -> Iterator[Missing]:
     """(7) What each broker would answer a client is what ZooKeeper holds; and what it does itself is that too."""
     held = {
-        key: state
-        for key, state in partitions(rest.zookeeper).items()
-        if rest.zookeeper.row(paths.delete_topic(key[0])) is None
+        key: state for key, state in rest.partitions().items() if rest.zookeeper.row(paths.delete_topic(key[0])) is None
     }
     for node in rest.core:
         inside = rest.node(node)

@@ -16,7 +16,7 @@ from controller.simulator.sentinel import Sentinel, Violation
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
 
-LOOK_MS = 50.0
+LOOK_MS = 100.0
 """How often it is looked whether the cluster is at rest."""
 STAYS_MS = 1_000.0
 """For how long a cluster must be at rest to be so for good."""
