@@ -7,6 +7,7 @@ same `Followed` as when it was asked. Rules: Kafka 2.8's AbstractFetcherThread a
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ from controller.trace import Noted, Trace
 from controller.zookeeper.drive import drive
 
 T = TypeVar("T")
+PASSING_FIRST_MS = 10.0
+"""How long the first wait is for a leader that does not know yet; each next one is twice as long."""
 LOOK_MS = 1_000.0
 """How often all questions are looked at for what changes without the fetcher."""
 
@@ -194,7 +197,7 @@ class Fetcher:
     # -- fetching
 
     async def _fetch(self) -> None:
-        request = fetch_request(self._tools.settings, self._session.next())
+        request = fetch_request(self._tools.settings, self._session.next(), self._until_due_ms())
         response = await self._link.ask(ApiKey.FETCH, self._tools.versions.fetch, request)
         assert isinstance(response, FetchResponse)
         if not self._session.answered(response):
@@ -272,6 +275,7 @@ class Fetcher:
     def _do(self, followed: Followed, action: Callable[[], None]) -> None:
         """Something on the log, after which its question is another. What goes wrong is this partition's trouble, and
         no other's."""
+        followed.refusals = 0
         try:
             action()
             self._queue.ask(followed)
@@ -289,11 +293,18 @@ class Fetcher:
             return
         level = "debug" if error in _PASSING else "warning"
         self._note(level, f"{followed}: {error.name} in leader epoch {followed.leader_epoch}")
-        self._delay(followed)
+        if error in _PASSING:
+            # In an election one of the two hears of it first, by milliseconds, and whoever waits for the ISR waits for
+            # this.
+            followed.refusals += 1
+            self._delay(followed, PASSING_FIRST_MS * 2.0 ** min(followed.refusals - 1, 16))
+        else:
+            self._delay(followed)
 
-    def _delay(self, followed: Followed) -> None:
-        backoff_ms = self._tools.settings.replica_fetch_backoff_ms
-        self._queue.delay(followed, self._tools.clock.now_ms() + backoff_ms)
+    def _delay(self, followed: Followed, delay_ms: float = math.inf) -> None:
+        """At most `replica.fetch.backoff.ms`."""
+        delay_ms = min(delay_ms, self._tools.settings.replica_fetch_backoff_ms)
+        self._queue.delay(followed, self._tools.clock.now_ms() + delay_ms)
 
     def _drop(self, followed: Followed, level: str, why: str) -> None:
         """Until somebody adds it again."""

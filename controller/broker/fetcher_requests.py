@@ -6,6 +6,7 @@ it knows of with every partition.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
@@ -37,9 +38,13 @@ def error_of(code: int) -> ErrorCode:
     return ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def fetch_request(settings: BrokerSettings, session: SessionRequest) -> FetchRequest:
+def fetch_request(settings: BrokerSettings, session: SessionRequest, until_due_ms: float | None) -> FetchRequest:
+    """`until_due_ms`: when another partition is to be asked about. The leader is not to wait for longer than that."""
+    max_wait_ms = settings.replica_fetch_wait_max_ms
+    if until_due_ms is not None:
+        max_wait_ms = min(max_wait_ms, math.ceil(until_due_ms))
     return FetchRequest(
-        settings.replica_fetch_wait_max_ms,
+        max_wait_ms,
         settings.replica_fetch_min_bytes,
         session.topics,
         replica_id=settings.broker_id,

@@ -19,7 +19,8 @@ class Followed:
     one to an older leader epoch, or to an earlier life of the partition, changes nothing.
 
     Where to fetch from is the log's own end, always. `agreed`: the log holds nothing that the leader's has not, as far
-    as that must be known before it is fetched from. `ready_ms`: not asked about before that time.
+    as that must be known before it is fetched from. `ready_ms`: not asked about before that time. `refusals`: how many
+    times in a row the leader said that it is not, or does not know.
     """
 
     partition: Partition
@@ -27,6 +28,7 @@ class Followed:
     leader_epoch: int
     agreed: bool
     ready_ms: float = 0.0
+    refusals: int = 0
     _asked: FetchPartition | None = None
 
     @property

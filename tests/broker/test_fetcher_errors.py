@@ -39,6 +39,36 @@ def test_a_partition_with_an_error_waits_and_its_neighbour_does_not(error: Error
     assert follower.fetched() == [(1, 1), (0, 0)]
 
 
+def test_a_leader_that_does_not_know_yet_is_asked_again_soon_and_then_later_each_time() -> None:
+    """In an election the follower may hear of it milliseconds before the leader does."""
+    follower = Follower()
+    follower.follow()
+    waits = []
+    for count in range(1, 12):
+        assert follower.count == count
+        follower.answer_fetch(data(0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        before_ms = follower.clock.now_ms()
+        while follower.count == count:
+            follower.later(1)
+        waits.append(follower.clock.now_ms() - before_ms)
+    assert waits == [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000, 1_000, 1_000]
+    follower.answer_fetch(data(0))
+    follower.answer_fetch(data(0, error=ErrorCode.UNKNOWN_LEADER_EPOCH))
+    follower.later(10)
+    assert follower.count == 14
+
+
+def test_the_leader_is_not_to_wait_for_longer_than_until_a_partition_is_due() -> None:
+    follower = Follower(count=2)
+    follower.follow()
+    assert follower.asked().max_wait_ms == 500
+    follower.answer_fetch(data(0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER), data(1))
+    assert follower.asked().max_wait_ms == 10
+    follower.later(10)
+    follower.answer_fetch(data(1))
+    assert (follower.fetched(), follower.asked().max_wait_ms) == ([(1, 0), (0, 0)], 500)
+
+
 def test_a_fenced_partition_waits_for_the_next_leader_epoch() -> None:
     follower = Follower(count=2)
     follower.follow()
