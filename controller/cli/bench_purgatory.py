@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -14,8 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from controller.cli.bench_plots import Line, Panel, PlotsUnavailable, save
+from controller.cli.bench_pages import NoSuchTable, put_table
+from controller.cli.bench_plots import PlotsUnavailable, save
 from controller.cli.bench_purgatory_load import CHUNK, Load
+from controller.cli.bench_purgatory_page import page_table, panels
 from controller.cli.bench_purgatory_real import run_real
 from controller.cli.bench_purgatory_runs import Run
 from controller.cli.bench_purgatory_virtual import run_virtual
@@ -30,6 +33,7 @@ SECONDS_OF_LOAD = 3
 COLLAPSED = 0.6
 """A design that achieves less of its target is not asked for more."""
 PLOT_PNG = "purgatory.png"
+TABLE = "purgatory"
 DESIGNS = ("new", "old", "load")
 
 
@@ -62,11 +66,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-collector", action="store_true", help="switch Python's cyclic collector off in each run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"write {PLOT_PNG} there (real clock)")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help=f"make that page's table {TABLE} anew, as docs/purgatory.md has it",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     loads, rates, designs = _loads(arguments), _rates(arguments), _designs(arguments)
     collector = not arguments.no_collector
+    load_before = os.getloadavg()[0]
     runs: list[Run] = []
     if arguments.clock != "real":
         for design in designs:
@@ -79,14 +90,25 @@ def run(arguments: argparse.Namespace) -> int:
         )
     found = figures(runs, arguments)
     print(json.dumps(found, indent=2) if arguments.json else table(found))
-    if arguments.plots is not None and arguments.clock != "virtual":
-        try:
+    try:
+        if arguments.plots is not None and arguments.clock != "virtual":
             arguments.plots.mkdir(parents=True, exist_ok=True)
             save(arguments.plots / PLOT_PNG, "Request purgatory: the new design and the old", panels(runs), columns=2)
-        except PlotsUnavailable as error:
-            print(f"camerlengo bench: {error}", file=sys.stderr)
-            return COULD_NOT_RUN
+        if arguments.page is not None:
+            put_table(arguments.page, TABLE, page_table(runs, circumstances(found, load_before)))
+    except (PlotsUnavailable, NoSuchTable, OSError) as error:
+        print(f"camerlengo bench: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
     return 0
+
+
+def circumstances(found: dict[str, Any], load_before: float) -> str:
+    """`load_before`: how many threads of the machine wanted to run, in the minute before the runs."""
+    build = "compiled" if found["compiled"] else "pure"
+    return (
+        f"Python {found['python']}, {build}, collector {'on' if found['collector'] else 'off'}; {os.cpu_count()} cores,"
+        f" load average {load_before:.1f} before the runs."
+    )
 
 
 def _real_runs(designs: Sequence[str], loads_of_rates: Sequence[Sequence[Load]], collector: bool) -> list[Run]:
@@ -209,19 +231,3 @@ def _row(one: dict[str, Any]) -> str:
         f"{one['design']:<8}{one['clock']:<9}{one['load']:<13}{one['number']:>10}{one['target'] if real else '-':>10}"
         f"{one['achieved']:>12}{one['cpu_us']:>8.2f}{one['expired'] / one['number']:>9.0%}{late:>9}  {verdict}"
     )
-
-
-def panels(runs: Sequence[Run]) -> list[Panel]:
-    """For each load: achieved against target, and CPU time against target."""
-    real = [one for one in runs if one.clock == "real"]
-    found: list[Panel] = []
-    for load in dict.fromkeys(one.load for one in real):
-        of = {design: [one for one in real if (one.load, one.design) == (load, design)] for design in DESIGNS}
-        shown = [(design, rows, colour) for colour, (design, rows) in enumerate(of.items()) if rows]
-        targets = {design: [one.target for one in rows] for design, rows, _ in shown}
-        achieved = [Line(design, targets[design], [one.achieved for one in rows], at) for design, rows, at in shown]
-        cpu = [Line(design, targets[design], [one.cpu_us for one in rows], at) for design, rows, at in shown]
-        title = f"50th/75th percentile {load}"
-        found.append(Panel(title, "target (requests/s)", "achieved (requests/s)", achieved, diagonal=True))
-        found.append(Panel(title, "target (requests/s)", "CPU time (µs a request)", cpu))
-    return found

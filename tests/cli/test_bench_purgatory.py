@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from controller.cli import bench_purgatory, bench_purgatory_virtual
+from controller.cli.bench_pages import NoSuchTable, markdown, put_table
 from controller.cli.bench_purgatory_load import Load, key_sets, requests
+from controller.cli.bench_purgatory_page import PUBLISHED_NEW, page_table
 from controller.cli.bench_purgatory_real import run_real
 from controller.cli.bench_purgatory_runs import Run, WrongAnswers, collecting
 from controller.cli.bench_purgatory_virtual import run_virtual
@@ -135,11 +137,14 @@ def test_a_design_is_asked_for_no_more_once_it_has_collapsed(monkeypatch: pytest
         ("old", [10_000, 20_000, 30_000], [10_000, 15_000, 15_000]),
     ]
     assert [line.name for line in cpu.lines] == ["new", "old"]
+    assert [mark.x for mark in rates.marks] == [PUBLISHED_NEW, 40_000]
 
 
 def test_the_command_prints_figures_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "purgatory", "--rates", "1000", "--number", "300", "--percentiles", "5/10", "--timeout-ms", "50"]
-    assert main([*words, "--json", "--plots", str(tmp_path)]) == 0
+    page = tmp_path / "page.md"
+    page.write_text("# Figures\n<!-- table: purgatory -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    assert main([*words, "--json", "--plots", str(tmp_path), "--page", str(page)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["design"], one["clock"]) for one in found["runs"]] == [
         ("new", "virtual"),
@@ -147,6 +152,41 @@ def test_the_command_prints_figures_and_draws_them(tmp_path: Path, capsys: pytes
         ("old", "real"),
     ]
     assert (tmp_path / "purgatory.png").read_bytes().startswith(b"\x89PNG")
+    written = page.read_text(encoding="utf-8")
+    assert written.startswith("# Figures\n<!-- table: purgatory -->\n| 50th/75th percentile | 5/10 ms |\n")
+    assert written.endswith("load average" + written.split("load average")[1])
+    assert written.endswith("<!-- end -->\nafter\n")
+    assert "old\n<!--" not in written
+    page.write_text("# Figures\n", encoding="utf-8")
+    assert main([*words, "--clock", "virtual", "--page", str(page)]) == bench_purgatory.COULD_NOT_RUN
+    assert "no table purgatory" in capsys.readouterr().err
+
+
+def test_the_table_says_what_is_held_what_was_asked_and_what_was_published() -> None:
+    at_105 = Run("new", "real", "20/60 ms", 1_000, 105_210.0, 104_980.0, 0.005, 3, 0, 2.0)
+    not_held = replace(at_105, load="200/400 ms", achieved=50_400.0, late_ms=None)
+    virtual = Run("new", "virtual", "20/60 ms", 1_000, 1.0, 400_000.4, 0.1, 1, 1, None, 3, 410_000.0)
+    assert page_table([virtual, at_105, not_held], "So.") == [
+        "| 50th/75th percentile | 20/60 ms | 200/400 ms |",
+        "| --- | --- | --- |",
+        "| new design holds | 105,000 requests/s | not 105,000 |",
+        "| new design, the most asked | 105,000 of 105,000, the last answer 2 ms late; 5.0 µs CPU a request"
+        " | 50,000 of 105,000, never all answered; 5.0 µs CPU a request |",
+        "| new design, virtual clock | 400,000 requests a CPU second, 410,000 in the fastest 50,000 | – |",
+        "| published: the new holds | 105,000; the old 40,000 | 105,000; the old 25,000 |",
+        "",
+        "So.",
+    ]
+
+
+def test_a_table_that_cant_be_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: other -->\n", encoding="utf-8")
+    for name in ("other", "purgatory"):
+        with pytest.raises(NoSuchTable, match=f"no table {name}"):
+            put_table(page, name, [])
+    with pytest.raises(ValueError, match="expected 2 cells"):
+        markdown(["a", "b"], [["1"]])
 
 
 @pytest.mark.parametrize(
