@@ -31,6 +31,9 @@ def ints(count: int) -> Struct:
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    value = data[pos]
+    if value < 0x80:  # nearly all are
+        return value, pos + 1
     value = 0
     for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
         byte = data[pos]
@@ -41,9 +44,12 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
     raise MalformedFrame(f"varint of more than {VARINT_BYTES_MAX} bytes before byte {pos}")
 
 
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+
+
 def varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append((value & 0x7F) | 0x80)
