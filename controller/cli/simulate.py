@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_plans(arguments: argparse.Namespace) -> int:
     if arguments.set or arguments.report is not None:
         raise UsageError("--set and --report: expected a scenario, not a plan")
+    if arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs}: expected 1 or more")
     if arguments.seeds is None:
         return simulate_plan.run_one(arguments)
     if arguments.scenario != simulate_plan.SWARM:

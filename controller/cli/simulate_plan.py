@@ -11,6 +11,10 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,8 @@ from controller.simulator.swarm import PlanRun, PlanWorld, run_plan
 
 SWARM = "swarm"
 PROGRESS_EVERY = 100
+SEEDS_AT_ONCE = 5
+"""That a process takes of the seeds that several share."""
 SHOWN_EVENTS = 40
 SHOWN_FAILURES = 20
 
@@ -38,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options that only a plan's run has."""
     group = parser.add_argument_group("plans", "for `swarm` and for plan files")
     group.add_argument("--twice", action="store_true", help="runs each seed twice, and compares them event by event")
+    group.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the seeds (1)")
     group.add_argument("--until", type=float, metavar="MS", help="stops at that virtual time")
     group.add_argument("--show", type=int, metavar="NODE", help="what is inside a broker at the end, or at --until")
     group.add_argument(
@@ -54,23 +61,50 @@ def refuse_plan_options(arguments: argparse.Namespace) -> None:
     for name in ("until", "show", "log", "plan", "shrink"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name}: expected `swarm` or a plan file, not a scenario")
-    if arguments.twice:
-        raise UsageError("--twice: expected `swarm` or a plan file, not a scenario")
+    if arguments.twice or arguments.jobs != 1:
+        raise UsageError("--twice and --jobs: expected `swarm` or a plan file, not a scenario")
 
 
 def run_many(arguments: argparse.Namespace, seeds: range) -> int:
     """Each seed's plan; those that broke first, each with the command that replays it."""
     tally = _Tally()
-    for number, seed in enumerate(seeds, 1):
-        began_s = time.process_time()
-        run = run_plan(draw_plan(seed))
-        tally.took_s.append(time.process_time() - began_s)
-        difference = _difference(run) if arguments.twice else None
-        tally.take(run, difference)
+    for number, seen in enumerate(_each(seeds, twice=arguments.twice, jobs=arguments.jobs), 1):
+        tally.take(seen)
         if not arguments.json and (number % PROGRESS_EVERY == 0 or number == len(seeds)):
             print(f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke", file=sys.stderr, flush=True)
     print(json.dumps(tally.report(), indent=2) if arguments.json else tally.text())
     return VIOLATED if tally.broken else HELD
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is kept of one of many runs."""
+
+    seed: int
+    trouble: str | None
+    took_s: float
+    ended_ms: float
+    rest_ms: float | None
+
+
+def _each(seeds: range, *, twice: bool, jobs: int) -> Iterator[_Seen]:
+    """In the seeds' order, however many processes share them."""
+    look = partial(_look, twice)
+    if jobs == 1:
+        yield from map(look, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(look, seeds, chunksize=SEEDS_AT_ONCE)
+
+
+def _look(twice: bool, seed: int) -> _Seen:
+    began_s = time.process_time()
+    run = run_plan(draw_plan(seed))
+    took_s = time.process_time() - began_s
+    trouble = _difference(run) if twice else None
+    if run.violation is not None:
+        trouble = str(run.violation).splitlines()[0]
+    return _Seen(seed, trouble, took_s, run.ended_ms, run.rest_ms)
 
 
 class _Tally:
@@ -82,13 +116,13 @@ class _Tally:
         self.virtual_ms = 0.0
         self.broken: list[tuple[int, str]] = []
 
-    def take(self, run: PlanRun, difference: str | None) -> None:
-        self.virtual_ms += run.ended_ms
-        if run.rest_ms is not None:
-            self.rests_ms.append(run.rest_ms)
-        trouble = difference if run.violation is None else str(run.violation).splitlines()[0]
-        if trouble is not None:
-            self.broken.append((run.plan.seed, trouble))
+    def take(self, seen: _Seen) -> None:
+        self.took_s.append(seen.took_s)
+        self.virtual_ms += seen.ended_ms
+        if seen.rest_ms is not None:
+            self.rests_ms.append(seen.rest_ms)
+        if seen.trouble is not None:
+            self.broken.append((seen.seed, seen.trouble))
 
     def report(self) -> dict[str, Any]:
         return {

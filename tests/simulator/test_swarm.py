@@ -212,6 +212,16 @@ def test_what_breaks_is_told_with_how_to_replay_it_and_shrunk(
     assert main(["simulate", str(least)]) == 1
 
 
+def test_several_processes_tell_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = []
+    for jobs in ("1", "2"):
+        assert main(["simulate", "swarm", "--seeds", "6..9", "--jobs", jobs, "--json"]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert [report.pop("cpu_s_median") > 0 for report in reports] == [True, True]
+    assert reports[0] == reports[1]
+    assert reports[0]["seeds"] == 4
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -220,6 +230,7 @@ def test_what_breaks_is_told_with_how_to_replay_it_and_shrunk(
         ["swarm", "--show", "99"],
         ["broker-kill", "--until", "100"],
         ["broker-kill", "--twice"],
+        ["swarm", "--jobs", "0"],
     ],
 )
 def test_what_can_not_be_meant_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
