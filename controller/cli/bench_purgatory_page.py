@@ -14,7 +14,7 @@ asked of it. Source: Confluent, "Apache Kafka, Purgatory, and Hierarchical Timin
 PUBLISHED_OLD = {"20/60 ms": 40_000, "200/400 ms": 25_000}
 """Where the old one saturates. Same source."""
 DRAWN = ("new", "old", "load")
-ABSENT = "–"
+ABSENT = "-"
 
 
 def page_table(runs: Sequence[Run], circumstances: str) -> list[str]:

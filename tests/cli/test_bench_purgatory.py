@@ -15,7 +15,7 @@ import pytest
 from controller.cli import bench_purgatory, bench_purgatory_virtual
 from controller.cli.bench_pages import NoSuchTable, markdown, put_table
 from controller.cli.bench_purgatory_load import Load, key_sets, requests
-from controller.cli.bench_purgatory_page import PUBLISHED_NEW, page_table
+from controller.cli.bench_purgatory_page import PUBLISHED_NEW, page_table, panels
 from controller.cli.bench_purgatory_real import run_real
 from controller.cli.bench_purgatory_runs import Run, WrongAnswers, collecting
 from controller.cli.bench_purgatory_virtual import run_virtual
@@ -131,7 +131,7 @@ def test_a_design_is_asked_for_no_more_once_it_has_collapsed(monkeypatch: pytest
     assert found["held"] == {"new, 20/60 ms": 40_000, "old, 20/60 ms": 10_000}
     text = bench_purgatory.table(found)
     assert "held by old, 20/60 ms: 10000 requests/s" in text
-    rates, cpu = bench_purgatory.panels(runs)
+    rates, cpu = panels(runs)
     assert [(line.name, list(line.x), list(line.y)) for line in rates.lines] == [
         ("new", [10_000, 20_000, 30_000, 40_000], [10_000, 20_000, 30_000, 40_000]),
         ("old", [10_000, 20_000, 30_000], [10_000, 15_000, 15_000]),
@@ -172,7 +172,7 @@ def test_the_table_says_what_is_held_what_was_asked_and_what_was_published() -> 
         "| new design holds | 105,000 requests/s | not 105,000 |",
         "| new design, the most asked | 105,000 of 105,000, the last answer 2 ms late; 5.0 µs CPU a request"
         " | 50,000 of 105,000, never all answered; 5.0 µs CPU a request |",
-        "| new design, virtual clock | 400,000 requests a CPU second, 410,000 in the fastest 50,000 | – |",
+        "| new design, virtual clock | 400,000 requests a CPU second, 410,000 in the fastest 50,000 | - |",
         "| published: the new holds | 105,000; the old 40,000 | 105,000; the old 25,000 |",
         "",
         "So.",
