@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.incidents.index import INCIDENTS, NUMBERS, PAGE, PROVED, ROOT, Incident, Proof, Where, sections, with_proofs
+from tests.incidents.incident import Incident, Proof, Where
+from tests.incidents.index import INCIDENTS, NUMBERS, PAGE, PROVED, ROOT, sections, with_proofs
 from tests.incidents.planted import PLANTED
 
 
