@@ -36,6 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-insync-replicas", type=int, default=1, metavar="N", help="what counts as too few in sync (below 1)"
     )
+    parser.add_argument(
+        "--follow", action="store_true", help="go on as the logs grow, until Ctrl-C; needs --report, which is renewed"
+    )
     parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
 
 
@@ -57,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         print(f"camerlengo analyze needs PySpark: pip install 'camerlengo[spark]' ({error})", file=sys.stderr)
         return COULD_NOT_RUN
+    if arguments.follow:
+        return _follow(arguments)
     try:
         chunks = chunks_of(arguments.paths)
     except NothingToRead as error:
@@ -75,6 +80,34 @@ def run(arguments: argparse.Namespace) -> int:
     return BROKEN if found.broken else HELD
 
 
+def _follow(arguments: argparse.Namespace) -> int:
+    from controller.pipeline.follow import follow
+    from controller.pipeline.report_page import headlines, report_html
+    from controller.pipeline.session import spark_session
+
+    if arguments.report is None or arguments.until is not None:
+        raise UsageError("--follow: expected --report and no --until")
+    told: set[str] = set()
+
+    def renew(found: Analysis) -> None:
+        page = report_html(found, ", ".join(path.name or str(path) for path in arguments.paths))
+        (arguments.report / "report.html").write_text(page, encoding="utf-8")
+        for line in (*headlines(found), *_violations(found)):
+            if line not in told:
+                told.add(line)
+                print(line, flush=True)
+
+    with spark_session("follow", arguments.master) as spark:
+        follow(spark, arguments.paths, arguments.report, arguments.min_insync_replicas, renew)
+    return HELD
+
+
+def _violations(found: Analysis) -> Iterator[str]:
+    for one in found.rows["violations"]:
+        where = f"{one['topic']}-{one['partition']}: " if one["topic"] else ""
+        yield f"VIOLATION at {one['at']}: {one['rule']}: {where}{one['detail']}"
+
+
 def _lines(found: Analysis) -> Iterator[str]:
     from controller.pipeline.report_page import headlines
 
@@ -87,9 +120,7 @@ def _lines(found: Analysis) -> Iterator[str]:
               for one in found.rows["elections"]]  # fmt: skip
     if chosen:
         yield from ("", render_table([("elections", "held", "moved a leader", ""), *chosen]), "")
-    for one in found.rows["violations"]:
-        where = f"{one['topic']}-{one['partition']}: " if one["topic"] else ""
-        yield f"VIOLATION at {one['at']}: {one['rule']}: {where}{one['detail']}"
+    yield from _violations(found)
     yield f"{found.sizes['violations']} violations" if found.broken else "no violation found"
     if found.sizes["leftovers"]:
         yield f"{found.sizes['leftovers']} lines are no event, and kept apart in the report's tables"

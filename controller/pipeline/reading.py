@@ -87,7 +87,7 @@ def _blocks(chunk: Chunk, stream: _Stream) -> Iterator[tuple[int, bytes]]:
         if stop is not None:
             yield place, held[: stop.start()]
             return
-        cut = _last_record(held) if len(held) >= BLOCK_BYTES else 0
+        cut = last_record(held) if len(held) >= BLOCK_BYTES else 0
         if not cut and len(held) >= LONGEST_RECORD_BYTES:
             cut = held.rfind(b"\n") + 1 or len(held)
         if cut:
@@ -118,8 +118,8 @@ def _first_record(chunk: Chunk, stream: _Stream) -> int | None:
     return None
 
 
-def _last_record(held: bytes) -> int:
-    """Where the last record begins."""
+def last_record(held: bytes) -> int:
+    """Where the last record begins; 0 where only one does, or none."""
     found = held.rfind(b"\n[")
     while found > 0 and _RECORD.match(held, found + 1) is None:
         found = held.rfind(b"\n[", 0, found)

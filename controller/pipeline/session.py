@@ -24,7 +24,7 @@ def spark_session(name: str, master: str = LOCAL, settings: Mapping[str, str] | 
     """A session that is stopped at the end. `settings` go over the project's own."""
     # Read by the JVM's launcher, before any setting of the session is.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    local = master.startswith("local")
+    local = master.startswith("local") or f"://{_LOOPBACK}:" in master
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     builder = SparkSession.builder.master(master).appName(f"camerlengo {name}")

@@ -86,7 +86,8 @@ def _of_states(states: DataFrame) -> list[DataFrame]:
     outside = f.array_except("isr", "assignment")
     first = f.element_at(f.filter("assignment", lambda replica: f.array_contains(f.col("isr"), replica)), 1)
     # After this election the ISR holds its live members alone, so the first of the assignment among them must lead.
-    unordered = states.where(led & (f.col("why") == "offline") & ~f.col("unclean") & (first != f.col("leader")))
+    clean = led & f.array_contains("isr", f.col("leader")) & ~f.col("unclean")
+    unordered = states.where(clean & (f.col("why") == "offline") & (first != f.col("leader")))
     order_detail = f.concat(leader_and_isr, f.lit(", assignment "), f.array_join("assignment", ","))
     return [
         _rows(back, LEADER_EPOCH_BACK, both),
