@@ -7,6 +7,7 @@ The model keeps what was acknowledged to a producer with acks=all, and looks for
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from controller.broker.broker import Broker, Identity
@@ -55,6 +56,13 @@ NOBODY = -1
 KEY = ("t", 0)
 LOG = LogSettings(segment_bytes=3_000, index_interval_bytes=200, retention_ms=-1)
 CALM_MS = 5_000.0
+IN_HASTE = {
+    "replica_lag_time_max_ms": "300",
+    "replica_fetch_wait_max_ms": "100",
+    "replica_fetch_backoff_ms": "50",
+    "replica_socket_timeout_ms": "400",
+    "controller_socket_timeout_ms": "400",
+}
 STEPS = (*["produce"] * 8, *["tell"] * 6, *["elect", "restart"] * 2, "wait", "die", "cut", "mend", "keep")
 
 
@@ -78,15 +86,7 @@ class Machine:
 
         self.logs = Logs(self.disk, ["logs"], lambda _topic: LOG, clock.wall_ms)
         self.broker = Broker(
-            settings(
-                broker_id=str(self.id),
-                log_dirs="logs",
-                replica_lag_time_max_ms="300",
-                replica_fetch_wait_max_ms="100",
-                replica_fetch_backoff_ms="50",
-                replica_socket_timeout_ms="400",
-                controller_socket_timeout_ms="400",
-            ),
+            settings(broker_id=str(self.id), log_dirs="logs", **world.settings),
             Identity(-1, "a-cluster"),
             Events(),
             lambda: False,
@@ -134,9 +134,11 @@ def address(broker: int) -> Address:
 
 
 class World:
-    """Broker 1 leads to begin with, and all are in the ISR. A message takes up to 1.5 ms."""
+    """Broker 1 leads to begin with, and all are in the ISR. A message takes up to 1.5 ms. `settings`: the brokers',
+    with underscores for dots."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, settings: Mapping[str, str] = IN_HASTE) -> None:
+        self.settings = settings
         self.draw = random.Random(seed)
         self.clock = VirtualClock()
         self.network = Network(

@@ -14,7 +14,7 @@ from controller.broker.fetchers import ReplicaFetchers
 from controller.broker.leader_state import LeaderState
 from controller.broker.partition import Partition
 from controller.storage import EpochEnd, PartitionLog
-from tests.simulator.replicating import run
+from tests.simulator.replicating import World, run
 
 SEEDS = range(15)
 
@@ -29,6 +29,25 @@ def test_without_trouble_records_are_with_all_replicas_at_once_and_nothing_is_cu
     for machine in world.machines.values():
         assert not any("truncated" in note for note in machine.trace.notes("info"))
         assert machine.trace.notes("warning") == []
+
+
+def test_after_an_election_records_are_acknowledged_at_once_whoever_hears_of_it_first() -> None:
+    """With Kafka's times: a follower that came before its leader must not wait for a second (docs/following.md)."""
+    for seed in range(20):
+        world = World(seed, settings={})
+        world.pass_ms(200.0)
+        world.produce(world.machines[1])
+        world.pass_ms(50.0)
+        world.machines[1].die(None)
+        world.elect()
+        hearers = world.draw.sample((2, 3), 2)
+        world.tell(hearers[0])
+        world.pass_ms(world.draw.uniform(0.0, 10.0))
+        world.tell(hearers[1])
+        before = len(world.acknowledged)
+        world.produce(world.machines[world.leader])
+        world.pass_ms(50.0)
+        assert len(world.acknowledged) > before, f"seed {seed}"
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
