@@ -100,7 +100,7 @@ def cluster_plan(brokers: int, partitions: int, virtual_ms: float) -> Plan:
         cluster=PlanCluster(brokers=brokers, session_timeout_ms=6_000),
         core=tuple(range(1, brokers + 1)),
         calm_ms=SETTLE_MS + virtual_ms,
-        metadata_interval_ms=1_000.0,
+        metadata_interval_ms=10_000.0,  # clients that have their metadata seldom ask for it
         happenings=tuple(happenings),
     )
 

@@ -7,7 +7,7 @@ must hold only when the cluster is at rest is in `rest.py`. The numbers are thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.scenarios.invariants import election_troubles
@@ -68,6 +68,7 @@ class Sentinel(Recorder):
         self._winner = 0
         self._states: dict[str, PartitionState] = {}
         self._created: dict[str, int] = {}
+        self._assignments: dict[str, tuple[bytes | None, Mapping[int, tuple[int, ...]]]] = {}
         self._terms: dict[tuple[int, int], int] = {}
         self._over: dict[tuple[int, int], str] = {}
         self._ended: dict[int, float] = {}
@@ -154,7 +155,12 @@ class Sentinel(Recorder):
         assert self._zookeeper is not None
         topic = paths.topic(named[0])
         row = self._zookeeper.row(topic)
-        return () if row is None else decode_topic_assignment(topic, row.data).partitions.get(named[1], ())
+        if row is None:
+            return ()
+        known = self._assignments.get(topic)
+        if known is None or known[0] is not row.data:  # decoded once for each of the znode's states
+            known = self._assignments[topic] = (row.data, decode_topic_assignment(topic, row.data).partitions)
+        return known[1].get(named[1], ())
 
     def _node_of(self, session: int) -> int:
         return self._nodes.get(session, NOBODY)

@@ -259,7 +259,6 @@ FAULTS: Mapping[str, Plant] = {
     "batch-kept": faults.batch_kept,
     "answered-twice": faults.answered_twice,
     "callback-dropped": faults.callback_dropped,
-    "stale-children": faults.stale_children,
     "bounce-unnoticed": faults.bounce_unnoticed,
     "notifications-deleted-unread": faults.notifications_deleted_unread,
     "who-lives-is-told-last": faults.who_lives_is_told_last,
