@@ -15,7 +15,7 @@ from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMI
 from controller.scenarios.records.payload import Payload, encode_payload, key_bytes
 from controller.scenarios.records.workload import ACKS_NONE, PartitionName, RecordWorkload, home
 
-DELIVERY_TIMEOUT_MS = 30_000
+DELIVERY_TIMEOUT_MS = 60_000
 """Longer than any failover: a record that a client gives up is of unknown fate, and proves nothing."""
 
 REQUEST_TIMEOUT_MS = 5_000

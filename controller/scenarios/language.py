@@ -95,7 +95,7 @@ class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
     prefix: str = "topic-"
     partitions: int = 1
     replication_factor: int = 1
-    config: dict[str, str] = {}
+    config: dict[str, str | int | bool] = {}
 
 
 class Wait(Step, frozen=True, kw_only=True, tag="wait"):

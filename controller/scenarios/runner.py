@@ -215,7 +215,7 @@ class _Run:
         self.host.take(FaultInjected(fault, target))
 
     async def _create_topics(self, step: CreateTopics) -> None:
-        config = tuple(sorted(step.config.items()))
+        config = tuple((key, _property(value)) for key, value in sorted(step.config.items()))
         topics = [
             TopicSpec(f"{step.prefix}{number}", step.partitions, step.replication_factor, config)
             for number in range(step.count)

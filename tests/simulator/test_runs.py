@@ -16,6 +16,9 @@ import controller.simulator
 from controller.broker.broker import Broker
 from controller.core.controller import Controller
 from controller.scenarios.files import built_in, load_scenario
+from controller.scenarios.language import Scenario
+from controller.scenarios.records.figures import count_records
+from controller.scenarios.records.history import History, same
 from controller.scenarios.report import report_json
 from controller.simulator.run import SimulationResult, simulate
 from controller.trace import ControllerElected, ControllerResigned, Noted, RequestRefused
@@ -33,10 +36,36 @@ def assert_passes(result: SimulationResult) -> None:
     assert not result.could_not_run
 
 
+def without_records(name: str) -> Scenario:
+    """The brokers' control plane alone, where that is what a test is about: many times as fast."""
+    parameters = load_scenario(name).parameters
+    return load_scenario(name, {"records": "false"} if "records" in parameters else {})
+
+
 @pytest.mark.parametrize("name", sorted(built_in()))
 @pytest.mark.parametrize("seed", range(12))
 def test_built_in_scenarios_pass(name: str, seed: int) -> None:
-    assert_passes(simulate(load_scenario(name), seed))
+    assert_passes(simulate(without_records(name), seed))
+
+
+@pytest.mark.parametrize("name", sorted(name for name in built_in() if "produce" in built_in()[name]))
+@pytest.mark.parametrize("seed", range(20, 23))
+def test_built_in_scenarios_keep_their_records(name: str, seed: int) -> None:
+    result = simulate(load_scenario(name), seed)
+    assert_passes(result)
+    assert result.report.judgement.records is not None
+    assert count_records(result.report.judgement.records).acknowledged > 50
+
+
+def test_the_same_seed_gives_the_same_history_of_records() -> None:
+    first, again, other = (history(simulate(load_scenario("acks-1-loss"), seed)) for seed in (4, 4, 5))
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def history(result: SimulationResult) -> History:
+    assert result.report.judgement.records is not None
+    return result.report.judgement.records.history
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
@@ -46,7 +75,8 @@ def test_other_faults_are_survived(name: str, seed: int) -> None:
 
 
 def test_one_broker_on_its_own_is_a_cluster() -> None:
-    alone = load_scenario("broker-kill", {"brokers": "3", "topics": "1", "partitions": "1", "replication_factor": "2"})
+    settings = {"brokers": "3", "topics": "1", "partitions": "1", "replication_factor": "2", "min_insync": "1"}
+    alone = load_scenario("broker-kill", settings)
     assert_passes(simulate(alone, 3))
 
 

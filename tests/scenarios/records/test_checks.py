@@ -190,6 +190,16 @@ def test_producers_that_are_not_promised_order_or_once_are_counted_only() -> Non
     assert not RecordWorkload(acks=ACKS_LEADER, idempotent=False, in_flight=1).keeps_order
 
 
+def test_a_producer_that_gave_a_record_up_may_repeat_others() -> None:
+    story = sound()
+    written_twice(story)
+    story.send(1, 0, INDETERMINATE)
+    repeating = story.logs[0][len(sound().logs[0]) - 1][0]
+    assert RECORD_CHECKS["records-once"](evidence(story)).held is (None if repeating == 1 else False)
+    story.send(0, 0, INDETERMINATE)
+    assert RECORD_CHECKS["records-once"](evidence(story)).held is None
+
+
 def test_a_record_that_was_given_up_may_come_late() -> None:
     """A request whose answer was not waited for may be written after what was sent next."""
     story = sound()
