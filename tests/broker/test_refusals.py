@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.broker.refusals import refusal
@@ -17,7 +17,7 @@ from tests.protocol.strategies import values
 
 
 @pytest.mark.parametrize("key", sorted(MESSAGES), ids=lambda key: key.name)
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None)
 @given(st.data())
 def test_every_request_has_its_refusal(key: ApiKey, data: st.DataObject) -> None:
     message = MESSAGES[key].request
