@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 import msgspec
+from msgspec.structs import replace
 
 from controller.simulator import plan as told
 from controller.simulator.plan import Fault, Operation, Outside, Plan, PlanCluster
@@ -19,6 +20,8 @@ from controller.simulator.randomness import Streams
 SAFETY_MS = (4_000.0, 12_000.0)
 """How long faults go on."""
 SESSION_TIMEOUTS_MS = (600, 1_000, 2_000, 4_000)
+WITH_LOGS = 0.4
+"""The chance that brokers hold logs: followers fetch then, and ISRs follow how far they have come."""
 TOPICS = 6
 """How many names there are for topics: few, so that they are deleted and created again."""
 ON = 0.3
@@ -122,13 +125,18 @@ def draw_plan(seed: int) -> Plan:
             if name in AT_WORK:
                 moments = [round(min(calm_ms, each.at_ms + rng.uniform(*WHILE_MS)), 1) for each in operations]
             happenings += [draw(drawing, at_ms) for at_ms in moments]
-    outside = rng.randint(0, (cluster.brokers - 1) // 2)
+    left_out = rng.randint(0, (cluster.brokers - 1) // 2)
+    core = tuple(sorted(rng.sample(cluster.nodes, cluster.brokers - left_out)))
+    outside = rng.choice(list(Outside))
+    if rng.random() < WITH_LOGS:
+        logs = {"log.dirs": "/logs", "replica.lag.time.max.ms": str(rng.choice((1_000, 3_000, 10_000)))}
+        cluster = replace(cluster, settings={**cluster.settings, **logs})
     plan = Plan(
         name=f"swarm-{seed}",
         seed=seed,
         cluster=cluster,
-        core=tuple(sorted(rng.sample(cluster.nodes, cluster.brokers - outside))),
-        outside=rng.choice(list(Outside)),
+        core=core,
+        outside=outside,
         calm_ms=calm_ms,
         happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)),
     )
