@@ -25,6 +25,7 @@ COMPILED_TESTS = (
     "test_purgatory_threads.py",
     "test_purgatory_turns.py",
     "test_sharded_watchers.py",
+    "test_limits.py",
 )
 LIMIT_S = 170
 SAYS_WHICH = "from controller.timer import COMPILED, task, virtual, wheel; print(COMPILED, wheel.__file__)"
