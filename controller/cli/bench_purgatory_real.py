@@ -26,7 +26,6 @@ from controller.timer.threaded_purgatory import ThreadedPurgatory
 GIVE_UP_AFTER = 2.5
 """A run that takes so many times as long as its load lasts is broken off: the design has collapsed."""
 ANSWERED_LIMIT_S = 5.0
-NAP_S = 0.0005
 
 Design = ThreadedPurgatory[str, Request] | OldPurgatory[str, Request] | Nowhere
 
@@ -41,6 +40,10 @@ class _Real:
 
     def now_ms(self) -> int:
         return (time.monotonic_ns() - self.start_ns) // 1_000_000
+
+    def nap(self) -> None:
+        """Until the next whole millisecond: nothing is due before."""
+        time.sleep((1_000_000 - (time.monotonic_ns() - self.start_ns) % 1_000_000) / 1e9)
 
 
 class _RealLoad:
@@ -74,7 +77,7 @@ class _RealLoad:
                 return
             end = bounds[min(now_ms, self.last_ms)]
             if end == self.handed:
-                time.sleep(NAP_S)
+                clock.nap()
                 continue
             # At most so many at once, so that one who is late looks at the clock now and then.
             self._hand_in_rows(made_of, self.handed, min(end, self.handed + 1_000))
@@ -105,7 +108,7 @@ class _RealLoad:
                 request.force_complete()
                 done += 1
             if done < end or not rows:
-                time.sleep(NAP_S)
+                clock.nap()
 
     def answered_by(self, limit_s: float) -> bool:
         deadline_s = time.monotonic() + limit_s
