@@ -8,15 +8,19 @@ import os
 from collections.abc import Sequence
 
 from controller.storage.batches import Bytes
+from controller.storage.disk_closing import Closing
 from controller.storage.disk_later import Later
 from controller.storage.errors import AlreadyLocked
 
 
 class OpenFile:
-    __slots__ = ("_fd", "path")
+    """`closing` closes what nobody refers to any more; at once, if not given."""
 
-    def __init__(self, path: str) -> None:
+    __slots__ = ("_closing", "_fd", "path")
+
+    def __init__(self, path: str, closing: Closing | None = None) -> None:
         self._fd = -1
+        self._closing = closing
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
@@ -58,7 +62,12 @@ class OpenFile:
     def __del__(self) -> None:
         # A removed segment's file is closed here, once the last range that was read from it is gone: closed earlier,
         # its descriptor could be another file's by the time sendfile comes to it.
-        self.close()
+        if self._closing is None:
+            self.close()
+            return
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            self._closing.close(fd)
 
 
 class _HeldLock:
@@ -74,9 +83,10 @@ class _HeldLock:
 class FileDisk:
     def __init__(self) -> None:
         self._later = Later(self._replace)
+        self._closing = Closing(os.close)
 
     def open(self, path: str) -> OpenFile:
-        return OpenFile(path)
+        return OpenFile(path, self._closing)
 
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:
@@ -105,9 +115,18 @@ class FileDisk:
 
     def remove(self, path: str) -> None:
         try:
-            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+            if os.path.isdir(path):
+                os.rmdir(path)
+                return
+            # Held until its name is gone, so that not the unlink but the last close gives the blocks back.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return
+        self._closing.begin()
+        try:
+            os.unlink(path)
+        finally:
+            self._closing.close(fd)
 
     def names(self, directory: str) -> Sequence[str]:
         return sorted(os.listdir(directory))
