@@ -197,10 +197,10 @@ def _context_agrees(rest: Rest) -> Iterator[Missing]:
 
 
 def _metadata_agrees(rest: Rest) -> Iterator[Missing]:
-    """(7) What each broker would answer a client is what ZooKeeper holds; and what it does itself is that too."""
-    held = {
-        key: state for key, state in rest.partitions().items() if rest.zookeeper.row(paths.delete_topic(key[0])) is None
-    }
+    """(7) What each broker would answer a client is what ZooKeeper holds; and what it does itself is that too. A topic
+    whose deletion waits for a dead broker is left out: a new controller tells nobody of it, as Kafka's does not."""
+    going = rest.zookeeper.children(paths.DELETE_TOPICS) or ()
+    held = {key: state for key, state in rest.partitions().items() if key[0] not in going}
     for node in rest.core:
         inside = rest.node(node)
         assert inside is not None
@@ -214,6 +214,7 @@ def _metadata_agrees(rest: Rest) -> Iterator[Missing]:
         shown = {
             (topic, number): (state.leader, tuple(state.isr), state.leader_epoch)
             for topic, states in snapshot.topics.items()
+            if topic not in going
             for number, state in states.items()
         }
         for key in sorted(shown.keys() | held.keys()):
