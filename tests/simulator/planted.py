@@ -268,8 +268,6 @@ FAULTS: Mapping[str, Plant] = {
     "one-that-goes-may-join": faults.one_that_goes_may_join,
     "a-later-leader-is-fenced": faults.a_later_leader_is_fenced,
     "silent-resignation": scenario_faults.silent_resignation,
-    "slot-never-cleared": scenario_faults.slot_never_cleared,
-    "goes-without-moving": scenario_faults.goes_without_moving,
     "lease-ignored": lease_ignored,
     "watches-not-set-again": watches_not_set_again,
     "watch-fires-once": watch_fires_once,
