@@ -1,4 +1,4 @@
-"""Logs that grow, as a stream of events: a source for Spark's Structured Streaming, and what is done with each batch.
+"""Logs that grow: what came is added to the table of events, and Structured Streaming counts it by the minute.
 
 An offset says how far each file was read, by the file itself (its device and inode) and not by its name, so that a log
 that is rotated goes on where it was. Only whole records are read: the last one, which may still get a stack trace, is
@@ -7,33 +7,32 @@ left until another follows it or its file was quiet for a while. What a record g
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from controller.pipeline.analysis import Analysis, analyse
 from controller.pipeline.event_table import EVENTS, ddl
 from controller.pipeline.log_parsing import LogFile
-from controller.pipeline.reading import last_record, parsed_blocks
+from controller.pipeline.reading import last_record
 from controller.pipeline.sources import Chunk, NothingToRead, chunks_of
+from controller.pipeline.store import add_events
 
-SOURCE = "camerlengo-logs"
-LEFT_OVER = "LineLeftOver"
-"""The event of a line that is none: `reason` and `text`, and no time."""
 QUIET_S = 10.0
-EVERY_S = 5
+EVERY_S = 5.0
 LATE = "2 minutes"
 _TAIL_BYTES = 1 << 20
+_NOTED = "followed.json"
 
 Offset = Mapping[str, Sequence[Any]]
 """By a file's identity: its run, path, the node of its folder, and how far it may be read. JSON can say it."""
+Writer = Callable[[Sequence[Chunk], Path, str], None]
+"""Adds chunks to a table of events, in files whose names begin so."""
 
 
 def readable(paths: Sequence[Path], quiet_s: float, now_s: float) -> dict[str, list[Any]]:
@@ -74,61 +73,21 @@ def new_chunks(start: Offset, end: Offset) -> list[Chunk]:
     return found
 
 
-class GrowingLogs(DataSource):  # type: ignore[misc]
-    """Options: `paths`, separated by newlines, and `quiet_s`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return SOURCE
-
-    def schema(self) -> str:
-        return ddl(EVENTS)
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return _Reader([Path(path) for path in self.options["paths"].split("\n")], float(self.options["quiet_s"]))
-
-
-class _Part(InputPartition):  # type: ignore[misc]
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk = chunk
-
-
-class _Reader(DataSourceStreamReader):  # type: ignore[misc]
-    def __init__(self, paths: Sequence[Path], quiet_s: float) -> None:
-        self._paths = paths
-        self._quiet_s = quiet_s
-
-    def initialOffset(self) -> dict[str, Any]:
-        return {}
-
-    def latestOffset(self) -> dict[str, Any]:
-        return readable(self._paths, self._quiet_s, time.time())
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [_Part(chunk) for chunk in new_chunks(start, end)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from followed(partition.chunk)
-
-
-def followed(chunk: Chunk) -> Iterator[pa.RecordBatch]:
-    """The events of a chunk, its left over lines among them."""
-    for parsed in parsed_blocks(chunk):
-        yield from parsed.events
-        for batch in parsed.leftovers:
-            rows = [
-                {"run": row["run"], "file": row["file"], "place": row["place"], "node": chunk.file.node,
-                 "event": LEFT_OVER, "origin": "log", "reason": row["why"], "text": row["text"]}
-                for row in batch.to_pylist()
-            ]  # fmt: skip
-            yield pa.RecordBatch.from_pylist(rows, schema=EVENTS)
-
-
-def events_as_they_come(spark: SparkSession, paths: Sequence[Path], quiet_s: float = QUIET_S) -> DataFrame:
-    """A streaming frame of EVENTS."""
-    spark.dataSource.register(GrowingLogs)
-    named = "\n".join(str(path.resolve()) for path in paths)
-    return spark.readStream.format(SOURCE).option("paths", named).option("quiet_s", str(quiet_s)).load()
+def take_in(paths: Sequence[Path], folder: Path, quiet_s: float, write: Writer) -> int:
+    """Adds to the table what came since the last call, and gives how many chunks that were. How far each file was read
+    is noted after that: a call that is interrupted is done again, under the same name."""
+    noted = folder / _NOTED
+    start: dict[str, Any] = {"batch": 0, "files": {}}
+    if noted.exists():
+        start = msgspec.json.decode(noted.read_bytes())
+    end = readable(paths, quiet_s, time.time())
+    chunks = new_chunks(start["files"], end)
+    if chunks:
+        write(chunks, folder, f"{start['batch']:06}-")
+        partial = noted.with_suffix(".part")
+        partial.write_bytes(msgspec.json.encode({"batch": start["batch"] + 1, "files": start["files"] | end}))
+        partial.replace(noted)
+    return len(chunks)
 
 
 def counts_by_minute(events: DataFrame, late: str) -> DataFrame:
@@ -141,39 +100,36 @@ def counts_by_minute(events: DataFrame, late: str) -> DataFrame:
     return counted.select("run", f.col("minute.start").alias("minute"), "node", "event", "events")
 
 
-def keep_batch(batch: DataFrame, number: int, folder: Path) -> None:
-    """Adds a batch's events to the table in `folder`, once, however often the batch is tried."""
-    for name in ("events", "leftovers", "counts"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    target = folder / "events" / f"batch={number:08}"
-    shutil.rmtree(target, ignore_errors=True)
-    day = f.coalesce(f.to_date("at"), f.lit("1970-01-01").cast("date"))
-    batch.withColumn("day", day).write.partitionBy("day", "node").parquet(str(target))
-    (folder / "complete").touch()
+def minutes_as_they_pass(spark: SparkSession, folder: Path) -> DataFrame:
+    """`counts_by_minute` of a table of events that grows, as a streaming frame."""
+    stored = spark.readStream.schema(f"{ddl(EVENTS)}, day date").parquet(str(folder / "events"))
+    return counts_by_minute(stored, LATE)
 
 
 def follow(
     spark: SparkSession, paths: Sequence[Path], report: Path, min_in_sync: int, renewed: Callable[[Analysis], None]
 ) -> None:
-    """Until interrupted: the table of events in `report`/events grows with the logs, `renewed` is given the analysis
-    after each batch, and `report`/minutes gets the counts by minute. Goes on where an earlier call stopped."""
+    """Until interrupted: the table in `report`/events grows with the logs, `renewed` is given the analysis whenever it
+    did, and a stream adds each minute's counts to `report`/minutes. Goes on where an earlier call stopped."""
+    folder = report / "events"
+    (folder / "events").mkdir(parents=True, exist_ok=True)
 
-    def keep(batch: DataFrame, number: int) -> None:
-        keep_batch(batch, number, report / "events")
-        renewed(analyse(spark, report / "events", min_in_sync))
+    def write(chunks: Sequence[Chunk], table: Path, batch: str) -> None:
+        add_events(spark, chunks, table, batch)
 
-    def started(frame: DataFrame, name: str) -> Any:
-        kept = str(report / "checkpoints" / name)
-        return frame.writeStream.option("checkpointLocation", kept).trigger(processingTime=f"{EVERY_S} seconds")
-
-    events = events_as_they_come(spark, paths)
-    minutes = counts_by_minute(events_as_they_come(spark, paths), LATE)
-    queries = [
-        started(events, "events").foreachBatch(keep).start(),
-        started(minutes, "minutes").format("parquet").outputMode("append").start(str(report / "minutes")),
-    ]
+    counting = (
+        minutes_as_they_pass(spark, folder)
+        .writeStream.format("parquet")
+        .outputMode("append")
+        .option("checkpointLocation", str(report / "checkpoint"))
+        .trigger(processingTime=f"{EVERY_S:g} seconds")
+        .start(str(report / "minutes"))
+    )
     try:
-        spark.streams.awaitAnyTermination()
+        while counting.isActive:
+            if take_in(paths, folder, QUIET_S, write):
+                renewed(analyse(spark, folder, min_in_sync))
+            time.sleep(EVERY_S)
+        raise counting.exception()
     finally:
-        for query in queries:
-            query.stop()
+        counting.stop()

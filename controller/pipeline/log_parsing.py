@@ -152,7 +152,7 @@ def _events(known: _Heads, places: pa.Array) -> tuple[list[pa.RecordBatch], np.n
     node, epoch = _who(who, known.file.node)
     of_state = pc.equal(known.parts.logger, STATE_CHANGE_LOGGER).to_numpy(zero_copy_only=False)
     batches: list[pa.RecordBatch] = []
-    unknown: list[np.ndarray[Any, Any]] = [np.empty(0, dtype=np.int64)]
+    unread = np.ones(len(text), dtype=np.bool_)
     for texts, left in ((STATE_CHANGES, np.flatnonzero(of_state)), (CONTROLLER, np.flatnonzero(~of_state))):
         for one, taken, fields in _read(texts, text, left):
             rows = pa.array(taken)
@@ -168,32 +168,30 @@ def _events(known: _Heads, places: pa.Array) -> tuple[list[pa.RecordBatch], np.n
             }
             constants = {"run": known.file.run, "file": known.file.path, "origin": "log", "event": one.event}
             batches.append(_filled(EVENTS, len(taken), {**constants, **one.constants}, columns))
-            left = left[~np.isin(left, taken, assume_unique=True)]
-        unknown.append(known.rows.to_numpy()[left])
-    return batches, np.concatenate(unknown)
+            unread[taken] = False
+    return batches, known.rows.to_numpy()[unread]
 
 
 def _read(
     texts: tuple[LogText, ...], text: pa.Array, left: np.ndarray[Any, Any]
 ) -> Iterator[tuple[LogText, np.ndarray[Any, Any], dict[str, pa.Array]]]:
     """Each text with the rows of `text` that it reads, and the columns that it spells."""
-    remaining = left
+    rows, mine = left, text.take(pa.array(left))
     for one in texts:
-        if not len(remaining):
-            return
-        mine = text.take(pa.array(remaining))
-        hit = pc.match_substring(mine, one.phrase).to_numpy(zero_copy_only=False)
-        if not hit.any():
+        hits = np.flatnonzero(pc.match_substring(mine, one.phrase).to_numpy(zero_copy_only=False))
+        if not len(hits):
             continue
-        candidates = remaining[hit]
-        groups = pc.extract_regex(mine.filter(pa.array(hit)), _renamed(one))
+        groups = pc.extract_regex(mine.take(pa.array(hits)), _renamed(one))
         fits = groups.is_valid().to_numpy(zero_copy_only=False)
         if not fits.any():
             continue
         read = groups.filter(pa.array(fits))
-        taken = candidates[fits]
-        yield one, taken, {name: _typed(name, read.field(f"g_{name}")) for name in one.groups}
-        remaining = remaining[~np.isin(remaining, taken, assume_unique=True)]
+        yield one, rows[hits[fits]], {name: _typed(name, read.field(f"g_{name}")) for name in one.groups}
+        open_rows = np.ones(len(rows), dtype=np.bool_)
+        open_rows[hits[fits]] = False
+        rows, mine = rows[open_rows], mine.filter(pa.array(open_rows))
+        if not len(rows):
+            return
 
 
 def _renamed(one: LogText) -> str:

@@ -38,28 +38,34 @@ def write_events(spark: SparkSession, chunks: Sequence[Chunk], folder: Path) -> 
     """All lines and rows of the chunks, a task a chunk. What was in the folder's own subfolders is replaced."""
     for name in ("events", "leftovers", "counts"):
         shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / name).mkdir(parents=True)
     (folder / _COMPLETE).unlink(missing_ok=True)
+    add_events(spark, chunks, folder, "")
+
+
+def add_events(spark: SparkSession, chunks: Sequence[Chunk], folder: Path, batch: str) -> None:
+    """Adds to the table. `batch` names these chunks: written again under the same name, they replace themselves."""
+    for name in ("events", "leftovers", "counts"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     tasks = spark.sparkContext.broadcast(tuple(chunks))
-    work = spark.range(0, len(chunks), 1, len(chunks)).mapInArrow(_writing(tasks, folder), "task long")
+    work = spark.range(0, len(chunks), 1, len(chunks)).mapInArrow(_writing(tasks, folder, batch), "task long")
     done = work.count()
     if done != len(chunks):
         raise IncompleteTable(f"{folder}: {done} of {len(chunks)} parts were written")
     (folder / _COMPLETE).touch()
 
 
-def _writing(tasks: Any, folder: Path) -> Callable[[Batches], Batches]:
+def _writing(tasks: Any, folder: Path, batch: str) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                write_chunk(tasks.value[number], number, folder)
+        for rows in batches:
+            for number in rows.column("id").to_pylist():
+                write_chunk(tasks.value[number], f"{batch}{number:06}", folder)
                 yield pa.RecordBatch.from_pydict({"task": [number]})
 
     return write
 
 
-def write_chunk(chunk: Chunk, number: int, folder: Path) -> None:
-    """One task's work."""
+def write_chunk(chunk: Chunk, name: str, folder: Path) -> None:
+    """One task's work, in files of that name."""
     held: list[pa.RecordBatch] = []
     leftovers: list[pa.RecordBatch] = []
     counts: list[pa.RecordBatch] = []
@@ -69,11 +75,11 @@ def write_chunk(chunk: Chunk, number: int, folder: Path) -> None:
         leftovers += parsed.leftovers
         counts.append(parsed.counts(chunk.file))
         if sum(map(len, held)) >= HELD_ROWS:
-            _write_by_day(held, f"{number:06}-{part:04}", folder / "events")
+            _write_by_day(held, f"{name}-{part:04}", folder / "events")
             held, part = [], part + 1
-    _write_by_day(held, f"{number:06}-{part:04}", folder / "events")
-    _write(pa.Table.from_batches(leftovers, LEFTOVERS), folder / "leftovers", f"{number:06}")
-    _write(pa.Table.from_batches(counts, COUNTS), folder / "counts", f"{number:06}")
+    _write_by_day(held, f"{name}-{part:04}", folder / "events")
+    _write(pa.Table.from_batches(leftovers, LEFTOVERS), folder / "leftovers", name)
+    _write(pa.Table.from_batches(counts, COUNTS), folder / "counts", name)
 
 
 def _write_by_day(held: Sequence[pa.RecordBatch], name: str, folder: Path) -> None:

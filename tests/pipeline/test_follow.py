@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.pipeline.follow import (
-    LEFT_OVER,
-    counts_by_minute,
-    events_as_they_come,
-    followed,
-    keep_batch,
-    new_chunks,
-    readable,
-)
-from controller.pipeline.store import read_events
+import pyarrow.parquet as parquet
+import pytest
+
+from controller.pipeline.event_table import EVENTS, ddl
+from controller.pipeline.follow import counts_by_minute, new_chunks, readable, take_in
+from controller.pipeline.reading import parsed_blocks
+from controller.pipeline.sources import Chunk
+from controller.pipeline.store import write_chunk
 
 STATE_CHANGE = Path(__file__).parents[1] / "data" / "kafka-2.8.2" / "logs" / "broker-3" / "state-change.log"
 LATER_S = 4e9
@@ -24,7 +23,7 @@ LATER_S = 4e9
 def events(start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, str, str | None]]:
     found = []
     for chunk in new_chunks(start, end):
-        for batch in followed(chunk):
+        for batch in (batch for parsed in parsed_blocks(chunk) for batch in parsed.events):
             found += [(row["place"], row["event"], row["error"]) for row in batch.to_pylist()]
     return sorted(found, key=lambda one: one[0])
 
@@ -62,43 +61,46 @@ def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     assert readable([tmp_path / "absent", tmp_path], 10.0, LATER_S) == {}
 
 
-def test_a_line_that_is_none_is_an_event_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "controller.log").write_text("no line of any log\n")
-    (chunk,) = new_chunks({}, readable([tmp_path], 10.0, LATER_S))
-    (row,) = [row for batch in followed(chunk) for row in batch.to_pylist()]
-    assert (row["event"], row["reason"], row["text"]) == (LEFT_OVER, "in no known form", "no line of any log")
+def write(chunks: Sequence[Chunk], folder: Path, batch: str) -> None:
+    for number, chunk in enumerate(chunks):
+        write_chunk(chunk, f"{batch}{number:06}", folder)
 
 
-def test_a_stream_keeps_events_once_and_counts_them_by_minute(spark: Any, tmp_path: Path) -> None:
+class Interrupted(Exception):
+    pass
+
+
+def test_what_was_taken_in_is_noted_after_it_was_written(tmp_path: Path) -> None:
+    def interrupted(chunks: Sequence[Chunk], folder: Path, batch: str) -> None:
+        write(chunks, folder, batch)
+        raise Interrupted
+
     source, table = tmp_path / "logs", tmp_path / "table"
     source.mkdir()
     lines = STATE_CHANGE.read_bytes().splitlines(keepends=True)[:400]
     path = source / "state-change.log"
     path.write_bytes(b"".join(lines[:150]))
-    stream = events_as_they_come(spark, [source], quiet_s=0.0)
-    checkpoint = str(tmp_path / "checkpoint")
-
-    def keep(batch: Any, number: int) -> None:
-        keep_batch(batch, number, table)
-        keep_batch(batch, number, table)  # as after a failure
-
-    def once() -> None:
-        writing = stream.writeStream.option("checkpointLocation", checkpoint).foreachBatch(keep)
-        query = writing.start()
-        query.processAllAvailable()
-        query.stop()
-
-    once()
-    assert read_events(spark, table).count() == 150
+    with pytest.raises(Interrupted):
+        take_in([source], table, 0.0, interrupted)
+    assert [take_in([source], table, 0.0, write) for _ in range(2)] == [1, 0]
     with path.open("ab") as file:
         file.writelines(lines[150:])
-    once()
-    kept = read_events(spark, table)
-    assert kept.count() == kept.dropDuplicates(["file", "place"]).count() == 400
-    minutes = counts_by_minute(stream, "1 minute").writeStream.format("memory").queryName("minutes")
-    query = minutes.option("checkpointLocation", str(tmp_path / "other")).outputMode("append").start()
+    assert take_in([source], table, 0.0, write) == 1
+    places = parquet.read_table(table / "events").column("place").to_pylist()
+    assert len(places) == len(set(places)) == len(events({}, readable([source], 0.0, LATER_S)))
+
+
+def test_a_stream_tells_each_minute_once_when_it_has_passed(spark: Any, tmp_path: Path) -> None:
+    source, table = tmp_path / "logs", tmp_path / "table"
+    source.mkdir()
+    (source / "state-change.log").write_bytes(STATE_CHANGE.read_bytes())
+    assert take_in([source], table, 0.0, write) == 1
+    stored = spark.readStream.schema(f"{ddl(EVENTS)}, day date").parquet(str(table / "events"))
+    writing = counts_by_minute(stored, "1 minute").writeStream.format("memory").queryName("minutes")
+    query = writing.outputMode("append").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     query.processAllAvailable()
     query.stop()
-    told = spark.table("minutes").where("event = 'ReplicaRoleApplied'").collect()
-    # The last minutes are not told yet: the watermark has not passed them.
-    assert {(str(row.minute)[:16], row.node) for row in told} >= {("2026-11-21 08:05", 3)}
+    told = [(str(row.minute)[11:16], row.event) for row in spark.table("minutes").collect()]
+    assert len(told) == len(set(told))
+    # The log ends at 08:10:24: the minute from 08:09 on can still get events that are a minute late.
+    assert {clock for clock, _ in told} == {"08:05", "08:06", "08:07", "08:08"}
