@@ -16,7 +16,8 @@ from controller.scenarios.files import load_scenario
 
 def campaign(seeds: int = 4, traces: Traces = Traces.NONE) -> Campaign:
     points = tuple(
-        Point((("partitions", count),), load_scenario("broker-kill", {"partitions": count})) for count in ("1", "2")
+        Point((("partitions", count),), load_scenario("broker-kill", {"partitions": count, "records": "false"}))
+        for count in ("1", "2")
     )
     return Campaign("broker-kill", points, 10, seeds, traces)
 
