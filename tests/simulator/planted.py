@@ -28,7 +28,6 @@ from controller.core import elections, leadership, partition_moves, replica_move
 from controller.core.controller import Controller
 from controller.core.handlers import broker_changes, isr_changes, topic_changes
 from controller.core.queue import EventQueue
-from controller.core.request_batch import RequestBatch
 from controller.simulator.channels import _Channel
 from controller.simulator.drawing import draw_plan
 from controller.simulator.plan import Plan
@@ -177,11 +176,6 @@ def leader_by_the_isrs_order(patch: Patch) -> None:
     patch.setattr(elections, "elect_offline_columns", core_faults.leader_from_the_isr)
 
 
-def only_the_leader_is_told(patch: Patch) -> None:
-    """S31."""
-    patch.setattr(RequestBatch, "leader_and_isr", core_faults.leader_and_isr_to_the_leader_alone)
-
-
 def dead_replicas_stay(patch: Patch) -> None:
     """S38: dead brokers stay in their ISRs."""
     patch.setattr(replica_moves, "_shrink", nothing)
@@ -282,7 +276,6 @@ FAULTS: Mapping[str, Plant] = {
     "election-without-the-epoch": election_without_the_epoch,
     "isr-in-the-wrong-order": isr_in_the_wrong_order,
     "leader-by-the-isrs-order": leader_by_the_isrs_order,
-    "only-the-leader-is-told": only_the_leader_is_told,
     "dead-replicas-stay": dead_replicas_stay,
     "shrinking-keeps-the-epoch": shrinking_keeps_the_epoch,
     "nobody-elected-at-the-start": nobody_elected_at_the_start,
