@@ -103,6 +103,10 @@ class Partition:
         self.high_watermark = reached
         return True
 
+    def stand_down(self) -> None:
+        """It led, and another leads, or nobody: who, and in which epoch, is taken once there is somebody to follow."""
+        self.role, self.isr, self.fetching, self.leading = Role.NONE, (), False, None
+
     def stop(self) -> None:
         """StopReplica without deletion: the replica stays, leads and follows nobody until it is told again."""
         self.fetching, self.leading = False, None

@@ -147,26 +147,30 @@ class ReplicaManager:
             partition.attach(log, self._logs.kept_high_watermark(partition.topic, partition.index))
 
     def _take_role(self, controller_epoch: int, partition: Partition, state: LeaderAndIsrPartitionState) -> bool:
-        """False: there is nobody to follow."""
+        """False: nothing has changed, since there is nobody to follow."""
         if state.leader == self._broker_id:
             partition.make_leader(state, self._now_ms())
         elif state.leader in self._metadata.snapshot.brokers:
             partition.make_follower(state)
         else:
             # A leader that is not among the live brokers can't be followed: the replica is there, and waits for a
-            # later leader epoch. The controller sends UpdateMetadata first for this reason (KAFKA-4443).
+            # later leader epoch, or for the same one again. The controller sends UpdateMetadata first for this reason
+            # (KAFKA-4443). Where it led itself it leads no more; Kafka's goes on leading in its old epoch, and takes
+            # records that the next leader has never seen.
             self._note(
                 "debug", f"{partition.topic}-{partition.index}: leader {state.leader} is not live, nobody to follow"
             )
-            return False
+            if partition.role is not Role.LEADER:
+                return False
+            partition.stand_down()
         if self._trace.enabled:
             self._trace.emit(
                 ReplicaRoleApplied(
                     controller_epoch,
                     partition.topic,
                     partition.index,
-                    partition.leader,
-                    partition.leader_epoch,
+                    state.leader,
+                    state.leader_epoch,
                     partition.role.value,
                 )
             )

@@ -230,12 +230,11 @@ def _metadata_agrees(rest: Rest) -> Iterator[Missing]:
 def _roles_agree(
     rest: Rest, node: int, inside: Node, held: Mapping[tuple[str, int], PartitionView]
 ) -> Iterator[Missing]:
-    """Whoever ZooKeeper says leads does, in that epoch, and nobody else. Where nobody leads, a broker that did stays as
-    it was, as Kafka's does: LeaderAndIsr gives it nobody to follow."""
+    """Whoever ZooKeeper says leads does, in that epoch, and nobody else."""
     for partition in inside.broker.replicas.partitions():
         state = held.get((partition.topic, partition.index))
         leads = partition.role is Role.LEADER and rest.zookeeper.row(paths.delete_topic(partition.topic)) is None
-        if leads and (state is None or state.leader not in (node, NOBODY)):
+        if leads and (state is None or state.leader != node):
             yield Missing("roles-agree", (node,), f"it leads {partition.topic}-{partition.index}: {state}")
     for (topic, index), state in held.items():
         if node in state.assignment and state.leader != NOBODY:

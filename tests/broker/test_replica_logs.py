@@ -110,6 +110,20 @@ def test_with_nobody_to_follow_there_is_a_log_all_the_same() -> None:
     assert (broker.partition().role, broker.log().log_end_offset) == (Role.NONE, 0)
 
 
+@pytest.mark.parametrize("leader", [-1, 9])
+def test_who_led_stands_down_though_there_is_nobody_to_follow(leader: int) -> None:
+    """Cut off and back, it would take records in its old epoch that the next leader has never seen."""
+    broker = Holder()
+    broker.begin_leading((1, 2))
+    waiting = broker.produce()
+    assert broker.lead((1, 2), leader=leader, leader_epoch=5) == [ErrorCode.NONE]
+    assert produced(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert produced(broker.produce()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (broker.partition().role, broker.partition().leader_epoch) == (Role.NONE, 4)
+    broker.begin_leading((1,), leader_epoch=5)
+    assert produced(broker.produce()).error_code == ErrorCode.NONE
+
+
 @pytest.mark.parametrize(("is_new", "error"), [(True, ErrorCode.NONE), (False, ErrorCode.KAFKA_STORAGE_ERROR)])
 def test_what_may_lie_in_an_offline_directory_is_not_made_anew(is_new: bool, error: ErrorCode) -> None:
     broker = Holder(disks=2)
