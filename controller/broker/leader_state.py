@@ -101,7 +101,7 @@ class LeaderState:
     def low_watermark(self, log_start: int, live: Iterable[int]) -> int:
         """The lowest log start of the leader and its live followers: what was deleted below it is gone everywhere."""
         starts = (self.followers[broker].log_start_offset for broker in live if broker in self.followers)
-        return min(log_start, *starts, log_start)
+        return min((log_start, *starts))
 
     def behind(self, log_end: int, now_ms: float, lag_max_ms: float) -> tuple[int, ...]:
         """Members of the ISR that have not had everything for longer than `lag_max_ms`. Never this broker itself."""
