@@ -1,8 +1,17 @@
-"""What the whole suite shares: the flag that rewrites golden logs."""
+"""What the whole suite shares: the flag that rewrites golden logs, and which examples property tests see.
+
+A run of the suite tells of the tree, not of the day: every run draws the same examples, and a failure seen anywhere is
+seen again by the same command. `--hypothesis-profile=explore` draws new ones each time.
+"""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -62,7 +62,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     skip = shutil.ignore_patterns("__pycache__", "data", "*.so")
     for folder in ("controller", "statemachines", "tests/timer"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=skip)
-    shutil.copy(ROOT / "tests/__init__.py", copy / "tests")
+    for file in ("__init__.py", "conftest.py"):
+        shutil.copy(ROOT / "tests" / file, copy / "tests")
     run(copy, "-m", "mypyc", *sources())
     shutil.copy(ROOT / "pyproject.toml", copy)  # for pytest; setuptools, which mypyc calls, wants another
     yield copy
