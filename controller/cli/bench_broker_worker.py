@@ -86,6 +86,8 @@ def consume(servers: str, topic: str, partitions: int, records: int) -> dict[str
             "bootstrap.servers": servers,
             "group.id": "bench",
             "enable.auto.commit": False,
+            # By default it stops fetching for a second where 100,000 records of a partition wait for it.
+            "queued.min.messages": 1_000_000,
             "log_level": 2,
             **requests.config(),
         }

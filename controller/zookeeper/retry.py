@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
+from tenacity import AsyncRetrying, IterState, RetryCallState, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_base
 
 from controller.clock import Clock
@@ -41,6 +41,24 @@ class JitteredBackoff(wait_base):
         return full_ms * self._rng.uniform(0.5, 1.0) / 1_000.0
 
 
+class OneCall(AsyncRetrying):
+    """Goes on wherever it is resumed. Tenacity keeps what it knows of a call for each thread, and a coroutine of ours
+    that is answered runs on, on the thread that answers: there tenacity would know nothing (KeyError: 'idle_for')."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__(**rules)
+        self._statistics: dict[str, Any] = {}
+        self._iter_state = IterState()
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        return self._statistics
+
+    @property
+    def iter_state(self) -> IterState:
+        return self._iter_state
+
+
 class Retrier:
     """Makes an attempt again over the named errors. One a client: the jitter's sequence is its own."""
 
@@ -63,7 +81,7 @@ class Retrier:
         async def once() -> T:
             return await attempt()
 
-        retrying = AsyncRetrying(
+        retrying = OneCall(
             sleep=self._sleep,
             stop=stop_after_attempt(attempts),
             wait=JitteredBackoff(self._rng, first_delay_ms, longest_delay_ms),

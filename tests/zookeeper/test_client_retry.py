@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from itertools import pairwise
 from typing import cast
 
@@ -12,7 +13,7 @@ from tenacity import RetryCallState
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import ConnectionLost, NoNode
+from controller.zookeeper.errors import BadVersion, ConnectionLost, NoNode
 from controller.zookeeper.retry import ATTEMPTS, FIRST_DELAY_MS, LONGEST_DELAY_MS, JitteredBackoff, Retrier
 
 
@@ -55,6 +56,32 @@ def test_another_error_ends_it_at_once() -> None:
     with pytest.raises(NoNode):
         answer.result()
     assert len(attempts_ms) == 1
+
+
+def test_it_goes_on_where_the_answer_comes_on_another_thread() -> None:
+    """As on the real host: asked on the broker's thread, answered on ZooKeeper's, and refused because two brokers
+    took the same block of producer ids."""
+    clock = VirtualClock()
+    answers: list[Pending[int]] = [Pending() for _ in range(3)]
+    asked: list[int] = []
+
+    async def attempt() -> int:
+        asked.append(threading.get_ident())
+        return await answers[len(asked) - 1]
+
+    outcome = drive(Retrier(clock, 1).call(attempt, over=(BadVersion,)))
+    for reply in (
+        lambda: answers[0].fail(BadVersion("/x")),
+        lambda: clock.advance_to(10_000.0),
+        lambda: answers[1].fail(BadVersion("/x")),
+        lambda: clock.advance_to(20_000.0),
+        lambda: answers[2].resolve(3),
+    ):
+        thread = threading.Thread(target=reply)
+        thread.start()
+        thread.join()
+    assert outcome.result() == 3
+    assert len(set(asked)) > 1
 
 
 def test_the_seed_alone_decides_the_delays() -> None:
