@@ -49,6 +49,11 @@ class Ensemble:
         return self._leader
 
     @property
+    def servers(self) -> int:
+        """How many there are, running or not."""
+        return self._servers
+
+    @property
     def running(self) -> tuple[int, ...]:
         return tuple(sorted(self._running))
 
