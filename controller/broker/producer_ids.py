@@ -83,15 +83,18 @@ class ProducerIds:
             self._trace.emit(Noted("warning", f"no block of producer ids: {error}"))
             self._refuse_all(error)
             return
+        except Exception as error:
+            self._refuse_all(error)  # who asked is answered, whatever is wrong with us
+            raise
         self._next, self._end = taken.block_start, taken.block_end
         while self._waiting and self.left:
             self._waiting.popleft()(self._given())
         if self._waiting:
             self._ask()
 
-    def _refuse_all(self, error: ZooKeeperError) -> None:
+    def _refuse_all(self, error: Exception) -> None:
         """Another attempt may find ZooKeeper again, but not whole what is damaged."""
-        hopeless = isinstance(error, DamagedZnode)
+        hopeless = isinstance(error, DamagedZnode) or not isinstance(error, ZooKeeperError)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if hopeless else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         waiting, self._waiting = self._waiting, deque()
         for answer in waiting:

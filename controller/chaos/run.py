@@ -9,6 +9,7 @@ from pathlib import Path
 
 from controller.chaos.host import RealHost
 from controller.pending import Task
+from controller.scenarios.defects import with_defects
 from controller.scenarios.host import HostFailure
 from controller.scenarios.judge import judge
 from controller.scenarios.language import Cut, Expire, Heal, Scenario
@@ -40,7 +41,8 @@ def run_scenario(
     finally:
         host.close()
     records = host.records()
-    report = Report(scenario, host.name, host.seed, judge(scenario, outcome, records), records)
+    judgement = with_defects(judge(scenario, outcome, records), records)
+    report = Report(scenario, host.name, host.seed, judgement, records)
     return RunResult(report, outcome.could_not_run, time.monotonic() - began)
 
 

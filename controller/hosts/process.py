@@ -16,9 +16,11 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from loguru import logger
 
@@ -38,6 +40,7 @@ from controller.hosts.server import CannotListen, Server, limits_of
 from controller.hosts.trace_file import ProcessTrace
 from controller.storage import AlreadyLocked
 from controller.storage.disk_files import FileDisk
+from controller.trace import Noted
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ZooKeeperError
@@ -78,6 +81,7 @@ class BrokerProcess:
         self._network = NetworkThread()
         self._clock = RealClock(self._network)
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
+        self._network.loop.set_exception_handler(self._tripped)
         self._server = Server(self._network, limits_of(settings), self._trace)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
         self._logs: Logs | None = None
@@ -89,6 +93,12 @@ class BrokerProcess:
 
     def _tell(self, notice: _Notice) -> None:
         self._notices.put(notice)
+
+    def _tripped(self, _loop: object, context: dict[str, Any]) -> None:
+        """An exception that nobody on the loop took: told where every other defect is."""
+        error = context.get("exception")
+        where = "".join(traceback.format_exception(error)).rstrip() if error is not None else repr(context)
+        self._trace.emit(Noted("error", f"{context['message']}\n{where}"))
 
     def run(self, ready: Callable[[BrokerSettings], None]) -> int:
         """The exit status. `ready` is called once the broker is registered and serves, with its settings as they

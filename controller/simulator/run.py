@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from controller.scenarios.judge import FAIL, InvariantResult, Judgement, judge
+from controller.scenarios.defects import with_defects
+from controller.scenarios.judge import judge
 from controller.scenarios.language import Scenario
 from controller.scenarios.report import Report
 from controller.scenarios.runner import Outcome, Progress, run_steps
 from controller.simulator.host import SimulatedHost
-from controller.trace import Noted
 from controller.trace_records import TraceRecord, encode_record
 from controller.zookeeper.drive import drive
 
 VIRTUAL_LIMIT_MS = 3_600_000.0
 """Virtual time after which a run is given up: every step has a deadline of its own, far below."""
-
-NO_DEFECTS = "no-defects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +47,6 @@ def simulate(scenario: Scenario, seed: int, progress: Progress = _silent) -> Sim
     records = host.records()
     judgement = with_defects(judge(scenario, outcome, records), records)
     return SimulationResult(Report(scenario, host.name, seed, judgement, records), outcome.could_not_run)
-
-
-def with_defects(judgement: Judgement, records: Sequence[TraceRecord]) -> Judgement:
-    """Adds whether any node noted an error: an event that a handler did not bring to its end, a request that failed
-    in its handler. The real host logs those and goes on; here they are what one looks for."""
-    errors = [record for record in records if isinstance(record.event, Noted) and record.event.level == "error"]
-    if not errors:
-        result = InvariantResult(NO_DEFECTS, True, "no node noted an error")
-        return replace(judgement, invariants=(*judgement.invariants, result))
-    first = errors[0]
-    assert isinstance(first.event, Noted)
-    detail = f"{len(errors)} errors, the first of node {first.node} at {first.at_ms:.1f} ms: {first.event.message}"
-    return replace(
-        judgement, verdict=FAIL, invariants=(*judgement.invariants, InvariantResult(NO_DEFECTS, False, detail))
-    )
 
 
 def trace_hash(records: Iterable[TraceRecord]) -> str:

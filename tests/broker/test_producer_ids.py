@@ -102,6 +102,15 @@ def test_all_who_wait_hear_that_there_is_no_block_and_the_next_asks_again(error:
     assert asking.given == [0]
 
 
+def test_whoever_waits_is_answered_even_where_we_are_at_fault() -> None:
+    """The requests behind it on its connection wait for its answer."""
+    asking = Asking()
+    asking.ask(2)
+    with pytest.raises(KeyError, match="idle_for"):
+        asking.fail(KeyError("idle_for"))
+    assert [answer.error_code for answer in asking.answers] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+
+
 @pytest.mark.parametrize(
     ("transactional_id", "producer_id", "epoch", "error"),
     [

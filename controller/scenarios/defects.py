@@ -1,0 +1,27 @@
+"""Whether the code under test tripped over itself, whatever else a run shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from controller.scenarios.judge import FAIL, InvariantResult, Judgement
+from controller.trace import Noted
+from controller.trace_records import TraceRecord
+
+NO_DEFECTS = "no-defects"
+
+
+def with_defects(judgement: Judgement, records: Sequence[TraceRecord]) -> Judgement:
+    """Adds whether any node noted an error: an event that a handler did not bring to its end, a request that failed
+    in its handler, an exception in a callback. A node goes on after those; a run exists to find them."""
+    errors = [record for record in records if isinstance(record.event, Noted) and record.event.level == "error"]
+    if not errors:
+        result = InvariantResult(NO_DEFECTS, True, "no node noted an error")
+        return replace(judgement, invariants=(*judgement.invariants, result))
+    first = errors[0]
+    assert isinstance(first.event, Noted)
+    detail = f"{len(errors)} errors, the first of node {first.node} at {first.at_ms:.1f} ms: {first.event.message}"
+    return replace(
+        judgement, verdict=FAIL, invariants=(*judgement.invariants, InvariantResult(NO_DEFECTS, False, detail))
+    )
