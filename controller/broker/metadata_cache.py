@@ -6,8 +6,8 @@ sees one state throughout. Values only: no I/O, no clock; epochs are checked bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -75,21 +75,27 @@ class MetadataSnapshot:
         )
 
 
-class MetadataCache:
-    """Holds the present snapshot. `update` is the broker's alone; any thread may take `snapshot`."""
+NOTHING_KNOWN = MetadataSnapshot()
 
-    __slots__ = ("_broker_epoch", "snapshot")
+
+class MetadataCache:
+    """Holds the present snapshot. `update` is the broker's alone; any thread may take `snapshot`. `updated` makes the
+    next one: who hosts many brokers may replace it by one that gives all of them the same object."""
+
+    __slots__ = ("_broker_epoch", "snapshot", "updated")
 
     def __init__(self) -> None:
-        self.snapshot = MetadataSnapshot()
+        self.snapshot = NOTHING_KNOWN
+        self.updated: Callable[[MetadataSnapshot, UpdateMetadataRequest], MetadataSnapshot] = MetadataSnapshot.updated
         self._broker_epoch = NO_BROKER_EPOCH
 
     def update(self, request: UpdateMetadataRequest) -> None:
         """The first partitions that a controller names to a new registration of this broker are all that it knows:
         topics from before that are gone by now, or this broker would show them for good. (A broker can outlive its
         session, and what is deleted then nobody tells it of.)"""
+        before = self.snapshot
         if request.topic_states and request.broker_epoch > self._broker_epoch:
             if self._broker_epoch != NO_BROKER_EPOCH:
-                self.snapshot = replace(self.snapshot, topics={}, topic_ids={})
+                before = NOTHING_KNOWN  # each request says anew who lives and who is controller
             self._broker_epoch = request.broker_epoch
-        self.snapshot = self.snapshot.updated(request)
+        self.snapshot = self.updated(before, request)

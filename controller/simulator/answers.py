@@ -13,6 +13,7 @@ from controller.broker.exchange import Respond
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.records import Part
+from controller.simulator.network import Frame
 from controller.simulator.server import Receiver
 
 
@@ -32,7 +33,7 @@ class Answers:
         self._waiting: dict[int, tuple[str, float]] = {}
         self._count = 0
 
-    def receive(self, frame: bytes, respond: Respond) -> None:
+    def receive(self, frame: Frame, respond: Respond) -> None:
         self._count += 1
         number, api = self._count, _api(frame)
         self._waiting[number] = (api, self._clock.now_ms())
@@ -51,8 +52,9 @@ class Answers:
         return [Unanswered(api, now_ms - at_ms) for api, at_ms in self._waiting.values()]
 
 
-def _api(frame: bytes) -> str:
-    key = int.from_bytes(frame[:2], "big", signed=True)
+def _api(frame: Frame) -> str:
+    head = frame if isinstance(frame, bytes) else frame.head
+    key = int.from_bytes(head[:2], "big", signed=True)
     try:
         return ApiKey(key).name
     except ValueError:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from controller.broker.exchange import Respond
 from controller.broker.logs import Logs
 from controller.broker.node import Node
 from controller.broker.settings import BrokerSettings, parse_settings
@@ -20,7 +21,8 @@ from controller.pending import Pending
 from controller.simulator.answers import Answers, Unanswered
 from controller.simulator.channels import SimulatedChannels, SimulatedPeers
 from controller.simulator.event_driver import EventDriver
-from controller.simulator.network import Address, Network
+from controller.simulator.images import SharedImages
+from controller.simulator.network import Address, Frame, Network
 from controller.simulator.process import MachineClock, Process, ProcessClock, ProcessState
 from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection
@@ -42,6 +44,7 @@ class World:
     zookeeper: InMemoryZooKeeper
     recorder: Recorder
     addresses: Mapping[int, Address]
+    images: SharedImages = field(default_factory=SharedImages)
     disks: dict[int, MemoryDisk] = field(default_factory=dict)
     """By broker; one that has `log.dirs` keeps its disk over all of its lives."""
     machines: dict[int, MachineClock] = field(default_factory=dict)
@@ -60,16 +63,32 @@ class Paces:
 class NodeTrace:
     """A dead process tells nothing more."""
 
-    enabled = True
-
     def __init__(self, world: World, process: Process, node: int) -> None:
         self._world = world
         self._process = process
         self._node = node
 
+    @property
+    def enabled(self) -> bool:
+        return self._world.recorder.enabled
+
     def emit(self, event: TraceEvent) -> None:
         if self._process.alive:
             self._world.recorder.take(self._world.clock.now_ms(), self._node, event)
+
+
+class _Receiving:
+    """A node's listener, for frames that are shared too."""
+
+    def __init__(self, node: Node, images: SharedImages) -> None:
+        self._node = node
+        self._images = images
+
+    def receive(self, frame: Frame, respond: Respond) -> None:
+        if isinstance(frame, bytes):
+            self._node.receive(frame, respond)
+        else:
+            self._node.broker.handle(self._images.request(frame), respond)
 
 
 class BrokerProcess:
@@ -141,7 +160,9 @@ class BrokerProcess:
             logs=self._logs(),
         )
         self._node = node
-        self._answers = Answers(node, self.clock, lambda why: self.trace.emit(Noted("error", why)))
+        node.broker.metadata.updated = self._world.images.updated
+        receiving = _Receiving(node, self._world.images)
+        self._answers = Answers(receiving, self.clock, lambda why: self.trace.emit(Noted("error", why)))
         server = Server(self._answers, self.clock, self._paces.step_ms)
         self._world.network.listen(self.process, self._world.addresses[self.node_id], server.accept)
         node.start()

@@ -125,8 +125,9 @@ class _Channel:
                 await channels.clock.sleep(LOOK_AGAIN_MS)
                 continue
             request = self._waiting[0]
-            body = request.body + request.rest
-            asked = connection.ask(request.api_key, request.api_version, body, channels.request_timeout_ms)
+            asked = connection.ask(
+                request.api_key, request.api_version, request.body, channels.request_timeout_ms, request.rest
+            )
             try:
                 answer = await asked
             except PeerError:

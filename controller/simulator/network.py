@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from controller.clock import VirtualClock
 from controller.simulator.conditions import GOOD, Condition, retransmissions_ms
@@ -33,6 +33,22 @@ def _nothing() -> None:
     pass
 
 
+class SharedFrame:
+    """A frame whose end is one object for many receivers (an UpdateMetadata of a whole estate): it is not copied."""
+
+    __slots__ = ("head", "rest")
+
+    def __init__(self, head: bytes, rest: bytes) -> None:
+        self.head = head
+        self.rest = rest
+
+    def joined(self) -> bytes:
+        return self.head + self.rest
+
+
+Frame: TypeAlias = bytes | SharedFrame
+
+
 class Socket:
     """One process's end of a connection. `on_frame` and `on_closed` are set by whoever takes the end; the latter is
     called once, when the other end has closed or refused, and not after an own `close`."""
@@ -44,11 +60,11 @@ class Socket:
         self._out = out
         self.open = True
         self.on_accepted: Callable[[], None] = _nothing
-        self.on_frame: Callable[[bytes], None] = lambda frame: None
+        self.on_frame: Callable[[Any], None] = lambda frame: None
         self.on_closed: Callable[[], None] = _nothing
         process.at_death(self.close)
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: Frame) -> None:
         """Dropped on a socket that is closed at this end or, as far as this end knows, at the other."""
         if self.open:
             self._out.send(frame)
@@ -65,7 +81,7 @@ class Socket:
     def _hand_over(self, message: object) -> None:
         if not self.open:
             return
-        if isinstance(message, bytes):
+        if isinstance(message, bytes | SharedFrame):
             self.on_frame(message)
         elif message is _ACCEPTED:
             self.on_accepted()

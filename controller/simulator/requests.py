@@ -5,10 +5,12 @@ from __future__ import annotations
 from controller.broker.ports import PeerTimedOut, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, MalformedFrame, RequestHeader, request_head, response_body
-from controller.simulator.network import Address, Network, Socket
+from controller.simulator.network import Address, Network, SharedFrame, Socket
 from controller.simulator.process import Process, ProcessClock
 
 CONNECT_TIMEOUT_MS = 5_000.0
+SHARED_FROM_BYTES = 1_024
+"""From here on the end that a request has in common with others is sent as the object that it is."""
 
 
 class BrokerConnection:
@@ -60,8 +62,9 @@ class BrokerConnection:
         self._socket = socket = self._network.dial(self._node, self._process, self._address, answered)
         return opening
 
-    def ask(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
-        """The response's body. Fails with PeerTimedOut or PeerUnreachable."""
+    def ask(self, api_key: int, version: int, body: bytes, timeout_ms: float, rest: bytes = b"") -> Pending[bytes]:
+        """The response's body. `rest` follows the body, and is not copied where it is long. Fails with PeerTimedOut or
+        PeerUnreachable."""
         assert self._asking is None, "one request at a time"
         asking: Pending[bytes] = Pending()
         if self._socket is None or not self._socket.open:
@@ -74,7 +77,8 @@ class BrokerConnection:
             timeout_ms, lambda: self._break(PeerTimedOut(f"{self}: no answer in {timeout_ms:g} ms"))
         )
         asking.on_done(timer.cancel)
-        self._socket.send(request_head(header) + body)
+        head = request_head(header) + body
+        self._socket.send(SharedFrame(head, rest) if len(rest) >= SHARED_FROM_BYTES else head + rest)
         return asking
 
     def close(self) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from controller.broker.exchange import Respond
 from controller.protocol.errors import UnencodableValue
 from controller.protocol.records import Part, joined
-from controller.simulator.network import Socket
+from controller.simulator.network import Frame, Socket
 from controller.simulator.process import ProcessClock
 
 
 class Receiver(Protocol):
     """Who answers, at once or later, once; see `Respond`."""
 
-    def receive(self, frame: bytes, respond: Respond) -> None: ...
+    def receive(self, frame: Any, respond: Respond) -> None:
+        """`frame` is a `Frame`; bytes, where nobody sends another."""
 
 
 class _Slot:
@@ -42,11 +43,11 @@ class Server:
         self._cost = cost
 
     def accept(self, socket: Socket) -> None:
-        waiting: deque[bytes] = deque()
+        waiting: deque[Frame] = deque()
         slots: deque[_Slot] = deque()
         busy = False
 
-        def arrived(frame: bytes) -> None:
+        def arrived(frame: Frame) -> None:
             waiting.append(frame)
             take_up()
 

@@ -1,0 +1,80 @@
+"""What the controller tells many brokers in the same bytes, decoded and taken in once for all of them.
+
+On machines of their own a thousand brokers each decode an UpdateMetadata and each hold what it says. In one process
+the thousand would hold the same values a thousand times. So a request whose end is one object for all its receivers
+(`SharedFrame`) is decoded once, and a broker that goes from the same snapshot by the same request comes to the same
+next one: values are immutable, so nobody can tell. Which broker gets what, and when, is as it was.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeAlias
+
+from controller.broker.metadata_cache import MetadataSnapshot
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.bulk import UPDATE_METADATA_VERSIONS, common_part
+from controller.protocol.codec import Request, decode_request, encode_request_body
+from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataRequest, UpdateMetadataTopicState
+from controller.simulator.network import SharedFrame
+
+KEPT = 8
+"""How many requests, and how many snapshots, are known at a time: brokers lag behind one another by a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """`rest` is kept so that no other object can have its identity."""
+
+    rest: bytes
+    topic_states: tuple[UpdateMetadataTopicState, ...]
+    live_brokers: tuple[UpdateMetadataBroker, ...]
+
+
+_Step: TypeAlias = tuple[MetadataSnapshot, UpdateMetadataRequest, MetadataSnapshot]
+
+
+class SharedImages:
+    """One for all brokers of a run."""
+
+    def __init__(self) -> None:
+        self._decoded: OrderedDict[int, _Decoded] = OrderedDict()
+        self._steps: OrderedDict[tuple[int, int, int, int], _Step] = OrderedDict()
+
+    def request(self, frame: SharedFrame) -> Request:
+        """As `decode_request` of the whole frame. What a receiver has of its own stands in the frame's head."""
+        key, version = (int.from_bytes(frame.head[at : at + 2], "big", signed=True) for at in (0, 2))
+        if key != ApiKey.UPDATE_METADATA or version not in UPDATE_METADATA_VERSIONS:
+            return decode_request(frame.joined())
+        known = self._decoded.get(id(frame.rest))
+        if known is None:
+            request = decode_request(frame.joined())
+            value = request.value
+            assert isinstance(value, UpdateMetadataRequest)
+            self._decoded[id(frame.rest)] = _Decoded(frame.rest, value.topic_states, value.live_brokers)
+            if len(self._decoded) > KEPT:
+                self._decoded.popitem(last=False)
+            return request
+        own = decode_request(frame.head + _nothing_told(version))
+        value = own.value
+        assert isinstance(value, UpdateMetadataRequest)
+        whole = replace(value, topic_states=known.topic_states, live_brokers=known.live_brokers)
+        return Request(own.header, whole)
+
+    def updated(self, snapshot: MetadataSnapshot, request: UpdateMetadataRequest) -> MetadataSnapshot:
+        """As `snapshot.updated(request)`."""
+        step = (id(snapshot), id(request.topic_states), id(request.live_brokers), request.controller_id)
+        known = self._steps.get(step)
+        if known is None:
+            known = self._steps[step] = (snapshot, request, snapshot.updated(request))
+            if len(self._steps) > KEPT:
+                self._steps.popitem(last=False)
+        return known[2]
+
+
+@cache
+def _nothing_told(version: int) -> bytes:
+    """The end of an UpdateMetadata that names no partition and no broker."""
+    return common_part(encode_request_body(ApiKey.UPDATE_METADATA, version, UpdateMetadataRequest(0, 0, (), (), 0)))
