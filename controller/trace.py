@@ -78,7 +78,8 @@ class PartitionStateWritten:
     """A partition state znode was written by a controller and acknowledged.
 
     `why`: "initial", "offline", "controlled shutdown", "reassigned", "preferred" (an election), "replica offline"
-    (ISR shrunk by the controller, or the leader taken away), "alter isr" (asked for by the leader).
+    (ISR shrunk by the controller, or the leader taken away), "alter isr" (asked for by the leader), "reassignment"
+    (a new leader epoch alone, for the replicas to hear of who else is one).
     `live`: the brokers that the decision took for eligible; `previous_isr`: what it chose from.
     """
 

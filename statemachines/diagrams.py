@@ -12,7 +12,7 @@ from typing import Any
 
 from statemachines.machine import CompiledMachine
 from statemachines.svg import Kind, Layout, Place, draw
-from statemachines.tables import OPERATION, PARTITION, REPLICA
+from statemachines.tables import OPERATION, PARTITION, REASSIGNMENT, REPLICA
 
 PARTITION_LAYOUT = Layout(
     title="The partition machine",
@@ -55,10 +55,24 @@ OPERATION_LAYOUT = Layout(
     },
 )
 
+REASSIGNMENT_LAYOUT = Layout(
+    title="The reassignment machine",
+    width=860,
+    height=310,
+    places={
+        "Settled": Place(110, 85, Kind.Serving, "its replicas are as wanted"),
+        "Waiting": Place(110, 245, Kind.Absent, "too many others move"),
+        "Adding": Place(690, 245, Kind.Absent, "the target is not in sync"),
+        "Completing": Place(690, 85, Kind.Deleting, "the target leads, others go"),
+    },
+    bends={("Completing", "Settled"): 45.0},
+)
+
 DIAGRAMS: Mapping[str, tuple[CompiledMachine[Any], Layout]] = {
     "partition-machine.svg": (PARTITION, PARTITION_LAYOUT),
     "replica-machine.svg": (REPLICA, REPLICA_LAYOUT),
     "operation-machine.svg": (OPERATION, OPERATION_LAYOUT),
+    "reassignment-machine.svg": (REASSIGNMENT, REASSIGNMENT_LAYOUT),
 }
 
 

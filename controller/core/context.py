@@ -75,12 +75,14 @@ class Deletions:
 
 @dataclass(slots=True)
 class ControllerContext:
-    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be read.
+    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be read. `waiting`: reassignments
+    that are asked for in ZooKeeper and not begun, the target by partition, in the order in which they were asked for.
     `offline_partitions`: how many partitions are in the state Offline."""
 
     partitions: PartitionTable = field(default_factory=PartitionTable)
     left_out: set[str] = field(default_factory=set)
     deletions: Deletions = field(default_factory=Deletions)
+    waiting: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     offline_partitions: int = 0
     _brokers: dict[int, LiveBroker] = field(default_factory=dict)
     _shutting_down: frozenset[int] = frozenset()
@@ -162,6 +164,20 @@ class ControllerContext:
     def staying(self, rows: Rows) -> Rows:
         """Those of `rows` whose topics are not queued for deletion."""
         return rows[~self.queued(rows)] if self.deletions.queued else rows
+
+    def moving_topics(self) -> frozenset[str]:
+        """Topics that are being reassigned."""
+        rows = np.array(self.partitions.moving_rows(), dtype=np.int64)
+        return frozenset(self.partitions.names_of_topics(rows))
+
+    def forgotten(self, rows: Rows) -> Bools:
+        """bool beside `rows`: whether brokers are told to forget the partition. While a topic is queued for deletion
+        and being reassigned still, they are not: its replicas have to come into sync first."""
+        doomed = self.queued(rows)
+        if doomed.any() and (moving := self.moving_topics()):
+            kept = [number for number, topic in enumerate(self.partitions.topics) if topic.name in moving]
+            doomed &= ~np.isin(self.partitions.topic[rows], kept)
+        return doomed
 
     # -- the state machines' columns
 

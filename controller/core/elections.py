@@ -23,6 +23,7 @@ from statemachines.leader_election_columns import (
     ElectedColumns,
     elect_controlled_shutdown_columns,
     elect_offline_columns,
+    elect_reassigned_columns,
     is_member,
     live_mask,
 )
@@ -67,8 +68,16 @@ async def _decide_controlled_shutdown(term: Term, rows: Rows) -> Decision:
     return Decision(elected, alive, context.eligible_ids)
 
 
+async def _decide_reassigned(term: Term, rows: Rows) -> Decision:
+    """Once the target alone is the assignment. All of it is told, and who shuts down too."""
+    context, table = term.context, term.context.partitions
+    elected = elect_reassigned_columns(table.assignment[rows], table.isr[rows], context.eligible(rows))
+    return Decision(elected, context.alive(rows), context.eligible_ids)
+
+
 OFFLINE = Election("offline", _decide_offline)
 CONTROLLED_SHUTDOWN = Election("controlled shutdown", _decide_controlled_shutdown)
+REASSIGNED = Election("reassigned", _decide_reassigned)
 
 
 async def unclean_allowed(term: Term, rows: Rows) -> Bools:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statemachines.partition import PartitionState
+from statemachines.reassignment import Assignment
 from statemachines.replica import ReplicaState
 
 Int32s = npt.NDArray[np.int32]
@@ -28,7 +29,7 @@ NO_STATE = -1
 _NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 _SINGLE = ("topic", "partition", "leader", "leader_epoch", "controller_epoch", "zk_version", "partition_state")
 _WIDE = ("assignment", "isr", "replica_state")
-_SPARSE = ("adding", "removing", "extra")
+_SPARSE = ("adding", "removing", "leaving", "extra")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class PartitionTable:
     """By row: `topic` (index into `topics`), `partition`, `leader` (-1: none), `leader_epoch`, `controller_epoch`,
     `zk_version` (`NO_STATE`: no state) int32[n]; `partition_state` uint8[n]; `assignment` and `isr` int32[n, width],
     padded with -1 at the end; `replica_state` uint8[n, width], beside the assignment. Sparse, by row number: `adding`
-    and `removing` (of partitions that are being reassigned) and `extra` (the bytes of states with unknown fields).
+    and `removing` (of partitions that are being reassigned), `leaving` (replicas that are out of the assignment here,
+    and not yet in ZooKeeper) and `extra` (the bytes of states with unknown fields).
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,7 @@ class PartitionTable:
         self.replica_state: Bytes = np.empty((0, 0), dtype=np.uint8)
         self.adding: dict[int, tuple[int, ...]] = {}
         self.removing: dict[int, tuple[int, ...]] = {}
+        self.leaving: dict[int, tuple[int, ...]] = {}
         self.extra: dict[int, bytes] = {}
 
     def __len__(self) -> int:
@@ -109,6 +112,13 @@ class PartitionTable:
 
     def isr_of(self, row: int) -> tuple[int, ...]:
         return members(self.isr[row])
+
+    def moving_rows(self) -> list[int]:
+        """Partitions that are being reassigned, by row."""
+        return sorted(self.adding.keys() | self.removing.keys())
+
+    def reassignment_of(self, row: int) -> Assignment:
+        return Assignment(self.assignment_of(row), self.adding.get(row, ()), self.removing.get(row, ()))
 
     # -- growing and shrinking
 
@@ -179,6 +189,24 @@ class PartitionTable:
                 joined = joined[np.argsort(self.partition[joined], kind="stable")]
             self.topics[self.topic[added[0]]] = Topic(topic.name, topic.id, joined)
             start = end
+
+    def set_assignment(self, row: int, assignment: Assignment) -> dict[int, int]:
+        """Another set of replicas, or another order. Each that stays keeps its state, one that is new is NonExistent;
+        gives the states of those that are no replicas any more, by broker."""
+        replicas = assignment.replicas
+        states = dict(zip(self.assignment_of(row), self.replica_state[row].tolist(), strict=False))
+        self.widen(len(replicas))
+        self.assignment[row] = NO_BROKER
+        self.assignment[row, : len(replicas)] = replicas
+        self.replica_state[row] = ReplicaState.NonExistent
+        self.replica_state[row, : len(replicas)] = [
+            states.pop(broker, int(ReplicaState.NonExistent)) for broker in replicas
+        ]
+        for sparse, named in ((self.adding, assignment.adding), (self.removing, assignment.removing)):
+            sparse.pop(row, None)
+            if named:
+                sparse[row] = named
+        return states
 
     def set_topic_id(self, name: str, topic_id: bytes) -> None:
         number = self._index[name]

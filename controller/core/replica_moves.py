@@ -89,7 +89,7 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> N
     leaving[places, replicas.slots] = table.assignment[replicas.rows, replicas.slots]
     known = table.zk_version[rows] != NO_STATE
     rows, leaving = rows[known], leaving[known]
-    await _shrink(term, rows, leaving)
+    await shrink(term, rows, leaving)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
     told = (table.zk_version[rows] != NO_STATE) & ~term.context.queued(rows)
@@ -109,7 +109,7 @@ def stop_for_deletion(term: Term, replicas: Replicas, batch: RequestBatch) -> No
     batch.stop_replicas(move(term, replicas, ReplicaState.DeletionStarted), delete=True)
 
 
-async def _shrink(term: Term, rows: Rows, leaving: Int32s) -> None:
+async def shrink(term: Term, rows: Rows, leaving: Int32s) -> None:
     """Removes from each row's ISR those that are `leaving` it; again, from what is there now, where it had moved."""
     table = term.context.partitions
     for _ in range(SHRINK_ROUNDS):

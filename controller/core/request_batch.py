@@ -52,7 +52,7 @@ class RequestBatch:
         self._leader_and_isr: list[tuple[Replicas, bool]] = []
         self._metadata_rows: list[Rows] = []
         self._metadata_brokers: set[int] = set()
-        self._stops: list[tuple[Replicas, Int32s, bool]] = []
+        self._stops: list[tuple[Rows, Int32s, Int32s, bool]] = []
 
     def leader_and_isr(self, replicas: Replicas, *, is_new: bool = False) -> None:
         """Tells these replicas of their partitions' states, and every broker of the partitions. Those on dead brokers
@@ -71,11 +71,16 @@ class RequestBatch:
         """Tells these replicas to stop, and to delete what they have if `delete`. The leader epoch is that of now,
         before the batch's other changes, as a 2.8 controller sends it; while the topic is queued for deletion, one
         that precedes any."""
+        brokers = self._term.context.partitions.assignment[replicas.rows, replicas.slots]
+        self.stop_on(replicas.rows, brokers, delete=delete)
+
+    def stop_on(self, rows: Rows, brokers: Int32s, *, delete: bool = False) -> None:
+        """As `stop_replicas`, where the assignment does not name the replica any more: `brokers` beside `rows`."""
         table = self._term.context.partitions
-        known = table.zk_version[replicas.rows] != NO_STATE
-        epochs = np.where(known, table.leader_epoch[replicas.rows], NO_EPOCH)
-        epochs[self._term.context.queued(replicas.rows)] = EPOCH_DURING_DELETE
-        self._stops.append((replicas, epochs.astype(np.int32), delete))
+        known = table.zk_version[rows] != NO_STATE
+        epochs = np.where(known, table.leader_epoch[rows], NO_EPOCH)
+        epochs[self._term.context.queued(rows)] = EPOCH_DURING_DELETE
+        self._stops.append((rows, brokers, epochs.astype(np.int32), delete))
 
     def send(self) -> None:
         """Queues everything; nothing, if there is nothing. Raises SessionGone or LeaseExpired, with nothing queued."""
@@ -148,7 +153,7 @@ class RequestBatch:
             return
         table = term.context.partitions
         rows = self._sorted_once(self._metadata_rows)
-        rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.queued(rows)]
+        rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.forgotten(rows)]
         replicas = table.assignment[rows]
         offline = np.where(live_mask(replicas, term.context.eligible_ids), NO_BROKER, replicas).astype(np.int32)
         version = term.settings.versions.update_metadata
@@ -169,7 +174,7 @@ class RequestBatch:
     def _columns_during_delete(self, rows: Rows) -> PartitionColumns:
         """As they are, but for partitions whose topics are queued for deletion: those have a leader that no broker
         is, and brokers forget them."""
-        columns, queued = self._columns(rows), self._term.context.queued(rows)
+        columns, queued = self._columns(rows), self._term.context.forgotten(rows)
         if not queued.any():
             return columns
         return replace(
@@ -195,10 +200,9 @@ class RequestBatch:
         version = term.settings.versions.stop_replica
         stops: dict[int, dict[str, list[StopReplicaPartitionState]]] = {}
         table = term.context.partitions
-        for replicas, epochs, delete in self._stops:
-            brokers = table.assignment[replicas.rows, replicas.slots]
+        for rows, brokers, epochs, delete in self._stops:
             living = live_mask(brokers, term.context.broker_ids)
-            chosen = zip(replicas.rows[living].tolist(), brokers[living].tolist(), epochs[living].tolist(), strict=True)
+            chosen = zip(rows[living].tolist(), brokers[living].tolist(), epochs[living].tolist(), strict=True)
             for row, broker, epoch in chosen:
                 topic, partition = table.topic_and_partition(row)
                 of_broker = stops.setdefault(broker, {})

@@ -129,7 +129,7 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
             leader_epoch=int(states.leader_epoch[place]),
             isr=isr,
             zk_version=int(versions[place]),
-            assignment=table.assignment_of(row),
+            assignment=table.assignment_of(row) + table.leaving.get(row, ()),
             previous_isr=members(before[place]),
             live=states.live,
             unclean=bool(states.unclean[place]),

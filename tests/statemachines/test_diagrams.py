@@ -11,7 +11,7 @@ import pytest
 
 from statemachines.diagrams import DIAGRAMS, PARTITION_LAYOUT, main, table_text
 from statemachines.svg import Layout, draw
-from statemachines.tables import OPERATION, PARTITION, REPLICA
+from statemachines.tables import OPERATION, PARTITION, REASSIGNMENT, REPLICA
 
 DOCS = Path(__file__).parents[2] / "docs"
 IMAGES = DOCS / "images"
@@ -59,7 +59,8 @@ def test_boxes_keep_apart_and_within_the_picture(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, OPERATION)]
+    ("name", "table"),
+    [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, REASSIGNMENT, OPERATION)],
 )
 def test_the_page_shows_the_picture_and_the_table(name: str, table: str) -> None:
     assert f"(images/{name}-machine.svg)" in PAGE

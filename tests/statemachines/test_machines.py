@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transitions import Machine, MachineError
 
-from statemachines import operation, partition, replica
+from statemachines import operation, partition, reassignment, replica
 from statemachines.errors import InvalidTransition, ListenerFailed
 from statemachines.machine import CompiledMachine, compile_machine
 from statemachines.operation import OperationState
 from statemachines.partition import PartitionState
 from statemachines.replica import ReplicaState
-from statemachines.tables import OPERATION, PARTITION, REPLICA
+from statemachines.tables import OPERATION, PARTITION, REASSIGNMENT, REPLICA
 
 MACHINES: list[tuple[CompiledMachine[Any], Machine]] = [
     (PARTITION, partition.DECLARATION),
     (REPLICA, replica.DECLARATION),
     (OPERATION, operation.DECLARATION),
+    (REASSIGNMENT, reassignment.DECLARATION),
 ]
-EACH_MACHINE = pytest.mark.parametrize(("compiled", "declaration"), MACHINES, ids=["partition", "replica", "operation"])
+EACH_MACHINE = pytest.mark.parametrize(("compiled", "declaration"), MACHINES, ids=lambda one: getattr(one, "name", ""))
 
 
 @dataclass(slots=True)
@@ -129,8 +130,17 @@ def test_the_check_catches_every_single_wrong_cell(compiled: CompiledMachine[Any
             OPERATION,
             {"Pending": set(), "Completed": {"Pending"}, "Expired": {"Pending"}, "Cancelled": {"Pending"}},
         ),
+        (
+            REASSIGNMENT,
+            {
+                "Settled": {"Waiting", "Completing"},
+                "Waiting": {"Settled", "Waiting"},
+                "Adding": {"Settled", "Waiting", "Adding"},
+                "Completing": {"Settled", "Waiting", "Adding"},
+            },
+        ),
     ],
-    ids=["partition", "replica", "operation"],
+    ids=["partition", "replica", "operation", "reassignment"],
 )
 def test_the_machines_are_kafkas(compiled: CompiledMachine[Any], sources: dict[str, set[str]]) -> None:
     table = {state.name: {source.name for source in compiled.valid_sources(state)} for state in compiled.states}

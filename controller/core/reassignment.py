@@ -1,0 +1,229 @@
+"""Partitions on their way to other replicas: Kafka's onPartitionReassignment, for many partitions at once.
+
+    U   the topic's znode names both sets, and what is new and what goes; what an earlier target wanted and this one
+        does not is stopped and deleted
+    A   while the target is not in sync: a new leader epoch, so that all hear of all; the new replicas begin
+    B   once it is: the new replicas are Online; the target alone is told, and led by one of it; the others leave the
+        ISR, stop and are deleted; the topic's znode names the target alone, the request in ZooKeeper goes
+
+Every step may be taken again, and the znodes say which is next, so that another controller goes on wherever this one
+stopped. What may be asked for, and what waits for its turn, is in `handlers/reassignment.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from controller.core import partition_moves, removed_replicas, replica_moves
+from controller.core.context import Replicas
+from controller.core.elections import REASSIGNED
+from controller.core.partition_table import NO_BROKER, NO_STATE, Rows
+from controller.core.reassignment_znodes import Partition, Targets, change_asked, persist
+from controller.core.removed_replicas import Removed
+from controller.core.request_batch import RequestBatch
+from controller.core.state_writes import NewStates, names_of, set_states, state_paths, take_in
+from controller.core.term import Term
+from controller.zookeeper import paths
+from statemachines.partition import PartitionState
+from statemachines.reassignment import Assignment, is_in_sync
+from statemachines.replica import ReplicaState
+
+BUMP_ROUNDS = 5
+"""How often a new leader epoch is written anew because the state had moved."""
+
+
+async def begin(
+    term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
+) -> frozenset[Partition]:
+    """Sends these partitions, which the context has, on their way, as far as they go now. `withdrawn`: what is asked
+    for in ZooKeeper no more. Gives those that began; the znodes of the others are gone or can't be read."""
+    table = term.context.partitions
+    changed = {key: one for key, one in wanted.items() if table.reassignment_of(_row(term, key)) != one}
+    written = await persist(term, changed, withdrawn) if changed or withdrawn else frozenset[Partition]()
+    await _take_in(term, {_row(term, key): one for key, one in changed.items() if key in written})
+    begun = [key for key in wanted if key not in changed or key in written]
+    await go_on(term, [_row(term, key) for key in begun])
+    return frozenset(begun)
+
+
+def _row(term: Term, partition: Partition) -> int:
+    row = term.context.partitions.row_of(*partition)
+    assert row is not None, partition
+    return row
+
+
+async def _take_in(term: Term, changes: Mapping[int, Assignment]) -> None:
+    """U2 and U3: what ZooKeeper has now, and the end of what an earlier target wanted."""
+    table = term.context.partitions
+    removed = Removed.of({row: table.set_assignment(row, assignment) for row, assignment in changes.items()})
+    await removed_replicas.stop(term, removed)
+    unled = np.unique(removed.rows)
+    unled = unled[(table.zk_version[unled] != NO_STATE) & (table.leader[unled] == NO_BROKER)]
+    partition_moves.move(term, unled, PartitionState.Offline)
+    batch = RequestBatch(term)
+    await partition_moves.bring_online(term, term.context.staying(unled), batch)
+    batch.send()
+
+
+async def go_on(term: Term, rows: Sequence[int]) -> None:
+    """Takes partitions up where they are: phase B where the target is in sync, phase A where it is not."""
+    ready = await _ready(term, rows)
+    waiting = [row for row in rows if row not in ready]
+    if waiting:
+        await _spread(term, np.array(waiting, dtype=np.int64))
+    if ready:
+        await _complete(term, sorted(ready))
+
+
+async def complete_caught_up(term: Term, rows: Sequence[int]) -> None:
+    """Phase B for those that are being reassigned and whose target is in sync by now."""
+    moving = frozenset(term.context.partitions.moving_rows())
+    ready = await _ready(term, [row for row in rows if row in moving])
+    if ready:
+        await _complete(term, sorted(ready))
+
+
+async def _ready(term: Term, rows: Sequence[int]) -> frozenset[int]:
+    """Those whose target is in sync and can lead. Where leaders write ISRs themselves, the states are read again."""
+    table = term.context.partitions
+    if rows and term.settings.versions.alter_isr is None:
+        asked = np.array(rows, dtype=np.int64)
+        reading = await term.zookeeper.read(state_paths(term, asked))
+        for row, state in zip(rows, reading.rows, strict=True):
+            take_in(term, row, state)
+    eligible = frozenset(term.context.eligible_ids)
+    ready = set()
+    for row in rows:
+        assignment, isr = table.reassignment_of(row), table.isr_of(row)
+        keeps = not assignment.removing or table.leader[row] in assignment.target
+        # With nobody to lead once the others are gone, they go on until somebody can (Kafka stops them).
+        if is_in_sync(isr, assignment) and (keeps or eligible.intersection(assignment.target, isr)):
+            ready.add(row)
+    return frozenset(ready)
+
+
+# -- phase A
+
+
+async def _spread(term: Term, rows: Rows) -> None:
+    """Everybody hears who the replicas are; new ones begin, in a log directory of their own if need be (KAFKA-10314),
+    which is what `is_new` allows."""
+    table = term.context.partitions
+    await _new_epoch(term, rows)
+    adding = _is_adding(term, rows)
+    batch = RequestBatch(term)
+    known = (table.zk_version[rows] != NO_STATE)[:, None]
+    batch.leader_and_isr(Replicas.where(rows, known & ~adding & (table.assignment[rows] != NO_BROKER)))
+    batch.leader_and_isr(Replicas.where(rows, known & adding), is_new=True)
+    batch.send()
+    begin = Replicas.where(rows, adding & (table.replica_state[rows] == ReplicaState.NonExistent))
+    replica_moves.make_new(term, begin)
+    batch = RequestBatch(term)
+    batch.leader_and_isr(replica_moves.pick(begin, table.zk_version[begin.rows] != NO_STATE), is_new=True)
+    batch.send()
+
+
+def _is_adding(term: Term, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """bool beside the assignments of `rows`."""
+    table = term.context.partitions
+    mask = np.zeros((len(rows), table.width), dtype=np.bool_)
+    for place, row in enumerate(rows.tolist()):
+        mask[place] = np.isin(table.assignment[row], table.adding.get(row, ()))
+    return mask
+
+
+async def _new_epoch(term: Term, rows: Rows) -> None:
+    """The same leader and ISR in another leader epoch: below it, no broker would hear of other replicas."""
+    table = term.context.partitions
+    for _ in range(BUMP_ROUNDS):
+        rows = rows[table.zk_version[rows] != NO_STATE]
+        if not len(rows):
+            return
+        states = NewStates(
+            rows=rows,
+            leader=table.leader[rows],
+            leader_epoch=table.leader_epoch[rows] + 1,
+            isr=table.isr[rows],
+            unclean=np.zeros(len(rows), dtype=np.bool_),
+            why="reassignment",
+            live=term.context.eligible_ids,
+        )
+        rows = await set_states(term, states)
+    term.note("error", f"the state moved {BUMP_ROUNDS} times under its leader epoch: {names_of(term, rows)}")
+
+
+# -- phase B
+
+
+async def _complete(term: Term, rows: Sequence[int]) -> None:
+    context, table = term.context, term.context.partitions
+    chosen = np.array(rows, dtype=np.int64)
+    term.note("info", f"the target of {len(rows)} partitions is in sync: {names_of(term, chosen)}")
+    there = _is_adding(term, chosen) & context.alive(chosen)
+    batch = RequestBatch(term)
+    replica_moves.bring_online(term, Replicas.where(chosen, there), batch)
+    batch.send()
+    before = {row: table.reassignment_of(row) for row in rows}
+    removed = {}
+    for row in rows:
+        removed[row] = table.set_assignment(row, before[row].reached())
+        table.leaving[row] = before[row].removing
+    await _lead_from_target(term, chosen)
+    stuck = [row for row in rows if before[row].removing and table.leader[row] not in table.assignment_of(row)]
+    for row in stuck:
+        _put_back(term, row, before[row], removed.pop(row))
+    await removed_replicas.stop(term, Removed.of(removed))
+    done = {table.topic_and_partition(row): table.reassignment_of(row) for row in rows if row not in stuck}
+    written = await persist(term, done)
+    for row in rows:
+        table.leaving.pop(row, None)
+    await _fulfil(term, {key: done[key].replicas for key in written})
+    batch = RequestBatch(term)
+    batch.update_metadata(np.array([_row(term, key) for key in done], dtype=np.int64))
+    batch.send()
+    _unwatch(term, done)
+
+
+def _put_back(term: Term, row: int, assignment: Assignment, states: Mapping[int, int]) -> None:
+    """Nobody of the target could be elected after all: both sets are its replicas still."""
+    table = term.context.partitions
+    table.leaving.pop(row, None)
+    table.set_assignment(row, assignment)
+    for slot, broker in enumerate(assignment.replicas):
+        if broker in states:
+            table.replica_state[row, slot] = states[broker]
+    term.note("warning", f"{table.name_of(row)}: no replica of the target can lead, so that the others stay")
+
+
+async def _lead_from_target(term: Term, rows: Rows) -> None:
+    """B3: the target alone is told, led by one of it. A partition without a state has nothing to lead."""
+    context, table = term.context, term.context.partitions
+    rows = rows[table.zk_version[rows] != NO_STATE]
+    leads = (table.assignment[rows] == table.leader[rows][:, None]).any(axis=1)
+    leads &= np.isin(table.leader[rows], context.eligible_ids)
+    kept, others = rows[leads], rows[~leads]
+    batch = RequestBatch(term)
+    await partition_moves.bring_online(term, others, batch, REASSIGNED)
+    await _new_epoch(term, kept)
+    batch.leader_and_isr(Replicas.where(kept, table.assignment[kept] != NO_BROKER))
+    batch.send()
+
+
+async def _fulfil(term: Term, done: Targets) -> None:
+    """B7: requests that are fulfilled go out of ZooKeeper. One for another target by now does not."""
+
+    def without(asked: Targets) -> Targets:
+        return {key: target for key, target in asked.items() if done.get(key) != tuple(target)}
+
+    if done:
+        left = await change_asked(term, without)
+        for key in done:
+            if key not in left:
+                term.context.waiting.pop(key, None)
+
+
+def _unwatch(term: Term, done: Collection[Partition]) -> None:
+    if term.settings.versions.alter_isr is None:
+        term.zookeeper.unwatch([paths.partition_state(*key) for key in done])

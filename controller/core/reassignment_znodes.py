@@ -1,0 +1,195 @@
+"""Reassignments in ZooKeeper: /admin/reassign_partitions, where they are asked for, and the topics' znodes, which say
+what is on its way. The topic's znode is the one source of truth for what has begun (KAFKA-9089): what a request of a
+later day overrides is taken out of the first in the multi that writes the second.
+
+All fenced, each znode at the version that it was read at, and looked at again when it had moved. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from controller.core.loading import topic_id_text
+from controller.core.notifications import ROUNDS
+from controller.core.term import Term
+from controller.protocol.control_values import NO_TOPIC_ID
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import (
+    Reassignments,
+    TopicAssignment,
+    decode_reassignments,
+    decode_topic_assignment,
+    encode_reassignments,
+    encode_topic_assignment,
+)
+from controller.zookeeper.connection import BATCH
+from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists, NoNode, UnknownOutcome
+from controller.zookeeper.operations import Create, Delete, Row, SetData, Write
+from statemachines.reassignment import Assignment
+
+Partition = tuple[str, int]
+Targets = Mapping[Partition, tuple[int, ...]]
+
+PATH = paths.REASSIGN_PARTITIONS
+
+
+# -- what is asked for
+
+
+async def read_asked(term: Term) -> Targets:
+    """What is asked for and not finished, the target by partition; nothing where there is no znode, or one that can't
+    be read, which is named in the log and left as it is."""
+    return _asked(term, (await term.zookeeper.read([PATH])).rows[0])
+
+
+def _asked(term: Term, row: Row | None) -> Targets:
+    if row is None:
+        return {}
+    try:
+        return decode_reassignments(row.path, row.data).replicas
+    except DamagedZnode as damaged:
+        term.note("error", str(damaged))
+        return {}
+
+
+async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targets:
+    """Writes what `change` makes of what is asked for, and deletes the znode when that is nothing. Gives what is asked
+    for now."""
+    for _ in range(ROUNDS):
+        row = (await term.zookeeper.read([PATH])).rows[0]
+        before = _asked(term, row)
+        after = change(before)
+        write = _write(row, before, after)
+        if write is None:
+            return after
+        if await _committed(term, [write]):
+            return after
+    term.note("error", f"{PATH} changed under {ROUNDS} looks and is left as it is")
+    return await read_asked(term)
+
+
+def _write(row: Row | None, before: Targets, after: Targets) -> Write | None:
+    """What makes one of the other; None if nothing need be done. A znode that can't be read stays as it is."""
+    if row is None:
+        return Create(PATH, encode_reassignments(Reassignments(after))) if after else None
+    try:
+        found = decode_reassignments(row.path, row.data)
+    except DamagedZnode:
+        return None
+    if not after:
+        return Delete(PATH, row.stat.version)
+    if before == after and list(before) == list(after):
+        return None
+    return SetData(PATH, encode_reassignments(replace(found, replicas=after)), row.stat.version)
+
+
+async def _committed(term: Term, writes: list[Write]) -> bool:
+    """False: look again, somebody was faster or nobody knows."""
+    try:
+        await term.zookeeper.commit(term.leadership, writes)
+    except UnknownOutcome:
+        return False
+    except MultiFailed as failed:
+        if not isinstance(failed.error, BadVersion | NoNode | NodeExists):
+            raise
+        return False
+    return True
+
+
+# -- what is on its way
+
+
+@dataclass(slots=True)
+class _Plan:
+    """`writes` with the partitions that each is of; `done`: as wanted already; `lost`: not there any more."""
+
+    writes: list[tuple[SetData, tuple[Partition, ...]]] = field(default_factory=list)
+    done: set[Partition] = field(default_factory=set)
+    lost: set[Partition] = field(default_factory=set)
+
+
+async def persist(
+    term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
+) -> frozenset[Partition]:
+    """Writes assignments into their topics' znodes, all of a topic at once, whatever else these hold kept. `withdrawn`
+    goes out of what is asked for with the first of them. Gives those that are written; the others' topics are gone,
+    or can't be read."""
+    left, written, lost = dict(wanted), set[Partition](), set[Partition]()
+    for _ in range(ROUNDS):
+        plan = await _plan(term, left)
+        written |= plan.done
+        lost |= plan.lost
+        if withdrawn:
+            removal = await _removal(term, withdrawn)
+            first = plan.writes[: BATCH - 2]
+            writes: list[Write] = [write for write, _ in first]
+            if removal is None or await _committed(term, [*writes, removal]):
+                withdrawn = ()
+            if removal is not None:
+                left = {key: one for key, one in left.items() if key not in written | lost}
+                continue
+        result = await term.zookeeper.commit_rows(term.leadership, [write for write, _ in plan.writes])
+        moved = {place for place, _ in result.moved}
+        for place, (_, partitions) in enumerate(plan.writes):
+            if place not in moved:
+                written.update(partitions)
+        left = {key: one for key, one in left.items() if key not in written | lost}
+        if not left:
+            return frozenset(written)
+    term.note("error", f"assignments changed under {ROUNDS} looks: {len(left)} partitions are not reassigned")
+    return frozenset(written)
+
+
+async def _removal(term: Term, withdrawn: Collection[Partition]) -> Write | None:
+    row = (await term.zookeeper.read([PATH])).rows[0]
+    before = _asked(term, row)
+    after = {key: target for key, target in before.items() if key not in withdrawn}
+    return None if len(after) == len(before) else _write(row, before, after)
+
+
+async def _plan(term: Term, wanted: Mapping[Partition, Assignment]) -> _Plan:
+    plan, by_topic = _Plan(), dict[str, dict[int, Assignment]]()
+    for (topic, partition), assignment in wanted.items():
+        by_topic.setdefault(topic, {})[partition] = assignment
+    reading = await term.zookeeper.read([paths.topic(name) for name in by_topic])
+    for (name, changes), row in zip(by_topic.items(), reading.rows, strict=True):
+        before = None if row is None else _topic(term, name, row)
+        if row is None or before is None:
+            plan.lost.update((name, partition) for partition in changes)
+            continue
+        there = {partition: one for partition, one in changes.items() if partition in before.partitions}
+        plan.lost.update((name, partition) for partition in changes if partition not in there)
+        after = _with(before, there)
+        keys = tuple((name, partition) for partition in there)
+        if after == before:
+            plan.done.update(keys)
+        else:
+            plan.writes.append((SetData(row.path, encode_topic_assignment(after), row.stat.version), keys))
+    return plan
+
+
+def _topic(term: Term, name: str, row: Row) -> TopicAssignment | None:
+    """None for one that can't be read, or that is another topic of the same name by now."""
+    try:
+        found = decode_topic_assignment(row.path, row.data)
+    except DamagedZnode as damaged:
+        term.note("error", f"topic {name}: {damaged}")
+        return None
+    known = term.context.partitions.topic_named(name)
+    if known is None:
+        return None
+    if known.id != NO_TOPIC_ID and found.topic_id is not None and topic_id_text(known.id) != found.topic_id:
+        return None
+    return found
+
+
+def _with(topic: TopicAssignment, changes: Mapping[int, Assignment]) -> TopicAssignment:
+    partitions, adding, removing = dict(topic.partitions), dict(topic.adding), dict(topic.removing)
+    for partition, assignment in changes.items():
+        partitions[partition] = assignment.replicas
+        for named, replicas in ((adding, assignment.adding), (removing, assignment.removing)):
+            named.pop(partition, None)
+            if replicas:
+                named[partition] = replicas
+    return replace(topic, partitions=partitions, adding=adding, removing=removing, version=max(topic.version, 2))

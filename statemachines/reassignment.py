@@ -1,0 +1,138 @@
+"""A partition's way from some replicas to others: what its assignment is at each step, and which step may follow which.
+
+`replicas` is the whole set that is told of the partition, the target first; `adding` of these are new, `removing` go
+in the end. A target is reached in two phases: with all of both sets (Adding) until the target is in sync, then with
+the target alone (Completing). Pure values and a table. Source: Kafka's ReplicaAssignment and onPartitionReassignment
+(2.8 to 3.9).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from transitions import Machine
+
+
+class ReassignmentState(IntEnum):
+    Settled = 0
+    """Its replicas are those that it was to have."""
+    Waiting = 1
+    """Asked for; begins when fewer others are on their way."""
+    Adding = 2
+    """Both sets are its replicas; the target is not in sync yet."""
+    Completing = 3
+    """The target is in sync: it leads, what is left over stops and is deleted."""
+
+
+Settled, Waiting, Adding, Completing = ReassignmentState
+
+DECLARATION = Machine(
+    model=None,
+    states=ReassignmentState,
+    initial=Settled,
+    auto_transitions=False,
+    # Each trigger has its target's name. Adding to Adding: another target, or the next controller takes it up. What is
+    # in sync from the beginning (an order alone, fewer replicas, a cancellation) completes at once.
+    transitions=[
+        {"trigger": "Waiting", "source": [Settled, Waiting], "dest": Waiting},
+        {"trigger": "Adding", "source": [Settled, Waiting, Adding], "dest": Adding},
+        {"trigger": "Completing", "source": [Settled, Waiting, Adding], "dest": Completing},
+        {"trigger": "Settled", "source": [Waiting, Completing], "dest": Settled},
+    ],
+)
+"""Compiled to `tables.REASSIGNMENT`. Nothing is ever added to it as a model: that is quadratic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One partition's replicas. `adding` and `removing` are among `replicas`; both empty: it is Settled."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Those from before: what a cancellation goes back to."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    def toward(self, target: Sequence[int]) -> Assignment:
+        """On its way to `target`, wherever it was going before: the origin stays what it was.
+
+        >>> Assignment((2, 3)).toward((3, 1))
+        Assignment(replicas=(3, 1, 2), adding=(1,), removing=(2,))
+        """
+        origin = self.origin
+        replicas = tuple(dict.fromkeys((*target, *origin)))
+        return Assignment(
+            replicas,
+            adding=tuple(broker for broker in replicas if broker not in origin),
+            removing=tuple(broker for broker in replicas if broker not in target),
+        )
+
+    def reached(self) -> Assignment:
+        """Its target alone."""
+        return Assignment(self.target)
+
+
+def target_fault(target: Sequence[int], assignment: Assignment, live: Collection[int] | None) -> str | None:
+    """Why a partition can't be sent there, in Kafka's words; None if it can. `live` None: whoever is new need not be
+    live now (the znode's way)."""
+    if not target:
+        return "Empty replica list specified in partition reassignment."
+    if len(set(target)) != len(target):
+        return f"Duplicate replica ids in partition reassignment replica list: {list(target)}"
+    if min(target) < 0:
+        return f"Invalid broker id in replica list: {list(target)}"
+    adding = assignment.toward(target).adding
+    if live is not None and not set(adding) <= set(live):
+        return (
+            "Replica assignment has brokers that are not alive. Replica list: "
+            f"{list(adding)}, live broker list: {sorted(live)}"
+        )
+    return None
+
+
+def strands(isr: Collection[int], after: Assignment) -> bool:
+    """Whether all that are in sync would be stopped: what was acknowledged would be lost, or wait for ever."""
+    return bool(isr) and not set(isr) & set(after.replicas)
+
+
+def is_in_sync(isr: Collection[int], assignment: Assignment) -> bool:
+    """Whether every replica of the target has what is committed: it may complete."""
+    return not assignment.is_moving or set(assignment.target) <= set(isr)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many partitions may be gaining replicas at once; 0: as many as are asked for, as in Kafka."""
+
+    in_cluster: int = 0
+    on_broker: int = 0
+
+
+def admitted(moving: Iterable[Assignment], wanted: Sequence[Assignment], limits: Limits) -> list[bool]:
+    """Which of `wanted` may begin beside those that are `moving`: in order, each that fits, so that one that must wait
+    for a busy broker holds up no other. What gains no replica copies nothing, and always may."""
+    gaining = [one.adding for one in moving if one.adding]
+    partitions, brokers = len(gaining), Counter(broker for adding in gaining for broker in adding)
+    answers = []
+    for one in wanted:
+        full = bool(limits.in_cluster) and partitions >= limits.in_cluster
+        busy = bool(limits.on_broker) and any(brokers[broker] >= limits.on_broker for broker in one.adding)
+        answers.append(not one.adding or not (full or busy))
+        if one.adding and answers[-1]:
+            partitions += 1
+            brokers.update(one.adding)
+    return answers

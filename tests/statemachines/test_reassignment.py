@@ -1,0 +1,102 @@
+"""Where a reassignment goes, what may be asked for, and how many may be on their way at once."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statemachines.reassignment import Assignment, Limits, admitted, is_in_sync, strands, target_fault
+
+BROKERS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("before", "target", "after"),
+    [
+        # What a 2.8.2 cluster was recorded doing.
+        (Assignment((2, 3)), (3, 1), Assignment((3, 1, 2), (1,), (2,))),
+        (Assignment((1, 2)), (1, 2, 3), Assignment((1, 2, 3), (3,))),
+        # An order alone, fewer replicas, nothing at all.
+        (Assignment((1, 2)), (2, 1), Assignment((2, 1))),
+        (Assignment((1, 2, 3)), (3,), Assignment((3, 1, 2), (), (1, 2))),
+        (Assignment((1, 2)), (1, 2), Assignment((1, 2))),
+        # Another target on the way, and the way back.
+        (Assignment((3, 1, 2), (1,), (2,)), (4, 3), Assignment((4, 3, 2), (4,), (2,))),
+        (Assignment((3, 1, 2), (1,), (2,)), (3, 2), Assignment((3, 2))),
+    ],
+)
+def test_the_way_to_a_target_is_kafkas(before: Assignment, target: tuple[int, ...], after: Assignment) -> None:
+    assert before.toward(target) == after
+
+
+@given(BROKERS, BROKERS, BROKERS)
+def test_an_override_forgets_the_target_before_and_keeps_the_origin(
+    origin: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    start = Assignment(origin)
+    moved = start.toward(first)
+    assert set(moved.origin) == set(origin)
+    assert moved.target == first
+    assert moved.reached() == Assignment(first)
+    over = moved.toward(second)
+    assert over.target == second
+    assert set(over.origin) == set(origin)
+    back = over.toward(over.origin)
+    assert not back.is_moving
+    assert set(back.replicas) == set(origin)
+
+
+@pytest.mark.parametrize(
+    ("target", "live", "fault"),
+    [
+        ((3, 1), (1, 2, 3), None),
+        ((3, 9), None, None),  # the znode's way: it may come
+        ((), (1, 2, 3), "Empty replica list"),
+        ((3, 3), (1, 2, 3), "Duplicate replica ids"),
+        ((3, -1), (1, 2, 3), "Invalid broker id"),
+        ((3, 9), (1, 2, 3), r"not alive. Replica list: \[9\], live broker list: \[1, 2, 3\]"),
+    ],
+)
+def test_what_may_be_asked_for(target: tuple[int, ...], live: tuple[int, ...] | None, fault: str | None) -> None:
+    found = target_fault(target, Assignment((2, 3)), live)
+    assert (found is None) if fault is None else (found is not None and re.search(fault, found)), found
+
+
+def test_a_replica_that_is_one_already_need_not_live() -> None:
+    assert target_fault((3, 2), Assignment((2, 3)), (1,)) is None
+
+
+@pytest.mark.parametrize(
+    ("isr", "assignment", "in_sync"),
+    [
+        ((2, 3), Assignment((3, 1, 2), (1,), (2,)), False),
+        ((2, 3, 1), Assignment((3, 1, 2), (1,), (2,)), True),
+        ((1, 3), Assignment((3, 1, 2), (1,), (2,)), True),
+        ((2,), Assignment((2, 3)), True),  # not on its way: nothing to wait for
+        ((1,), Assignment((3, 1, 2), (), (1, 2)), False),
+    ],
+)
+def test_a_target_is_in_sync_when_all_of_it_is(isr: tuple[int, ...], assignment: Assignment, in_sync: bool) -> None:
+    assert is_in_sync(isr, assignment) is in_sync
+
+
+def test_what_stops_everybody_in_sync_strands_the_partition() -> None:
+    on_its_way = Assignment((3, 1, 2), (3, 1), (2,))
+    assert strands((3,), on_its_way.toward((2,)))
+    assert not strands((3, 2), on_its_way.toward((2,)))
+    assert not strands((), on_its_way.toward((2,)))
+
+
+def test_limits_hold_by_cluster_and_by_broker_and_a_busy_broker_holds_up_no_other() -> None:
+    def to(broker: int) -> Assignment:
+        return Assignment((0,)).toward((broker,))
+
+    wanted = [to(1), to(1), to(2), to(3), Assignment((0, 1)).toward((1, 0))]
+    assert admitted([], wanted, Limits()) == [True] * 5
+    assert admitted([], wanted, Limits(in_cluster=2)) == [True, True, False, False, True]
+    assert admitted([to(3)], wanted, Limits(in_cluster=2)) == [True, False, False, False, True]
+    assert admitted([], wanted, Limits(on_broker=1)) == [True, False, True, True, True]
+    assert admitted([to(1)], wanted, Limits(in_cluster=3, on_broker=1)) == [False, False, True, True, True]
