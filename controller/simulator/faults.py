@@ -93,14 +93,19 @@ class Faults:
         if process is None:
             return None
         process.kill()
-        return partial(self._restart, fault.node)
+        return partial(self._back, process)
 
     def _stop(self, fault: told.Stop) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
         process.stop()
-        return partial(self._restart, fault.node)
+        return partial(self._back, process)
+
+    def _back(self, process: BrokerProcess) -> None:
+        """Starts the broker again, unless somebody has by now."""
+        if self._host.processes.get(process.node_id) is process:
+            self._restart(process.node_id)
 
     def _pause(self, fault: told.Pause) -> Undo | None:
         process = self._process(fault.node)

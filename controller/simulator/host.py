@@ -67,6 +67,7 @@ class SimulatedHost:
         self._record_clients: SimulatedRecordClients | None = None
         self._observer: Observer | None = None
         self._outside = Process("outside")
+        self._places: dict[Address, int] = {}
 
     # -- what the rest of this room may reach, once it is booted
 
@@ -91,6 +92,18 @@ class SimulatedHost:
         """From outside the cluster, as clients have."""
         return self._connect(self._world.network, ProcessClock(self.clock, self._outside), address)
 
+    def place(self, address: Address, node: int) -> None:
+        """One node more in the network, which is no broker."""
+        self._places[address] = node
+
+    def paces(self, name: str) -> Paces:
+        """How fast a node of that name is in this run."""
+        return Paces(
+            self._delays(f"boot/{name}", _BOOT_MS),
+            self._delays(f"step/{name}", _STEP_MS),
+            self._delays(f"zookeeper/{name}", _ZOOKEEPER_MS),
+        )
+
     # -- the scenario's host
 
     def take(self, event: TraceEvent) -> None:
@@ -102,12 +115,12 @@ class SimulatedHost:
             self.clock, tick_ms=tick_ms, max_session_timeout_ms=max(OBSERVER_SESSION_MS, 20 * tick_ms)
         )
         addresses = {node: (f"broker-{node}", PORT) for node in cluster.nodes}
-        nodes = {address: node for node, address in addresses.items()}
+        self._places = {address: node for node, address in addresses.items()}
         delays = self._delays("network", _NETWORK_MS)
         network = Network(
             self.clock,
             lambda source, target: delays(),
-            lambda address: nodes.get(address, OBSERVER),
+            lambda address: self._places.get(address, OBSERVER),
             self._streams.stream("loss"),
         )
         self._cluster = cluster
@@ -120,14 +133,7 @@ class SimulatedHost:
             lambda: [process.connection for _, process in sorted(self._processes.items()) if process.alive],
         )
         self._world = World(self.clock, self._streams, network, zookeeper, self.recorder, addresses)
-        self._paces = {
-            node: Paces(
-                self._delays(f"boot/{node}", _BOOT_MS),
-                self._delays(f"step/{node}", _STEP_MS),
-                self._delays(f"zookeeper/{node}", _ZOOKEEPER_MS),
-            )
-            for node in cluster.nodes
-        }
+        self._paces = {node: self.paces(str(node)) for node in cluster.nodes}
         outside_clock = ProcessClock(self.clock, self._outside)
         self._client = SimulatedClient(
             lambda address: self._connect(network, outside_clock, address),

@@ -43,17 +43,19 @@ class Injector:
         for node in self._plan.cluster.nodes:
             self.start(node)
         for happening in self._plan.happenings:
-            self.take(happening)
+            drive(self._at_its_time(happening, happening.at_ms))
 
     def take(self, happening: Happening) -> Pending[str]:
         """Has it happen at its time, at once if that is past. Answered when it is over: with what came of an operation,
         in words; with "ended", or "nothing" for a fault that made no sense."""
-        return drive(self._at_its_time(happening))
+        in_ms = happening.at_ms - self._host.clock.now_ms()
+        return drive(self._carry_out(happening) if in_ms <= 0 else self._at_its_time(happening, in_ms))
 
-    async def _at_its_time(self, happening: Happening) -> str:
-        await self._host.clock.sleep(max(0.0, happening.at_ms - self._host.clock.now_ms()))
-        if self._is_calm:
-            return "nothing"
+    async def _at_its_time(self, happening: Happening, in_ms: float) -> str:
+        await self._host.clock.sleep(in_ms)
+        return "nothing" if self._is_calm else await self._carry_out(happening)
+
+    async def _carry_out(self, happening: Happening) -> str:
         if isinstance(happening, told.CreateTopic | told.DeleteTopic | told.AddPartitions):
             self.faults.tell(happening)
             self._asking += 1

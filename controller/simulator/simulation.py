@@ -1,0 +1,414 @@
+"""A simulated cluster as a library: build a world, step it from outside, look into it, strike it, hear its events.
+
+The whole world (ZooKeeper, brokers with their controllers, network, disks, and nodes of the user's own) is one object
+without threads, in virtual time that passes only when it is stepped. Everything that chance decides comes from the
+seed: the same calls give the same events, to the byte. What must hold at every moment is watched all the while, and
+the first thing that does not raises `BrokenInvariant` out of whatever call stepped the world.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from controller.broker.node import Node
+from controller.clock import VirtualClock
+from controller.pending import Pending
+from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
+from controller.scenarios.host import ZOOKEEPER, ClusterSpec, Link, PartitionView, Workload
+from controller.simulator import plan as told
+from controller.simulator.administrator import Administrator
+from controller.simulator.columns import log_text
+from controller.simulator.host import PORT, SimulatedHost
+from controller.simulator.injector import Injector
+from controller.simulator.inspection import inside
+from controller.simulator.network import Address
+from controller.simulator.observer import controller_epoch, partitions
+from controller.simulator.own_node import OwnNode
+from controller.simulator.plan import Fault, Operation, Plan, PlanCluster
+from controller.simulator.process import ProcessState
+from controller.simulator.rest import Rest, missing
+from controller.simulator.run import trace_hash
+from controller.simulator.sentinel import Sentinel, Violation
+from controller.trace import TraceEvent
+from controller.trace_records import TraceRecord
+from controller.zookeeper.drive import drive
+from controller.zookeeper.memory import InMemoryZooKeeper
+
+BOOT_LIMIT_MS = 10_000.0
+WITHIN_MS = 60_000.0
+LOOK_MS = 20.0
+"""How often it is looked whether a world is at rest."""
+UNCLEAN = "unclean.leader.election.enable"
+
+Told = Callable[[TraceRecord], None]
+
+
+class NotInTime(Exception):
+    """What was waited for did not come about. The message says what, and when the waiting ended."""
+
+
+class BrokenInvariant(AssertionError):
+    """Something that must hold at every moment does not. Nothing that follows means anything."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(str(violation))
+        self.violation = violation
+
+
+class _ToldSentinel(Sentinel):
+    """Tells those who subscribed of each event, once it has been looked at."""
+
+    def __init__(self, *, clean: bool) -> None:
+        super().__init__(clean=clean)
+        self.subscribers: list[Told] = []
+
+    def take(self, at_ms: float, node: int, event: TraceEvent) -> None:
+        super().take(at_ms, node, event)
+        if self.subscribers:
+            record = self.records[-1]
+            for subscriber in tuple(self.subscribers):
+                subscriber(record)
+
+
+class Simulation:
+    """Brokers 1 to `brokers` (0: a world without any), which run from the start unless `start` says otherwise.
+
+    `settings` are every broker's, as in server.properties; with `log.dirs` among them brokers hold logs, followers
+    fetch and ISRs follow how far they have come. `racks` are dealt out in turn. Times are virtual milliseconds.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        seed: int = 0,
+        zookeeper_servers: int = 1,
+        session_timeout_ms: int = 2_000,
+        racks: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        start: bool = True,
+    ) -> None:
+        if brokers < 0 or zookeeper_servers < 1:
+            raise ValueError(f"{brokers} brokers, {zookeeper_servers} ZooKeeper servers: expected 0 and 1 or more")
+        cluster = PlanCluster(
+            brokers=brokers,
+            zookeeper_servers=zookeeper_servers,
+            session_timeout_ms=session_timeout_ms,
+            settings=dict(settings or {}),
+        )
+        core = tuple(cluster.nodes)
+        self._build(Plan(name="simulation", seed=seed, cluster=cluster, core=core, calm_ms=math.inf), tuple(racks))
+        if start:
+            self.injector.begin()
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Simulation:
+        """A plan's world, booted, with nothing begun: `injector.begin` starts its brokers and what it has happen."""
+        world = cls.__new__(cls)
+        world._build(plan, ())
+        return world
+
+    def _build(self, plan: Plan, racks: tuple[str, ...]) -> None:
+        cluster = plan.cluster
+        self._brokers = cluster.nodes
+        self.sentinel: Sentinel = _ToldSentinel(clean=cluster.settings.get(UNCLEAN, "false") != "true")
+        self.host = SimulatedHost(plan.seed, self.sentinel)
+        settings = tuple(sorted(cluster.settings.items()))
+        spec = ClusterSpec(
+            cluster.brokers, cluster.zookeeper_servers, cluster.session_timeout_ms, racks=racks, settings=settings
+        )
+        booted = drive(self.host.boot(spec, Workload(plan.metadata_interval_ms)))
+        self.host.clock.run_until(lambda: booted.done, BOOT_LIMIT_MS)
+        booted.result()
+        world = self.host.world
+        self.sentinel.guard(world.zookeeper, self.host.clock.now_ms)
+        self.administrator = Administrator(
+            self.host.connection, self.host.clock, world.streams.stream("administrator"), world.addresses
+        )
+        self.injector = Injector(plan, self.host, self.sentinel, self.administrator)
+        self._own: dict[int, OwnNode] = {}
+        self._lives: dict[int, int] = {}
+
+    # -- time
+
+    @property
+    def clock(self) -> VirtualClock:
+        """The world's. `clock.call_later` puts something of the user's own between its events."""
+        return self.host.clock
+
+    @property
+    def now_ms(self) -> float:
+        return self.clock.now_ms()
+
+    @property
+    def next_ms(self) -> float | None:
+        """When the next thing happens; None if nothing ever will."""
+        return self.clock.next_due_ms()
+
+    def step(self) -> bool:
+        """Moves to the next thing that happens, and lets it. False: there is none."""
+        stepped = self.clock.step()
+        self._raise_if_broken()
+        return stepped
+
+    def run_until(self, what: float | Callable[[], bool], within_ms: float = WITHIN_MS) -> None:
+        """To a moment (everything due up to and at it has happened then), or until a condition holds, which is looked
+        at after each step; NotInTime if it does not within `within_ms`."""
+        broken = self._is_broken
+        if isinstance(what, int | float):
+            self.clock.run_until(broken, what)
+            self._raise_if_broken()
+            self.clock.advance_to(what)
+            return
+        limit_ms = self.now_ms + within_ms
+        came = self.clock.run_until(lambda: what() or broken(), limit_ms)
+        self._raise_if_broken()
+        if not came:
+            self.clock.advance_to(limit_ms)
+            raise NotInTime(f"not within {within_ms:g} ms, at {self.now_ms:g} ms: {_name(what)}")
+
+    def run_for(self, ms: float) -> None:
+        self.run_until(self.now_ms + ms)
+
+    def run_until_rest(self, within_ms: float = WITHIN_MS) -> None:
+        """Until nothing is missing of a cluster at rest among the brokers that run (`unrest`). NotInTime."""
+        limit_ms = self.now_ms + within_ms
+        while (trouble := self.unrest()) is not None:
+            if self.now_ms >= limit_ms:
+                raise NotInTime(f"not at rest within {within_ms:g} ms: {trouble}")
+            self.run_for(LOOK_MS)
+
+    def answer(self, pending: Pending[Any], within_ms: float = WITHIN_MS) -> Any:
+        """Runs until there is an answer, and gives it; raises the error that it is. NotInTime."""
+        self.run_until(lambda: pending.done, within_ms)
+        return pending.result()
+
+    def _is_broken(self) -> bool:
+        return self.sentinel.violation is not None
+
+    def _raise_if_broken(self) -> None:
+        if self.sentinel.violation is not None:
+            raise BrokenInvariant(self.sentinel.violation)
+
+    # -- what is so
+
+    @property
+    def zookeeper(self) -> InMemoryZooKeeper:
+        """To look into: `row(path)`, `children(path)`, `sessions()`."""
+        return self.host.world.zookeeper
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """The brokers whose processes run, or stand still."""
+        return tuple(node for node in self._brokers if self._alive(node))
+
+    @property
+    def paused(self) -> tuple[int, ...]:
+        state = ProcessState.PAUSED
+        return tuple(node for node in self.running if self.host.processes[node].process.state is state)
+
+    @property
+    def registered(self) -> dict[int, int]:
+        """Broker to session, as /brokers/ids has them."""
+        return self._rest().registered()
+
+    @property
+    def controller(self) -> int | None:
+        """Whom /controller names."""
+        controller = self._rest().controller()
+        return None if controller == -1 else controller
+
+    @property
+    def controller_epoch(self) -> int:
+        return controller_epoch(self.zookeeper)
+
+    def partitions(self) -> dict[tuple[str, int], PartitionView]:
+        """(topic, partition) to leader, ISR, assignment and epochs, as ZooKeeper has them."""
+        return partitions(self.zookeeper)
+
+    def metadata(self, broker: int) -> dict[tuple[str, int], PartitionView] | None:
+        """As `partitions`, as this broker would tell a client; None while it does not run."""
+        node = self.node(broker)
+        if node is None:
+            return None
+        return {
+            (topic, number): PartitionView(
+                state.leader, tuple(state.isr), tuple(state.replicas), state.leader_epoch, state.controller_epoch
+            )
+            for topic, states in sorted(node.broker.metadata.snapshot.topics.items())
+            for number, state in sorted(states.items())
+        }
+
+    def node(self, broker: int) -> Node | None:
+        """The node that runs in a broker's process, to look at; None while it does not run."""
+        self._known(broker)
+        return self.host.processes[broker].node if self._alive(broker) else None
+
+    def inside(self, broker: int) -> str:
+        """All that is in a broker at this moment, for reading (`--show`)."""
+        return inside(self.host.processes.get(self._known(broker)), self.zookeeper)
+
+    def unrest(self) -> str | None:
+        """What a cluster at rest would not miss, in words: every broker that runs registered, one controller that all
+        know, every partition led that can be, ISRs whole, context and metadata ZooKeeper's, watches set, nothing
+        unanswered. None: it is at rest."""
+        if not self.running:
+            return "no broker runs"
+        found = missing(self._rest())
+        return None if found is None else f"{found.invariant}: {found.detail}"
+
+    @property
+    def records(self) -> Sequence[TraceRecord]:
+        """The trace so far: every event with its time and node, in order."""
+        return self.sentinel.records
+
+    @property
+    def trace_hash(self) -> str:
+        """Of the trace so far: equal for equal runs."""
+        return trace_hash(self.sentinel.records)
+
+    def log(self) -> str:
+        """The trace so far for reading: a node a column, an event a line."""
+        return log_text(self.sentinel.records, [*self._brokers, *sorted(self._own)])
+
+    def subscribe(self, told: Told) -> Callable[[], None]:
+        """Tells `told` of each event from now on, as it happens and before anything else does; gives what ends that.
+        It may look at the world, and must not step it: to act, it sets a timer (`clock.call_later(0, ...)`)."""
+        assert isinstance(self.sentinel, _ToldSentinel)
+        subscribers = self.sentinel.subscribers
+        subscribers.append(told)
+
+        def end() -> None:
+            if told in subscribers:
+                subscribers.remove(told)
+
+        return end
+
+    def _rest(self) -> Rest:
+        return Rest(self.host, self.running, self.sentinel, self.administrator)
+
+    def _alive(self, broker: int) -> bool:
+        process = self.host.processes.get(broker)
+        return process is not None and process.alive
+
+    def _known(self, broker: int) -> int:
+        if broker not in self._brokers:
+            raise ValueError(f"broker {broker}: expected 1 to {len(self._brokers)}")
+        return broker
+
+    # -- what is asked of it
+
+    def create_topic(
+        self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str] | None = None
+    ) -> Pending[str]:
+        """Asks the controller, as an administrator would, some times if need be. "done", or why not."""
+        return self.inject(
+            told.CreateTopic(
+                at_ms=self.now_ms,
+                topic=topic,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                config=dict(config or {}),
+            )
+        )
+
+    def delete_topic(self, topic: str) -> Pending[str]:
+        return self.inject(told.DeleteTopic(at_ms=self.now_ms, topic=topic))
+
+    def add_partitions(self, topic: str, partitions: int) -> Pending[str]:
+        """`partitions`: how many there are to be."""
+        return self.inject(told.AddPartitions(at_ms=self.now_ms, topic=topic, partitions=partitions))
+
+    def ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float = 5_000.0) -> Pending[Any]:
+        """One Kafka request from outside, in the latest version that is spoken here. Fails with a `PeerError`."""
+        return drive(self._ask(self._known(broker), api_key, request, timeout_ms))
+
+    async def _ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float) -> Any:
+        version = SUPPORTED[api_key].last
+        connection = self.host.connection(self.host.world.addresses[broker])
+        await connection.open(timeout_ms)
+        answer = connection.ask(api_key, version, encode_request_body(api_key, version, request), timeout_ms)
+        answer.on_done(connection.close)
+        return decode_response_body(api_key, version, await answer)
+
+    # -- what befalls it
+
+    def inject(self, happening: Fault | Operation) -> Pending[str]:
+        """Whatever a plan may have happen, at its `at_ms` or at once if that is past, for its `for_ms` (0: until it is
+        undone by hand, or by `mend`). Answered when it is over: "ended", or "nothing" if it made no sense then."""
+        return self.injector.take(happening)
+
+    def start(self, broker: int) -> None:
+        """A broker that is dead, or on its way out. ValueError if it runs."""
+        if self._alive(self._known(broker)) and not self.host.processes[broker].stopping:
+            raise ValueError(f"broker {broker} runs already")
+        self.injector.start(broker)
+
+    def kill(self, broker: int, for_ms: float = 0.0) -> None:
+        """SIGKILL; with `for_ms` it is started again so much later."""
+        self.inject(told.Kill(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+
+    def stop(self, broker: int, for_ms: float = 0.0) -> None:
+        """SIGTERM: a controlled shutdown begins."""
+        self.inject(told.Stop(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+
+    def pause(self, broker: int, for_ms: float = 0.0) -> None:
+        """SIGSTOP."""
+        self.inject(told.Pause(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+
+    def resume(self, broker: int) -> None:
+        if self._alive(self._known(broker)):
+            self.host.processes[broker].resume()
+
+    def expire(self, broker: int) -> None:
+        """Its ZooKeeper session ends at the server."""
+        self.inject(told.Expire(at_ms=self.now_ms, node=self._known(broker)))
+
+    def cut(self, source: int, target: int) -> None:
+        """What `source` opens to `target` passes nothing, both ways, and refuses nothing."""
+        self.host.world.network.cut(source, target)
+
+    def heal(self, source: int, target: int) -> None:
+        """What was sent meanwhile arrives."""
+        self.host.world.network.heal(source, target)
+
+    def cut_zookeeper(self, broker: int, for_ms: float = 0.0) -> None:
+        """Nothing passes between a broker and ZooKeeper."""
+        self.inject(told.CutZooKeeper(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+
+    def heal_zookeeper(self, broker: int) -> None:
+        drive(self.host.heal(Link(self._known(broker), ZOOKEEPER)))
+
+    def mend(self) -> None:
+        """Every fault that lasts ends; who is dead stays dead."""
+        self.injector.faults.mend()
+
+    # -- nodes of the user's own
+
+    def add_node(self, name: str, node: int | None = None) -> OwnNode:
+        """A process beside the brokers, on a machine of its own. Its id is the next one above the brokers', or `node`;
+        that of a dead one makes its next life. ValueError for an id that is taken."""
+        node_id = max([len(self._brokers), *self._own]) + 1 if node is None else node
+        if node_id in self._brokers or node_id < 1 or (node_id in self._own and self._own[node_id].alive):
+            raise ValueError(f"node {node_id}: expected an id above the brokers' that no living node has")
+        life = self._lives[node_id] = self._lives.get(node_id, 0) + 1
+        self.host.place(self._address(node_id), node_id)
+        own = self._own[node_id] = OwnNode(self.host, node_id, name, life, self._address)
+        return own
+
+    def _address(self, node: int) -> Address:
+        if node in self._brokers:
+            return self.host.world.addresses[node]
+        return f"node-{node}", PORT
+
+    def close(self) -> None:
+        """Ends every process: nothing happens any more. The trace stays."""
+        for _, own in sorted(self._own.items()):
+            own.kill()
+        drive(self.host.shut_down()).result()
+
+
+def _name(condition: Callable[[], bool]) -> str:
+    return getattr(condition, "__qualname__", repr(condition))
