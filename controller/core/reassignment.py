@@ -16,10 +16,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from controller.core import partition_moves, removed_replicas, replica_moves
+from controller.core import partition_moves, removed_replicas, replica_moves, topic_deletion
 from controller.core.context import Replicas
 from controller.core.elections import REASSIGNED
 from controller.core.partition_table import NO_BROKER, NO_STATE, Rows
+from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.reassignment_znodes import Partition, Targets, change_asked, persist
 from controller.core.removed_replicas import Removed
 from controller.core.request_batch import RequestBatch
@@ -68,7 +69,9 @@ async def _take_in(term: Term, changes: Mapping[int, Assignment]) -> None:
 
 
 async def go_on(term: Term, rows: Sequence[int]) -> None:
-    """Takes partitions up where they are: phase B where the target is in sync, phase A where it is not."""
+    """Takes partitions up where they are: phase B where the target is in sync, phase A where it is not. Row numbers
+    from before are void: a topic may have been waiting for this to be deleted."""
+    await _watch(term, rows)
     ready = await _ready(term, rows)
     waiting = [row for row in rows if row not in ready]
     if waiting:
@@ -78,7 +81,7 @@ async def go_on(term: Term, rows: Sequence[int]) -> None:
 
 
 async def complete_caught_up(term: Term, rows: Sequence[int]) -> None:
-    """Phase B for those that are being reassigned and whose target is in sync by now."""
+    """Phase B for those that are being reassigned and whose target is in sync by now. Voids row numbers, as `go_on`."""
     moving = frozenset(term.context.partitions.moving_rows())
     ready = await _ready(term, [row for row in rows if row in moving])
     if ready:
@@ -184,6 +187,7 @@ async def _complete(term: Term, rows: Sequence[int]) -> None:
     batch.update_metadata(np.array([_row(term, key) for key in done], dtype=np.int64))
     batch.send()
     _unwatch(term, done)
+    await topic_deletion.resume_for(term, {topic for topic, _ in done})
 
 
 def _put_back(term: Term, row: int, assignment: Assignment, states: Mapping[int, int]) -> None:
@@ -222,6 +226,16 @@ async def _fulfil(term: Term, done: Targets) -> None:
         for key in done:
             if key not in left:
                 term.context.waiting.pop(key, None)
+
+
+async def _watch(term: Term, rows: Sequence[int]) -> None:
+    """Where leaders write states themselves, only the znode says that a replica has come into sync."""
+    if term.settings.versions.alter_isr is None:
+        table = term.context.partitions
+        for row in rows:
+            key = table.topic_and_partition(row)
+            if table.reassignment_of(row).is_moving:
+                await term.zookeeper.watch_node(paths.partition_state(*key), ReassignmentIsrChange(*key))
 
 
 def _unwatch(term: Term, done: Collection[Partition]) -> None:

@@ -37,10 +37,11 @@ PATH = paths.REASSIGN_PARTITIONS
 # -- what is asked for
 
 
-async def read_asked(term: Term) -> Targets:
-    """What is asked for and not finished, the target by partition; nothing where there is no znode, or one that can't
-    be read, which is named in the log and left as it is."""
-    return _asked(term, (await term.zookeeper.read([PATH])).rows[0])
+async def read_asked(term: Term) -> Targets | None:
+    """What is asked for and not finished, the target by partition; None where there is no znode. One that can't be
+    read is named in the log and left as it is."""
+    row = (await term.zookeeper.read([PATH])).rows[0]
+    return None if row is None else _asked(term, row)
 
 
 def _asked(term: Term, row: Row | None) -> Targets:
@@ -66,7 +67,7 @@ async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targ
         if await _committed(term, [write]):
             return after
     term.note("error", f"{PATH} changed under {ROUNDS} looks and is left as it is")
-    return await read_asked(term)
+    return await read_asked(term) or {}
 
 
 def _write(row: Row | None, before: Targets, after: Targets) -> Write | None:

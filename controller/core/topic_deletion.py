@@ -74,9 +74,10 @@ async def enqueue_if_asked(term: Term, topic: str) -> None:
 
 
 async def resume_for(term: Term, topics: Collection[str]) -> None:
-    """What these topics waited for may be over: a broker is back, a reassignment has ended."""
+    """What these topics waited for may be over: a broker is back, a reassignment has ended. One that is being
+    reassigned waits on."""
     deletions = term.context.deletions
-    again = deletions.queued.intersection(topics)
+    again = deletions.queued.intersection(topics) - term.context.moving_topics()
     if again:
         deletions.ineligible -= again
         await resume(term)
@@ -236,9 +237,8 @@ def _in_states(term: Term, replicas: Replicas, *states: ReplicaState) -> Bools:
 
 def _moving(term: Term, rows: Rows) -> tuple[str, ...]:
     """The topics among `rows` that are being reassigned."""
-    table = term.context.partitions
-    moving = frozenset(table.adding) | frozenset(table.removing)
-    return table.names_of_topics(np.array([row for row in rows.tolist() if row in moving], dtype=np.int64))
+    moving = term.context.moving_topics()
+    return tuple(name for name in term.context.partitions.names_of_topics(rows) if name in moving)
 
 
 def _wait(term: Term, topics: Collection[str], why: str) -> None:

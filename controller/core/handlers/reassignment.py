@@ -1,0 +1,244 @@
+"""Who asks for reassignments, and which may begin: by /admin/reassign_partitions, by clients' requests; what waits for
+its turn stands in that znode, whoever asked, so that it outlives the controller. How a partition gets to its target is
+in `controller.core.reassignment`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.core import reassignment
+from controller.core.events import TopicChange
+from controller.core.handlers.topic_changes import topic_change
+from controller.core.notifications import ROUNDS
+from controller.core.partition_table import Rows
+from controller.core.reassignment_events import (
+    AlterReassignmentsRequested,
+    ListReassignmentsRequested,
+    ReassignmentAsked,
+    ReassignmentIsrChange,
+)
+from controller.core.reassignment_znodes import Partition, change_asked, read_asked
+from controller.core.state_writes import state_paths, take_in
+from controller.core.term import Term
+from controller.protocol.errors import ErrorCode
+from controller.protocol.reassignment_values import (
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsResponse,
+    OngoingPartition,
+    OngoingTopic,
+    ReassignablePartitionResult,
+    ReassignableTopicResult,
+)
+from statemachines.reassignment import Assignment, Limits, admitted, strands, target_fault
+
+NO_PARTITION = "The partition does not exist."
+NOT_IN_PROGRESS = "No partition reassignment is in progress."
+STRANDED = "All replicas that are in sync would be removed."
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    error: ErrorCode
+    message: str
+
+
+# -- by the znode
+
+
+async def reassignment_asked(term: Term, event: ReassignmentAsked) -> None:
+    """What is asked for is looked at, and begun as far as it may."""
+    await _begin_asked(term)
+    await begin_what_waits(term)
+
+
+async def take_up(term: Term) -> int:
+    """As a term begins: what is asked for, and what earlier controllers had under way. Gives how many partitions."""
+    begun = await _begin_asked(term)
+    table = term.context.partitions
+    left = [row for row in table.moving_rows() if table.topic_and_partition(row) not in begun]
+    await reassignment.go_on(term, left)
+    await begin_what_waits(term)
+    return len(begun) + len(left)
+
+
+async def restart_for(term: Term, started: Collection[int]) -> None:
+    """These brokers are there (again): what is to move to them goes on (KAFKA-4214)."""
+    table = term.context.partitions
+    there = frozenset(started)
+    rows = [row for row in table.moving_rows() if there.intersection(table.reassignment_of(row).target)]
+    await reassignment.go_on(term, rows)
+    await begin_what_waits(term)
+
+
+async def isr_changed(term: Term, rows: Rows) -> None:
+    """Replicas may have come into sync. Row numbers from before are void then."""
+    if term.context.partitions.moving_rows():
+        await reassignment.complete_caught_up(term, rows.tolist())
+        await begin_what_waits(term)
+
+
+async def reassignment_isr_change(term: Term, event: ReassignmentIsrChange) -> None:
+    """A leader wrote a state itself."""
+    row = term.context.partitions.row_of(event.topic, event.partition)
+    if row is None:
+        return
+    rows = np.array([row], dtype=np.int64)
+    take_in(term, row, (await term.zookeeper.read(state_paths(term, rows))).rows[0])
+    await isr_changed(term, rows)
+
+
+async def begin_what_waits(term: Term) -> None:
+    """Others have arrived, and made room."""
+    for _ in range(ROUNDS):
+        if not term.context.waiting or not await _begin_asked(term):
+            return
+
+
+async def _begin_asked(term: Term) -> frozenset[Partition]:
+    """Begins what may of what is asked for and not under way; what can't be is taken out, as Kafka does. Gives those
+    that began."""
+    asked = await read_asked(term)
+    if asked is None:
+        term.context.waiting = {}
+        return frozenset()
+    if any(topic not in term.context.partitions for topic, _ in asked):
+        await topic_change(term, TopicChange())  # it may have been made a moment ago
+    wanted: dict[Partition, Assignment] = {}
+    refused: dict[Partition, str] = {}
+    for key, target in asked.items():
+        checked = _checked(term, key, target, live=None)
+        if isinstance(checked, Refused):
+            if key[0] not in term.context.left_out:
+                refused[key] = checked.message
+        elif not (checked.is_moving and checked == _present(term, key)):
+            wanted[key] = checked
+    if refused or not asked:
+        for key, why in refused.items():
+            term.note("warning", f"not reassigned, as asked for in ZooKeeper: {key[0]}-{key[1]}: {why}")
+        await change_asked(term, lambda now: {key: target for key, target in now.items() if key not in refused})
+    starting, waiting = _admit(term, wanted)
+    term.context.waiting = {key: asked[key] for key in waiting}
+    return await reassignment.begin(term, starting)
+
+
+# -- by request
+
+
+async def alter_reassignments(term: Term, event: AlterReassignmentsRequested) -> None:
+    """Answers partition by partition, once the topics' znodes name what is new. The latest request counts, whoever
+    asked before, and how (KAFKA-9089)."""
+    asked = {
+        (topic.name, partition.partition_index): partition.replicas
+        for topic in event.value.topics
+        for partition in topic.partitions
+    }
+    refused: dict[Partition, Refused] = {}
+    wanted: dict[Partition, Assignment] = {}
+    withdrawn: set[Partition] = set()
+    for key, target in asked.items():
+        if target is None and key in term.context.waiting and not _is_moving(term, key):
+            withdrawn.add(key)
+            continue
+        checked = _checked(term, key, target, live=term.context.eligible_ids)
+        if isinstance(checked, Refused):
+            refused[key] = checked
+        else:
+            wanted[key] = checked
+    starting, waiting = _admit(term, wanted)
+    withdrawn.update(starting)
+    for key in withdrawn:
+        term.context.waiting.pop(key, None)
+    if waiting:
+        targets = {key: wanted[key].target for key in waiting}
+        term.context.waiting = {**term.context.waiting, **targets}
+        await change_asked(term, lambda now: {**now, **targets})
+    begun = await reassignment.begin(term, starting, withdrawn)
+    gone = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
+    refused.update({key: gone for key in starting if key not in begun})
+    event.respond(_altered(asked, refused))
+    await begin_what_waits(term)
+
+
+def _altered(asked: Iterable[Partition], refused: Mapping[Partition, Refused]) -> AlterPartitionReassignmentsResponse:
+    topics: dict[str, list[ReassignablePartitionResult]] = {}
+    for topic, partition in asked:
+        why = refused.get((topic, partition))
+        error, message = (ErrorCode.NONE, None) if why is None else (why.error, why.message)
+        topics.setdefault(topic, []).append(ReassignablePartitionResult(partition, int(error), message))
+    return AlterPartitionReassignmentsResponse(
+        tuple(ReassignableTopicResult(name, tuple(results)) for name, results in topics.items())
+    )
+
+
+async def list_reassignments(term: Term, event: ListReassignmentsRequested) -> None:
+    """Those on their way, and those that wait for their turn as they will be."""
+    table, waiting = term.context.partitions, term.context.waiting
+    if event.value.topics is None:
+        keys = [table.topic_and_partition(row) for row in table.moving_rows()]
+        keys += [key for key in waiting if key not in keys]
+    else:
+        keys = [(topic.name, one) for topic in event.value.topics for one in topic.partition_indexes]
+    topics: dict[str, list[OngoingPartition]] = {}
+    for topic, partition in dict.fromkeys(keys):
+        row = table.row_of(topic, partition)
+        if row is None:
+            continue
+        shown = table.reassignment_of(row)
+        if (topic, partition) in waiting:
+            shown = shown.toward(waiting[topic, partition])
+        if shown.is_moving:
+            ongoing = OngoingPartition(partition, shown.replicas, shown.adding, shown.removing)
+            topics.setdefault(topic, []).append(ongoing)
+    event.respond(
+        ListPartitionReassignmentsResponse(tuple(OngoingTopic(name, tuple(found)) for name, found in topics.items()))
+    )
+
+
+# -- what may be
+
+
+def _present(term: Term, key: Partition) -> Assignment | None:
+    row = term.context.partitions.row_of(*key)
+    return None if row is None else term.context.partitions.reassignment_of(row)
+
+
+def _is_moving(term: Term, key: Partition) -> bool:
+    present = _present(term, key)
+    return present is not None and present.is_moving
+
+
+def _checked(
+    term: Term, key: Partition, target: Sequence[int] | None, live: Collection[int] | None
+) -> Assignment | Refused:
+    """What the partition's assignment is to be, or why it can't. None as a target: back. In Kafka's order: a target is
+    looked at before it is known whether there is such a partition."""
+    row = term.context.partitions.row_of(*key)
+    present = Assignment(()) if row is None else term.context.partitions.reassignment_of(row)
+    if target is not None and (fault := target_fault(target, present, live)):
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
+    if target is None and not present.is_moving:
+        return Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_IN_PROGRESS)
+    if row is None or key[0] in term.context.deletions.queued:
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
+    after = present.toward(present.origin if target is None else target)
+    if strands(term.context.partitions.isr_of(row), after):
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, STRANDED)
+    return after
+
+
+def _admit(
+    term: Term, wanted: Mapping[Partition, Assignment]
+) -> tuple[dict[Partition, Assignment], tuple[Partition, ...]]:
+    """Which begin now, and which wait until others have arrived."""
+    limits = Limits(term.settings.reassignments_in_cluster, term.settings.reassignments_on_broker)
+    table = term.context.partitions
+    others = [row for row in table.moving_rows() if table.topic_and_partition(row) not in wanted]
+    verdicts = admitted([table.reassignment_of(row) for row in others], list(wanted.values()), limits)
+    starting = {key: one for (key, one), may in zip(wanted.items(), verdicts, strict=True) if may}
+    return starting, tuple(key for key in wanted if key not in starting)
+
+
