@@ -44,8 +44,8 @@ ALTER_ISRS = ((181, (184, 185, 197)), (183, (187, 188, 198)), (186, (190, 191, 1
 FAILOVER = (*range(217, 230), 231)
 SHUTDOWNS = ((3, 247, range(249, 258)), (2, 248, ()), (3, 258, (259, *range(261, 265))), (2, 260, ()))
 """Which broker asked, on which line, and what was sent then."""
-PREFERRED_ELECTION = (237,)
-"""What a preferred election had changed before that."""
+PREFERRED_ELECTION = (237, 238, 239, 240)
+"""What the controller moved by itself, five seconds after the failover and before the shutdowns."""
 
 Request = tuple[str, tuple[int, int], tuple[int, ...], dict[str, Any]]
 """API, controller and epoch, brokers that are said to be alive or to lead, and topic id and state by partition."""

@@ -16,6 +16,7 @@ from typing import Any
 from controller.broker.creation import Creation
 from controller.broker.data_plane import DataPlane, Handle
 from controller.broker.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
+from controller.broker.elections import Elections
 from controller.broker.exchange import Exchange, Respond
 from controller.broker.isr_changes import IsrChanges
 from controller.broker.logs import Logs
@@ -23,6 +24,7 @@ from controller.broker.metadata_answers import metadata_response
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.metadata_wait import MetadataWait
 from controller.broker.ports import Peers
+from controller.broker.reassignments import PartitionReassignments
 from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
@@ -48,9 +50,14 @@ from controller.protocol.control_values import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from controller.protocol.election_values import ElectLeadersRequest
 from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
 from controller.protocol.messages import RequestValue
 from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
+from controller.protocol.reassignment_values import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+)
 from controller.protocol.versions import SUPPORTED, control_versions
 from controller.timer.on_clock import TimerOnClock
 from controller.timer.task import TimerTask
@@ -101,6 +108,8 @@ class Broker:
         timer = TimerOnClock(clock, on_error=self._answer_failed) if self.data is None else self.data.timer
         self._waits = MetadataWait(self.metadata, timer, clock, self._answer_failed)
         self._creation = Creation(events, self._waits, clock)
+        self.elections = Elections(events, self.metadata, timer, clock, self._answer_failed)
+        self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self._waits, clock, topic_ids)
         self._handlers: dict[ApiKey, Callable[[Exchange, Any], None]] = {
@@ -109,6 +118,9 @@ class Broker:
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.CREATE_PARTITIONS: self._create_partitions,
             ApiKey.DELETE_TOPICS: self._delete_topics,
+            ApiKey.ELECT_LEADERS: self._elect_leaders,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self._alter_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self._list_reassignments,
             ApiKey.LEADER_AND_ISR: self._leader_and_isr,
             ApiKey.UPDATE_METADATA: self._update_metadata,
             ApiKey.STOP_REPLICA: self._stop_replica,
@@ -202,6 +214,24 @@ class Broker:
         else:
             self._deletion.delete_topics(request, exchange.answer)
 
+    def _elect_leaders(self, exchange: Exchange, request: ElectLeadersRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            return
+        self.elections.elect_leaders(request, exchange.answer)
+
+    def _alter_reassignments(self, exchange: Exchange, request: AlterPartitionReassignmentsRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            return
+        self._reassignments.alter(request, exchange.answer)
+
+    def _list_reassignments(self, exchange: Exchange, request: ListPartitionReassignmentsRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            return
+        self._reassignments.list(request, exchange.answer)
+
     def _produce(self, exchange: Exchange, request: ProduceRequest) -> None:
         assert self.data is not None
         if request.acks != ACKS_NONE:
@@ -227,6 +257,7 @@ class Broker:
             return
         exchange.answer(self.replicas.update_metadata(request))
         self._waits.metadata_changed()
+        self.elections.metadata_changed()
         self.isr_changes.look()
         if self.data is not None:
             self.data.metadata_changed()

@@ -50,6 +50,7 @@ DYNAMIC_NAMES = frozenset(name for name, setting in BY_BROKER_NAME.items() if se
 _BOOLEANS = frozenset(
     {
         "auto.create.topics.enable",
+        "auto.leader.rebalance.enable",
         "broker.id.generation.enable",
         "controlled.shutdown.enable",
         "delete.topic.enable",
@@ -86,6 +87,7 @@ _STRINGS = frozenset(
 _WORDS: Mapping[str, str] = {
     "advertised.listeners": "Where brokers and clients are told to reach this broker.",
     "auto.create.topics.enable": "Always false: topics are created by request alone.",
+    "auto.leader.rebalance.enable": "Whether leaders go back to the preferred ones by themselves.",
     "broker.id": "Who this broker is.",
     "broker.id.generation.enable": "Whether a broker without an id is given one.",
     "broker.rack": "Where it stands, for the spread of replicas.",
@@ -104,6 +106,8 @@ _WORDS: Mapping[str, str] = {
     "fetch.purgatory.purge.interval.requests": "How many ended fetches are worth a purge.",
     "inter.broker.listener.name": "By which listener brokers reach each other.",
     "inter.broker.protocol.version": "Which versions of the control requests are spoken.",
+    "leader.imbalance.check.interval.seconds": "How often is looked how far leaders have drifted.",
+    "leader.imbalance.per.broker.percentage": "Above which share of what a broker should lead they go back to it.",
     "listener.security.protocol.map": "Which security protocol each listener has.",
     "listeners": "Where connections are accepted.",
     "log.dir": "Where the logs are, if log.dirs does not say.",

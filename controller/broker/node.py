@@ -188,6 +188,9 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
         default_replication_factor=settings.default_replication_factor,
         unclean_leader_election=settings.unclean_leader_election,
         delete_topic=settings.delete_topic,
+        auto_leader_rebalance=settings.auto_leader_rebalance,
+        leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,
+        leader_imbalance_check_interval_seconds=settings.leader_imbalance_check_interval_seconds,
     )
 
 

@@ -31,8 +31,20 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from controller.protocol.election_values import (
+    ElectedPartition,
+    ElectedTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import RequestValue, ResponseValue
+from controller.protocol.reassignment_values import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 
 
 def refusal(request: RequestValue, error: ErrorCode, message: str | None = None) -> ResponseValue:
@@ -65,5 +77,18 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
             return CreatePartitionsResponse(
                 tuple(CreatePartitionsTopicResult(topic.name, error, message) for topic in request.topics)
             )
+        case ElectLeadersRequest():
+            if request.topic_partitions is None:
+                return ElectLeadersResponse((), error)
+            return ElectLeadersResponse(
+                tuple(
+                    ElectedTopic(topic.topic, tuple(ElectedPartition(one, error, message) for one in topic.partitions))
+                    for topic in request.topic_partitions
+                )
+            )
+        case AlterPartitionReassignmentsRequest():
+            return AlterPartitionReassignmentsResponse((), error, message)
+        case ListPartitionReassignmentsRequest():
+            return ListPartitionReassignmentsResponse((), error, message)
         case _:
             return record_refusal(request, error, message)

@@ -70,6 +70,9 @@ _SETTINGS: Mapping[str, Setting] = {
     "num.partitions": ("num_partitions", "1", types.integer(1)),
     "default.replication.factor": ("default_replication_factor", "1", types.integer(1, 32767)),
     "unclean.leader.election.enable": ("unclean_leader_election", "false", types.boolean),
+    "auto.leader.rebalance.enable": ("auto_leader_rebalance", "true", types.boolean),
+    "leader.imbalance.per.broker.percentage": ("leader_imbalance_per_broker_percentage", "10", types.integer(0)),
+    "leader.imbalance.check.interval.seconds": ("leader_imbalance_check_interval_seconds", "300", types.integer(1)),
     "delete.topic.enable": ("delete_topic", "true", types.boolean),
     "controlled.shutdown.enable": ("controlled_shutdown", "true", types.boolean),
     "controlled.shutdown.max.retries": ("controlled_shutdown_attempts", "3", types.integer(1)),
@@ -117,6 +120,9 @@ class BrokerSettings(DataSettings):
     num_partitions: int
     default_replication_factor: int
     unclean_leader_election: bool
+    auto_leader_rebalance: bool
+    leader_imbalance_per_broker_percentage: int
+    leader_imbalance_check_interval_seconds: int
     delete_topic: bool
     controlled_shutdown: bool
     controlled_shutdown_attempts: int

@@ -6,7 +6,6 @@ from __future__ import annotations
 _FAMILIES = (
     "alter.config.policy.class.name",
     "alter.log.dirs.replication.quota.",
-    "auto.leader.rebalance.enable",
     "background.threads",
     "compression.type",
     "connection.failed.authentication.delay.ms",
@@ -18,7 +17,6 @@ _FAMILIES = (
     "group.",
     "host.name",
     "kafka.metrics.",
-    "leader.imbalance.",
     "log.",
     "max.connection.creation.rate",
     "max.connections.",

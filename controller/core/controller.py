@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from controller.clock import Clock, Timer
+from controller.core import election_events, reassignment_events
 from controller.core import events as happened
 from controller.core.events import Answerable, Event
 from controller.core.handlers import (
     broker_changes,
     controlled_shutdown,
+    elections,
     isr_changes,
+    reassignment,
     responses,
     topic_changes,
     topic_creation,
@@ -59,6 +62,13 @@ HANDLERS: Mapping[type, Handler] = {
     happened.ControlledShutdownRequested: controlled_shutdown.controlled_shutdown,
     happened.UncleanLeaderElectionEnabled: unclean.unclean_election_may_be_allowed,
     happened.TopicConfigChange: unclean.unclean_election_may_be_allowed,
+    election_events.ElectLeadersRequested: elections.elect_leaders,
+    election_events.PreferredElectionAsked: elections.preferred_election_asked,
+    election_events.AutoPreferredElection: elections.automatic_preferred_election,
+    reassignment_events.ReassignmentAsked: reassignment.reassignment_asked,
+    reassignment_events.ReassignmentIsrChange: reassignment.reassignment_isr_change,
+    reassignment_events.AlterReassignmentsRequested: reassignment.alter_reassignments,
+    reassignment_events.ListReassignmentsRequested: reassignment.list_reassignments,
     happened.CreateTopicsRequested: topic_creation.create_topics,
     happened.CreatePartitionsRequested: topic_creation.create_partitions,
     happened.TopicDeletion: topic_deletion.topic_deletion,
@@ -154,6 +164,7 @@ class Controller:
         if term is None:
             return
         self._zookeeper.unwatch([path for _, path in sorted(self._zookeeper.watched()) if is_watched_in_term(path)])
+        term.timers.cancel_all()
         term.channels.close()
         self._term = None
         self.active_controller_id = NOBODY
@@ -253,6 +264,7 @@ class Controller:
             clock=self._clock,
             trace=self._trace,
             rng=self._rng,
+            put=self._events.put,
         )
         self._term = term
         self._elected_ms = self._clock.now_ms()

@@ -21,6 +21,16 @@ class ControllerSettings:
     """unclean.leader.election.enable, for topics whose config, and a cluster whose dynamic config, say nothing else."""
     delete_topic: bool = True
     """delete.topic.enable: if not, requests to delete topics are taken out of ZooKeeper unanswered."""
+    auto_leader_rebalance: bool = True
+    """auto.leader.rebalance.enable: whether leaders that drifted are given back to the preferred ones by themselves."""
+    leader_imbalance_per_broker_percentage: int = 10
+    """Above so many percent of what a broker should lead and does not."""
+    leader_imbalance_check_interval_seconds: int = 300
+    reassignments_in_cluster: int = 0
+    """reassignment.partitions.in.cluster.max: how many partitions may be gaining replicas at once; 0: all that are
+    asked for, as in Kafka. The others wait in /admin/reassign_partitions."""
+    reassignments_on_broker: int = 0
+    """reassignment.partitions.on.broker.max: the same for each broker that gains them."""
     num_partitions: int = 1
     """For a topic that is created with -1 partitions."""
     default_replication_factor: int = 1
@@ -28,7 +38,7 @@ class ControllerSettings:
 
     def __post_init__(self) -> None:
         control_versions(self.inter_broker_protocol)
-        for name in ("num_partitions", "default_replication_factor"):
+        for name in ("num_partitions", "default_replication_factor", "leader_imbalance_check_interval_seconds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
 

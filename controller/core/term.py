@@ -7,13 +7,17 @@ starts from nothing (KAFKA-12315: a batch that outlived its term). Decides nothi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from controller.clock import Clock
 from controller.core.context import ControllerContext
+from controller.core.leadership import void_reason
 from controller.core.placement import Rng
 from controller.core.ports import Channels
 from controller.core.settings import ControllerSettings
+from controller.core.term_timers import TermTimers
 from controller.trace import Noted, RequestAnswered, RequestSent, Trace
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
@@ -71,6 +75,9 @@ class Term:
     rng: Rng
     context: ControllerContext = field(default_factory=ControllerContext)
     requests: RequestLog = field(default_factory=RequestLog)
+    timers: TermTimers = field(default_factory=TermTimers)
+    put: Callable[[Any], None] = lambda _event: None
+    """Queues an event of the controller's own, from any thread."""
 
     @property
     def epoch(self) -> int:
@@ -78,13 +85,7 @@ class Term:
 
     def void_reason(self) -> str | None:
         """Why nothing more may be done in this term; None while it holds."""
-        session = self.zookeeper.session()
-        if session != self.leadership.session:
-            return f"session 0x{self.leadership.session:x} has ended"
-        late_ms = self.clock.now_ms() - self.zookeeper.lease_until_ms()
-        if late_ms >= 0:
-            return f"the lease ran out {late_ms:.0f} ms ago"
-        return None
+        return void_reason(self.leadership, self.zookeeper, self.clock.now_ms())
 
     def require(self) -> None:
         """Before anything leaves this node in the term's name. Raises SessionGone, LeaseExpired."""

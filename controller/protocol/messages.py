@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from controller.protocol import admin_schemas, client_schemas, control_schemas, fetch_schemas, produce_schemas
+from controller.protocol import (
+    admin_schemas,
+    client_schemas,
+    control_schemas,
+    election_schemas,
+    fetch_schemas,
+    produce_schemas,
+    reassignment_schemas,
+)
 from controller.protocol.admin_values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -45,6 +53,7 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from controller.protocol.election_values import ElectLeadersRequest, ElectLeadersResponse
 from controller.protocol.fetch_values import (
     FetchRequest,
     FetchResponse,
@@ -59,6 +68,12 @@ from controller.protocol.produce_values import (
     ProduceRequest,
     ProduceResponse,
 )
+from controller.protocol.reassignment_values import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from controller.protocol.schema import Message
 
 RequestValue: TypeAlias = (
@@ -72,6 +87,9 @@ RequestValue: TypeAlias = (
     | CreateTopicsRequest
     | CreatePartitionsRequest
     | DeleteTopicsRequest
+    | ElectLeadersRequest
+    | AlterPartitionReassignmentsRequest
+    | ListPartitionReassignmentsRequest
     | ProduceRequest
     | FetchRequest
     | ListOffsetsRequest
@@ -94,6 +112,9 @@ ResponseValue: TypeAlias = (
     | CreateTopicsResponse
     | CreatePartitionsResponse
     | DeleteTopicsResponse
+    | ElectLeadersResponse
+    | AlterPartitionReassignmentsResponse
+    | ListPartitionReassignmentsResponse
     | ProduceResponse
     | FetchResponse
     | ListOffsetsResponse
@@ -133,6 +154,15 @@ CLUSTER_MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
         ApiKey.DELETE_TOPICS: Exchange(client_schemas.DELETE_TOPICS_REQUEST, client_schemas.DELETE_TOPICS_RESPONSE),
         ApiKey.CREATE_PARTITIONS: Exchange(
             client_schemas.CREATE_PARTITIONS_REQUEST, client_schemas.CREATE_PARTITIONS_RESPONSE
+        ),
+        ApiKey.ELECT_LEADERS: Exchange(election_schemas.ELECT_LEADERS_REQUEST, election_schemas.ELECT_LEADERS_RESPONSE),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: Exchange(
+            reassignment_schemas.ALTER_PARTITION_REASSIGNMENTS_REQUEST,
+            reassignment_schemas.ALTER_PARTITION_REASSIGNMENTS_RESPONSE,
+        ),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: Exchange(
+            reassignment_schemas.LIST_PARTITION_REASSIGNMENTS_REQUEST,
+            reassignment_schemas.LIST_PARTITION_REASSIGNMENTS_RESPONSE,
         ),
         ApiKey.ALTER_ISR: Exchange(control_schemas.ALTER_ISR_REQUEST, control_schemas.ALTER_ISR_RESPONSE),
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from controller.broker.node import Node
 from controller.broker.partition import Role
-from controller.core.handlers.failover import WATCHED_PARENTS, is_watched_in_term
+from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS, is_watched_in_term
 from controller.core.partition_table import NO_STATE
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator
@@ -253,6 +253,7 @@ def _watches(rest: Rest) -> Iterator[Missing]:
         needed = {("node", paths.CONTROLLER)}
         if inside.controller.active:
             needed |= {("children", parent) for parent, _ in WATCHED_PARENTS}
+            needed |= {("node", path) for path, _ in WATCHED_NODES}
             needed |= {("node", paths.broker(broker)) for broker in rest.core}
             needed |= {("node", paths.topic(name)) for name in rest.zookeeper.children(paths.BROKER_TOPICS) or ()}
         armed = rest.zookeeper.watched(process.connection.session())

@@ -26,6 +26,7 @@ from controller.protocol.control_values import (
     ControlledShutdownResponse,
     StopReplicaRequest,
 )
+from controller.protocol.election_values import ElectLeadersRequest, ElectLeadersTopic
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import RequestValue
 from controller.protocol.versions import SUPPORTED
@@ -37,6 +38,7 @@ EXAMPLES: dict[ApiKey, RequestValue] = {
     ApiKey.CREATE_TOPICS: CreateTopicsRequest((CreatableTopic("t", 1, 1),)),
     ApiKey.CREATE_PARTITIONS: CreatePartitionsRequest((CreatePartitionsTopic("t", 2),), 1_000),
     ApiKey.DELETE_TOPICS: DeleteTopicsRequest((DeleteTopicState("t"),), 1_000),
+    ApiKey.ELECT_LEADERS: ElectLeadersRequest((ElectLeadersTopic("t", (0,)),)),
     ApiKey.LEADER_AND_ISR: leader_and_isr(1, 0),
     ApiKey.UPDATE_METADATA: metadata(),
     ApiKey.STOP_REPLICA: StopReplicaRequest(1, 1, ()),

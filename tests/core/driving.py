@@ -15,6 +15,7 @@ from typing import Any
 from controller.clock import VirtualClock
 from controller.core.controller import Controller
 from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, SessionExpired, Startup
+from controller.core.handlers.failover import WATCHED_NODES
 from controller.core.partition_table import members
 from controller.core.ports import ControlRequest, Endpoint, Resign
 from controller.core.queue import EventQueue
@@ -421,7 +422,7 @@ class Cluster:
             return frozenset({("node", paths.CONTROLLER)})
         parents = [paths.BROKER_IDS, paths.BROKER_TOPICS, paths.ISR_CHANGE_NOTIFICATION]
         parents += [paths.CONFIG_CHANGES, paths.DELETE_TOPICS]
-        nodes = [paths.CONTROLLER]
+        nodes = [paths.CONTROLLER, *(path for path, _ in WATCHED_NODES)]
         nodes += [paths.broker(int(name)) for name in self.server.children(paths.BROKER_IDS) or ()]
         nodes += [paths.topic(name) for name in self.server.children(paths.BROKER_TOPICS) or ()]
         return frozenset([("children", parent) for parent in parents] + [("node", path) for path in nodes])

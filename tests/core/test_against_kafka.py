@@ -99,7 +99,11 @@ def test_a_failover_sends_what_kafka_sent() -> None:
     put_states(cluster, before_the_failover())
     cluster.register(2)
     host = cluster.host(3)
+    failed_over = len(host.sent)
     assert ours(cluster, host, 0) == recorded(FAILOVER)
+    cluster.until(lambda: len(host.sent) > failed_over)
+    cluster.settle()
+    assert ours(cluster, host, failed_over) == recorded(PREFERRED_ELECTION), "what goes back by itself"
     cluster.check()
 
 

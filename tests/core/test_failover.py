@@ -21,7 +21,8 @@ PHASES = [
     "replica machine",
     "partition machine",
     "topic deletions",
-    "pending elections and reassignments",
+    "pending reassignments",
+    "preferred elections",
 ]
 
 
@@ -47,7 +48,7 @@ def test_the_phases_run_in_kafkas_order_and_are_told_with_a_table() -> None:
     assert [phase.phase for phase in phases] == PHASES
     assert {phase.phase: phase.items for phase in phases} == {
         **dict.fromkeys(PHASES, 0),
-        "watches": 5,
+        "watches": 6,
         "load context": 2,
         "update metadata": 1,
         "replica machine": 2,

@@ -26,6 +26,8 @@ from kafka.protocol.admin import DeleteTopicsRequest as KafkaDeleteTopicsRequest
 from kafka.protocol.admin import DeleteTopicsResponse as KafkaDeleteTopicsResponse
 from kafka.protocol.admin import DescribeConfigsRequest as KafkaDescribeConfigsRequest
 from kafka.protocol.admin import DescribeConfigsResponse as KafkaDescribeConfigsResponse
+from kafka.protocol.admin import ElectLeadersRequest as KafkaElectLeadersRequest
+from kafka.protocol.admin import ElectLeadersResponse as KafkaElectLeadersResponse
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as KafkaIncrementalAlterConfigsRequest
 from kafka.protocol.admin import IncrementalAlterConfigsResponse as KafkaIncrementalAlterConfigsResponse
 from kafka.protocol.consumer import FetchRequest as KafkaFetchRequest
@@ -75,6 +77,7 @@ from controller.protocol.admin_values import (
     IncrementalAlterConfigsResponse,
 )
 from controller.protocol.compiler import layout
+from controller.protocol.election_values import ElectLeadersResponse
 from controller.protocol.fetch_values import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
 from controller.protocol.messages import MESSAGES
 from controller.protocol.produce_values import InitProducerIdResponse, ProduceResponse
@@ -101,6 +104,7 @@ KIO_MODULES = {
     ApiKey.CREATE_TOPICS: "create_topics",
     ApiKey.DELETE_TOPICS: "delete_topics",
     ApiKey.CREATE_PARTITIONS: "create_partitions",
+    ApiKey.ELECT_LEADERS: "elect_leaders",
     ApiKey.ALTER_ISR: "alter_partition",
 }
 CASES = [
@@ -129,6 +133,7 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.CREATE_TOPICS: CreateTopicsResponse(()),
     ApiKey.DELETE_TOPICS: DeleteTopicsResponse(()),
     ApiKey.CREATE_PARTITIONS: CreatePartitionsResponse(()),
+    ApiKey.ELECT_LEADERS: ElectLeadersResponse(()),
     ApiKey.ALTER_ISR: AlterIsrResponse(0),
 }
 FEW = settings(
@@ -288,6 +293,8 @@ KAFKA_PYTHON = [
     (ApiKey.DESCRIBE_CONFIGS, "response", KafkaDescribeConfigsResponse),
     (ApiKey.ALTER_CONFIGS, "request", KafkaAlterConfigsRequest),
     (ApiKey.ALTER_CONFIGS, "response", KafkaAlterConfigsResponse),
+    (ApiKey.ELECT_LEADERS, "request", KafkaElectLeadersRequest),
+    (ApiKey.ELECT_LEADERS, "response", KafkaElectLeadersResponse),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "request", KafkaIncrementalAlterConfigsRequest),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "response", KafkaIncrementalAlterConfigsResponse),
 ]

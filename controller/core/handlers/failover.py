@@ -1,8 +1,7 @@
 """What a controller does first in its term: takes the cluster in and puts it right, in Kafka's order.
 
     feature znode, watches, old notifications deleted, context loaded, pending deletions taken up, UpdateMetadata to
-    all, replica machine, partition machine, deletions gone on with, pending reassignments and preferred elections
-    looked at
+    all, replica machine, partition machine, reassignments and deletions gone on with, preferred elections held
 
 Watches come before what they watch is read; UpdateMetadata comes before any LeaderAndIsr, or brokers would hear of
 leaders that they can't reach (KAFKA-4443). Replicas on dead brokers are taken out of their ISRs here too (KAFKA-3096),
@@ -15,13 +14,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from controller.core import partition_moves, replica_moves, topic_deletion
 from controller.core.context import Replicas
-from controller.core.events import BrokerChange, IsrChangeNotification, TopicChange, TopicConfigChange, TopicDeletion
+from controller.core.election_events import PreferredElectionAsked
+from controller.core.events import (
+    BrokerChange,
+    Event,
+    IsrChangeNotification,
+    TopicChange,
+    TopicConfigChange,
+    TopicDeletion,
+)
+from controller.core.handlers import elections, reassignment
 from controller.core.loading import load
 from controller.core.notifications import delete_children, list_children
+from controller.core.reassignment_events import ReassignmentAsked
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
 from controller.trace import FailoverCompleted, FailoverPhase
@@ -31,7 +38,7 @@ from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, N
 from controller.zookeeper.operations import Create, SetData
 from statemachines.replica import ReplicaState
 
-WATCHED_PARENTS = (
+WATCHED_PARENTS: tuple[tuple[str, Event], ...] = (
     (paths.BROKER_IDS, BrokerChange()),
     (paths.BROKER_TOPICS, TopicChange()),
     (paths.ISR_CHANGE_NOTIFICATION, IsrChangeNotification()),
@@ -40,12 +47,20 @@ WATCHED_PARENTS = (
 )
 """Parents whose children a controller watches, with the event each puts."""
 
-_PARENTS = frozenset(parent for parent, _ in WATCHED_PARENTS)
+WATCHED_NODES: tuple[tuple[str, Event], ...] = (
+    (paths.REASSIGN_PARTITIONS, ReassignmentAsked()),
+    (paths.PREFERRED_ELECTION, PreferredElectionAsked()),
+)
+"""Znodes that a controller watches whether they are there or not, with the event each puts."""
+
+_WATCHED = frozenset(path for path, _ in (*WATCHED_PARENTS, *WATCHED_NODES))
 
 
 def is_watched_in_term(path: str) -> bool:
-    """Whether a watch is one of a controller's: these parents, and the registrations and topics below two of them."""
-    return path in _PARENTS or path.rpartition("/")[0] in (paths.BROKER_IDS, paths.BROKER_TOPICS)
+    """Whether a watch is one of a controller's: these, the registrations and topics below two of the parents, and the
+    states of partitions that are being reassigned."""
+    below = path.rpartition("/")[0] in (paths.BROKER_IDS, paths.BROKER_TOPICS)
+    return path in _WATCHED or below or paths.partition_of(path) is not None
 
 
 FEATURES_DISABLED, FEATURES_ENABLED = 0, 1
@@ -92,7 +107,9 @@ async def fail_over(term: Term) -> Phases:
     with phases.phase("watches") as phase:
         for parent, event in WATCHED_PARENTS:
             await term.zookeeper.watch_children(parent, event)
-        phase.items = len(WATCHED_PARENTS)
+        for path, event in WATCHED_NODES:
+            await term.zookeeper.watch_node(path, event)
+        phase.items = len(WATCHED_PARENTS) + len(WATCHED_NODES)
     with phases.phase("old notifications") as phase:
         for parent in (paths.LOG_DIR_EVENT_NOTIFICATION, paths.ISR_CHANGE_NOTIFICATION):
             names = await list_children(term, parent)
@@ -115,10 +132,13 @@ async def fail_over(term: Term) -> Phases:
         batch = RequestBatch(term)
         phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
         batch.send()
+    with phases.phase("reassignments") as phase:
+        phase.items = await reassignment.take_up(term)
     with phases.phase("topic deletions") as phase:
         phase.items = await topic_deletion.resume(term)
-    with phases.phase("pending elections and reassignments") as phase:
-        phase.items = await _look_at_admin_requests(term)
+    with phases.phase("preferred elections") as phase:
+        phase.items = await elections.take_up(term)
+    elections.look_later(term, elections.FIRST_LOOK_MS)
     whole_ms = term.clock.now_ms() - began_ms
     term.trace.emit(FailoverCompleted(term.epoch, whole_ms, len(context.partitions)))
     term.note("info", f"failover took {whole_ms:.1f} ms: phase, time, items\n{phases.table()}")
@@ -172,13 +192,3 @@ async def _set_up_features(term: Term) -> int:
                 raise
     term.note("error", f"{paths.FEATURE} changed under {LOOKS} looks and is left as it is")
     return 0
-
-
-async def _look_at_admin_requests(term: Term) -> int:
-    asked = (paths.REASSIGN_PARTITIONS, paths.PREFERRED_ELECTION)
-    reading = await term.zookeeper.read(asked)
-    pending = [path for path, row in zip(asked, reading.rows, strict=True) if row is not None]
-    moving = np.union1d(sorted(term.context.partitions.adding), sorted(term.context.partitions.removing))
-    if pending or len(moving):
-        term.note("warning", f"not carried out: {', '.join(pending) or len(moving)} ({len(moving)} partitions moving)")
-    return len(pending)

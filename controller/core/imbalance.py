@@ -1,0 +1,41 @@
+"""How far leadership has drifted from where the assignments want it, and what an automatic preferred election moves.
+
+A partition's preferred leader is its assignment's first replica. Broker by broker: of the partitions that would have it
+lead, how many does it not lead? Above so many percent they are given back to it. Pure: columns in, columns out.
+Source: KafkaController.checkAndTriggerAutoLeaderRebalance (2.8 to 3.9).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, PartitionTable, Rows
+
+
+def preferred_leaders(table: PartitionTable, rows: Rows) -> Int32s:
+    """int32[n]: the first of each assignment; -1 of an empty one."""
+    if not table.width:
+        return np.full(len(rows), NO_BROKER, dtype=np.int32)
+    preferred: Int32s = table.assignment[rows, 0]
+    return preferred
+
+
+def off_preferred(table: PartitionTable, rows: Rows) -> Bools:
+    """bool beside `rows`: partitions with a state whose leader, if they have one, is not the preferred one."""
+    preferred = preferred_leaders(table, rows)
+    known = (table.zk_version[rows] != NO_STATE) & (preferred != NO_BROKER)
+    off: Bools = known & (table.leader[rows] != preferred)
+    return off
+
+
+def to_rebalance(table: PartitionTable, rows: Rows, percentage: int) -> Rows:
+    """Of `rows`, those off their preferred leader whose preferred leader misses more than `percentage` percent of what
+    it should lead. In whole numbers: exactly so many percent are not more."""
+    off = off_preferred(table, rows)
+    if not off.any():
+        return rows[:0]
+    brokers, places = np.unique(preferred_leaders(table, rows), return_inverse=True)
+    wanted = np.bincount(places, minlength=len(brokers))
+    missed = np.bincount(places[off], minlength=len(brokers))
+    over = missed * 100 > wanted * percentage
+    return rows[off & over[places]]
