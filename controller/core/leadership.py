@@ -81,6 +81,15 @@ class _Attempt:
         return Leadership(self.session, self.epoch, self.epoch_zk_version)
 
 
+def void_reason(leadership: Leadership, zookeeper: ZooKeeperClient, now_ms: float) -> str | None:
+    """Why nothing more may be done in a term, as far as this node can know by itself; None while it may hold. What only
+    ZooKeeper knows, the fence of each write finds."""
+    if zookeeper.session() != leadership.session:
+        return f"session 0x{leadership.session:x} has ended"
+    late_ms = now_ms - zookeeper.lease_until_ms()
+    return f"the lease ran out {late_ms:.0f} ms ago" if late_ms >= 0 else None
+
+
 async def elect(zookeeper: ZooKeeperClient, broker_id: int, clock: Clock) -> ElectionOutcome:
     """Stands for election in the present session, until it is decided who leads.
 
