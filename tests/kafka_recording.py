@@ -36,6 +36,11 @@ NEW_TOPICS: tuple[tuple[str, Lines], ...] = (
     ("__consumer_offsets", range(74, 80)),
 )
 MORE_PARTITIONS = range(105, 111)
+REASSIGNMENT_ASKED, REASSIGNMENT_LISTED = 116, 114
+REASSIGNMENT_BEGUN = range(117, 127)
+REASSIGNMENT_IN_SYNC = (128, (129, 130, 131))
+"""The leader's request, and what was sent then."""
+REASSIGNMENT_DONE = range(132, 147)
 SHUTDOWN_OF_2 = range(152, 166)
 DEATH_OF_2 = range(166, 170)
 RETURN_OF_2 = (*range(170, 178), 192, 195, 196)
@@ -152,6 +157,11 @@ def before_the_shutdown() -> dict[tuple[str, int], tuple[bytes, Any]]:
     states = recorded_states((11, 12, 13, 16, 74, 75, 76, 105, 106, 107))
     states.update(recorded_states((137, 139)))
     return states
+
+
+def before_the_reassignment() -> dict[tuple[str, int], tuple[bytes, Any]]:
+    """As the topics had been created."""
+    return recorded_states((11, 12, 13, 16, 74, 75, 76, 105, 106, 107))
 
 
 def writes_of(states: dict[tuple[str, int], tuple[bytes, Any]]) -> Iterator[Write]:

@@ -216,8 +216,6 @@ class _Source:
         self._writer.append(f"write_text(out, value.{name}, {self._flexible})")
 
     def _ints(self, name: str, nullable: bool) -> None:
-        if nullable:
-            raise TypeError("no message has a nullable array of int32")
         self._size += 1 if self._flexible else 4
         general = f"_{name}, pos = read_ints(data, pos, end, {self._flexible})"
         if self._flexible:  # The path of nearly every ISR and assignment: a length of one byte.
@@ -231,7 +229,16 @@ class _Source:
             ]
         else:
             self._reader.append(general)
-        self._writer.append(f"write_ints(out, value.{name}, {self._flexible})")
+        write = f"write_ints(out, value.{name}, {self._flexible})"
+        if nullable:
+            self._writer += [
+                f"if value.{name} is None:",
+                f"    write_count(out, -1, {self._flexible})",
+                "else:",
+                f"    {write}",
+            ]
+        else:
+            self._writer.append(write)
 
     def _plain(self, name: str, kind: str) -> None:
         self._size += 1 if self._flexible else 4

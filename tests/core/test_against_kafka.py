@@ -13,6 +13,7 @@ import pytest
 
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
 from controller.core.loading import topic_id_text
+from controller.core.reassignment_events import AlterReassignmentsRequested, ListReassignmentsRequested
 from controller.protocol.control_values import AlterIsrRequest, ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData
@@ -25,10 +26,16 @@ from tests.kafka_recording import (
     MORE_PARTITIONS,
     NEW_TOPICS,
     PREFERRED_ELECTION,
+    REASSIGNMENT_ASKED,
+    REASSIGNMENT_BEGUN,
+    REASSIGNMENT_DONE,
+    REASSIGNMENT_IN_SYNC,
+    REASSIGNMENT_LISTED,
     RETURN_OF_2,
     SHUTDOWN_OF_2,
     SHUTDOWNS,
     Request,
+    before_the_reassignment,
     before_the_shutdown,
     recorded,
     recorded_states,
@@ -150,6 +157,34 @@ def alter_isr(cluster: Cluster, host: Host, request: AlterIsrRequest) -> None:
     host.events.put(AlterIsrRequested(own, answers.append))
     cluster.settle()
     assert [partition.error_code for topic in answers[0].topics for partition in topic.partitions] == [0]
+
+
+def test_a_reassignment_is_asked_for_answered_and_carried_out_as_kafka_does() -> None:
+    """All that the tool asked and was told, and all that the brokers were, until what was removed was deleted."""
+    cluster = Cluster()
+    epochs(cluster, 0)
+    put_states(cluster, before_the_reassignment())
+    cluster.register(2, 3)
+    host = cluster.host(1)
+
+    listed: list[Any] = []
+    host.events.put(ListReassignmentsRequested(value_of(REASSIGNMENT_LISTED), listed.append))
+    cluster.settle()
+    assert listed == [response_of(REASSIGNMENT_LISTED)]
+
+    mark = len(host.sent)
+    answers: list[Any] = []
+    host.events.put(AlterReassignmentsRequested(value_of(REASSIGNMENT_ASKED), answers.append))
+    cluster.settle()
+    assert answers == [response_of(REASSIGNMENT_ASKED)]
+    assert ours(cluster, host, mark) == recorded(REASSIGNMENT_BEGUN)
+
+    mark = len(host.sent)
+    asked, told = REASSIGNMENT_IN_SYNC
+    alter_isr(cluster, host, value_of(asked))
+    everything = {broker: [*first, *recorded(REASSIGNMENT_DONE)[broker]] for broker, first in recorded(told).items()}
+    assert ours(cluster, host, mark) == everything
+    cluster.check()
 
 
 def test_two_brokers_that_shut_down_at_once_are_treated_as_kafka_treats_them() -> None:

@@ -125,6 +125,8 @@ def test_supported_versions_are_those_of_a_2_8_broker() -> None:
         ApiKey.CREATE_PARTITIONS: (0, 3),
         ApiKey.ELECT_LEADERS: (0, 2),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.ALTER_ISR: (0, 0),
     }
     assert list(SUPPORTED) == sorted(SUPPORTED)

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.admin import AlterConfigsRequest as KafkaAlterConfigsRequest
 from kafka.protocol.admin import AlterConfigsResponse as KafkaAlterConfigsResponse
+from kafka.protocol.admin import AlterPartitionReassignmentsRequest as KafkaAlterPartitionReassignmentsRequest
+from kafka.protocol.admin import AlterPartitionReassignmentsResponse as KafkaAlterPartitionReassignmentsResponse
 from kafka.protocol.admin import CreatePartitionsRequest as KafkaCreatePartitionsRequest
 from kafka.protocol.admin import CreatePartitionsResponse as KafkaCreatePartitionsResponse
 from kafka.protocol.admin import CreateTopicsRequest as KafkaCreateTopicsRequest
@@ -30,6 +32,8 @@ from kafka.protocol.admin import ElectLeadersRequest as KafkaElectLeadersRequest
 from kafka.protocol.admin import ElectLeadersResponse as KafkaElectLeadersResponse
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as KafkaIncrementalAlterConfigsRequest
 from kafka.protocol.admin import IncrementalAlterConfigsResponse as KafkaIncrementalAlterConfigsResponse
+from kafka.protocol.admin import ListPartitionReassignmentsRequest as KafkaListPartitionReassignmentsRequest
+from kafka.protocol.admin import ListPartitionReassignmentsResponse as KafkaListPartitionReassignmentsResponse
 from kafka.protocol.consumer import FetchRequest as KafkaFetchRequest
 from kafka.protocol.consumer import FetchResponse as KafkaFetchResponse
 from kafka.protocol.consumer import ListOffsetsRequest as KafkaListOffsetsRequest
@@ -81,6 +85,10 @@ from controller.protocol.election_values import ElectLeadersResponse
 from controller.protocol.fetch_values import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
 from controller.protocol.messages import MESSAGES
 from controller.protocol.produce_values import InitProducerIdResponse, ProduceResponse
+from controller.protocol.reassignment_values import (
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsResponse,
+)
 from controller.protocol.schema import Message
 from tests.protocol.strategies import values
 
@@ -105,6 +113,8 @@ KIO_MODULES = {
     ApiKey.DELETE_TOPICS: "delete_topics",
     ApiKey.CREATE_PARTITIONS: "create_partitions",
     ApiKey.ELECT_LEADERS: "elect_leaders",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "alter_partition_reassignments",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "list_partition_reassignments",
     ApiKey.ALTER_ISR: "alter_partition",
 }
 CASES = [
@@ -134,6 +144,8 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.DELETE_TOPICS: DeleteTopicsResponse(()),
     ApiKey.CREATE_PARTITIONS: CreatePartitionsResponse(()),
     ApiKey.ELECT_LEADERS: ElectLeadersResponse(()),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse(()),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse(()),
     ApiKey.ALTER_ISR: AlterIsrResponse(0),
 }
 FEW = settings(
@@ -297,6 +309,10 @@ KAFKA_PYTHON = [
     (ApiKey.ELECT_LEADERS, "response", KafkaElectLeadersResponse),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "request", KafkaIncrementalAlterConfigsRequest),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "response", KafkaIncrementalAlterConfigsResponse),
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "request", KafkaAlterPartitionReassignmentsRequest),
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "response", KafkaAlterPartitionReassignmentsResponse),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, "request", KafkaListPartitionReassignmentsRequest),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, "response", KafkaListPartitionReassignmentsResponse),
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from controller.core import partition_moves, replica_moves, topic_deletion
 from controller.core.context import LiveBroker
 from controller.core.events import BrokerChange, BrokerModifications
+from controller.core.handlers import reassignment
 from controller.core.loading import live_broker, read_brokers, watch_brokers
 from controller.core.partition_table import Rows
 from controller.core.request_batch import RequestBatch
@@ -73,7 +74,7 @@ async def elect_for_lost_leaders(term: Term) -> Rows:
 
 async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     """The context knows them. Others hear of them first, they hear of everything, then of what is theirs; then
-    partitions that wait for a leader are tried, and deletions that waited for these brokers go on."""
+    partitions that wait for a leader are tried, and reassignments and deletions that waited for these brokers go on."""
     context = term.context
     replicas = context.replicas_on(started)
     doomed = context.queued(replicas.rows)
@@ -92,6 +93,7 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     batch = RequestBatch(term)
     await partition_moves.elect_offline_and_new(term, batch)
     batch.send()
+    await reassignment.restart_for(term, started)
     await topic_deletion.resume_for(term, topics)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from controller.core.events import AlterIsrRequested, IsrChangeNotification
+from controller.core.handlers import reassignment
 from controller.core.notifications import delete_children, list_children
 from controller.core.partition_table import NO_STATE, Rows, padded
 from controller.core.request_batch import RequestBatch
@@ -56,6 +57,7 @@ async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
         batch.update_metadata(rows)
         batch.send()
     event.respond(_response(term, request, errors))
+    await reassignment.isr_changed(term, rows)
 
 
 def _asked(request: AlterIsrRequest) -> list[Asked]:
@@ -157,3 +159,4 @@ async def isr_change_notification(term: Term, event: IsrChangeNotification) -> N
         batch.update_metadata(rows)
         batch.send()
     await delete_children(term, parent, names)
+    await reassignment.isr_changed(term, rows)

@@ -240,5 +240,3 @@ def _admit(
     verdicts = admitted([table.reassignment_of(row) for row in others], list(wanted.values()), limits)
     starting = {key: one for (key, one), may in zip(wanted.items(), verdicts, strict=True) if may}
     return starting, tuple(key for key in wanted if key not in starting)
-
-
