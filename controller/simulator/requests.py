@@ -9,7 +9,7 @@ from controller.simulator.network import Address, Network, SharedFrame, Socket
 from controller.simulator.process import Process, ProcessClock
 
 CONNECT_TIMEOUT_MS = 5_000.0
-SHARED_FROM_BYTES = 1_024
+SHARED_FROM_BYTES = 512
 """From here on the end that a request has in common with others is sent as the object that it is."""
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from controller.clock import Clock, Timer
 from controller.zookeeper.errors import ZooKeeperError
 from controller.zookeeper.memory_acl import Identity
@@ -33,8 +35,9 @@ from controller.zookeeper.memory_link import (
     Request,
 )
 from controller.zookeeper.memory_session import ClientSession
-from controller.zookeeper.operations import ACL, Create, Row, SetData, Write
+from controller.zookeeper.operations import ACL, Columns, Create, Row, SetData, Write
 
+NO_SESSION = 0
 _FIRST_SESSION = 0x0100_0000_0000_0000
 
 
@@ -153,6 +156,17 @@ class InMemoryZooKeeper:
         """("node" or "children", path) of each watch that the server holds for a session now."""
         link = self._sessions[session].link if session in self._sessions else None
         return frozenset() if link is None else self._database.watched(link)
+
+    def columns(self, paths: Sequence[str]) -> Columns:
+        """The data and versions of many znodes, with no object made for each."""
+        found = [self._database.tree.nodes.get(path) for path in paths]
+        versions = np.array([-1 if node is None else node.version for node in found], np.int32)
+        return Columns.of([None if node is None else node.data for node in found], versions, self.zxid)
+
+    def restore(self, operations: Sequence[Write]) -> None:
+        """Carries out writes here and now, in one transaction that is no session's: what a server has from a snapshot.
+        Watches fire; `on_commit` does not hear of it. MultiFailed, with nothing written."""
+        self._database.write(operations, NO_SESSION, Identity())
 
     def on_commit(self, callback: Callable[[int, Sequence[Write]], None]) -> None:
         """`callback` is told of each multi that was applied, in their order: whose session it was, and its writes."""

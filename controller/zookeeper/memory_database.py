@@ -12,6 +12,7 @@ import numpy as np
 
 from controller.clock import Clock
 from controller.zookeeper.errors import NoAuth
+from controller.zookeeper.memory_acl import Identity
 from controller.zookeeper.memory_link import Link
 from controller.zookeeper.memory_tree import Change, DataTree
 from controller.zookeeper.memory_watches import WatchTable
@@ -100,8 +101,11 @@ class Database:
         return Listing(tuple(listed), self.zxid)
 
     def multi(self, link: Link, operations: Sequence[Write]) -> tuple[WriteResult, ...]:
+        return self.write(operations, link.session, link.identity)
+
+    def write(self, operations: Sequence[Write], session: int, identity: Identity) -> tuple[WriteResult, ...]:
         self.zxid += 1  # a failed multi is a transaction too
-        results, changes = self.tree.apply(operations, link.session, link.identity, self.zxid, self._clock.wall_ms())
+        results, changes = self.tree.apply(operations, session, identity, self.zxid, self._clock.wall_ms())
         self._fire(changes)
         return results
 

@@ -6,6 +6,7 @@ and nothing else: when a broker's last moment comes, and when a replica has caug
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
 from controller.protocol.versions import SUPPORTED
 from controller.scenarios.host import ClusterSpec, Workload
+from controller.simulator import requests
 from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.host import SimulatedHost
 from controller.trace import Noted
@@ -85,6 +87,7 @@ class RecordedCluster:
             return (partition.topic, partition.index, broker) in self.caught_up
 
         monkeypatch.setattr(Node, "receive", received)
+        monkeypatch.setattr(requests, "SHARED_FROM_BYTES", sys.maxsize)  # every frame whole, so that it is heard
         monkeypatch.setattr("controller.broker.node.controlled_shutdown", lingering)
         monkeypatch.setattr(wanted_isr, "live_followers", lambda metadata: in_sync)
 

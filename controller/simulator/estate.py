@@ -1,0 +1,154 @@
+"""One company's whole estate in one process: a thousand brokers, some hundred thousand partitions, and what it takes to
+lose some of them.
+
+It is not grown topic by topic: ZooKeeper is given the znodes of a cluster that has run, as from its snapshot, with a
+controller that nobody reaches, so that every broker registers before anyone leads. Then that controller goes, one of
+the brokers is elected, loads everything and tells everybody, all by the code that always does. Brokers hold no records
+here, so that no fetch is under way between them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from controller.core.placement import assign_replicas
+from controller.scenarios.host import ClusterSpec, Workload
+from controller.simulator.estate_wholeness import Estate, missing
+from controller.simulator.host import SimulatedHost
+from controller.simulator.sentinel import Sentinel
+from controller.trace import FaultInjected
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import (
+    ControllerZnode,
+    PartitionState,
+    TopicAssignment,
+    encode_controller,
+    encode_controller_epoch,
+    encode_partition_state,
+    encode_topic_assignment,
+)
+from controller.zookeeper.drive import drive
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Write
+
+NEVER_MS = 1e12
+"""Nobody asks for metadata: an answer would name every partition of the estate."""
+AT_ONCE = 10_000
+"""Znodes a transaction while ZooKeeper's are restored."""
+LOOK_MS = 100.0
+FORMER_CONTROLLER = 0
+"""Whom /controller names until everybody is registered. No broker of the estate has that id."""
+FORMER_EPOCH = 1
+
+
+class NotWhole(Exception):
+    """The estate did not come to rest in time; says what was still missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstateSpec:
+    """`partitions` in topics of `a_topic` each (the last one may have fewer), placed as Kafka places them."""
+
+    brokers: int
+    partitions: int
+    a_topic: int = 100
+    replication_factor: int = 3
+    session_timeout_ms: int = 18_000
+
+    def topics(self, rng: Random) -> dict[str, dict[int, tuple[int, ...]]]:
+        """Each topic's assignment."""
+        brokers = [(broker, None) for broker in range(1, self.brokers + 1)]
+        topics = {}
+        for number, start in enumerate(range(0, self.partitions, self.a_topic)):
+            count = min(self.a_topic, self.partitions - start)
+            topics[f"t{number:05d}"] = assign_replicas(brokers, count, self.replication_factor, rng=rng)
+        return topics
+
+
+class EstateWorld:
+    """Built and whole once `build` has returned. `clock` and the rest of the host may be looked at and stepped."""
+
+    def __init__(self, spec: EstateSpec, seed: int = 1) -> None:
+        self.spec = spec
+        self.sentinel = Sentinel(clean=True)
+        self.host = SimulatedHost(seed, self.sentinel)
+        cluster = ClusterSpec(spec.brokers, 1, spec.session_timeout_ms)
+        booted = drive(self.host.boot(cluster, Workload(NEVER_MS)))
+        self.clock = self.host.clock
+        self.clock.run_until(lambda: booted.done, 10_000.0)
+        booted.result()
+        self.zookeeper = self.host.world.zookeeper
+        self.sentinel.guard(self.zookeeper, self.clock.now_ms)
+        self.estate = Estate(self.host, spec.topics(Random(f"{seed}/estate")))
+
+    def build(self, limit_ms: float = 600_000.0) -> None:
+        """What goes on in it is not recorded: a line for each replica would be more than all the rest. NotWhole."""
+        self.sentinel.enabled = False
+        for operations in _batches(_znodes(self.estate.topics)):
+            self.zookeeper.restore(operations)
+        brokers = range(1, self.spec.brokers + 1)
+        for node in brokers:
+            drive(self.host.start(node)).result()
+        registered = self.clock.run_until(
+            lambda: len(self.zookeeper.children(paths.BROKER_IDS) or ()) == len(brokers), self._until(limit_ms)
+        )
+        if not registered:
+            raise NotWhole("not every broker is registered")
+        self.clock.advance_to(self.clock.now_ms() + LOOK_MS)
+        self.zookeeper.restore([Delete(paths.CONTROLLER, ANY_VERSION)])
+        self.until_whole(tuple(brokers), limit_ms)
+        self.sentinel.records.clear()
+        self.sentinel.enabled = True
+
+    def lose(self, nodes: Sequence[int]) -> None:
+        """Their processes are killed, all at this moment."""
+        for node in nodes:
+            self.host.take(FaultInjected("kill", str(node)))
+            drive(self.host.kill(node)).result()
+            self.sentinel.died(node)
+
+    def until_whole(self, live: Sequence[int], limit_ms: float) -> float:
+        """Runs until the brokers of `live` are whole without the others: the virtual time that took. NotWhole, also for
+        an invariant that did not hold."""
+        began_ms, until_ms = self.clock.now_ms(), self._until(limit_ms)
+        while True:
+            if self.sentinel.violation is not None:
+                raise NotWhole(str(self.sentinel.violation))
+            found = missing(self.estate, live)
+            if found is None:
+                return self.clock.now_ms() - began_ms
+            if self.clock.now_ms() >= until_ms:
+                raise NotWhole(found)
+            self.clock.advance_to(self.clock.now_ms() + LOOK_MS)
+
+    def close(self) -> None:
+        drive(self.host.shut_down()).result()
+
+    def _until(self, limit_ms: float) -> float:
+        return self.clock.now_ms() + limit_ms
+
+
+def _znodes(topics: Mapping[str, Mapping[int, tuple[int, ...]]]) -> Iterator[Create]:
+    """Of a cluster that has run: each partition led by the first of its replicas, with all of them in sync."""
+    yield Create(paths.CONTROLLER, encode_controller(ControllerZnode(FORMER_CONTROLLER, 0)))
+    yield Create(paths.CONTROLLER_EPOCH, encode_controller_epoch(FORMER_EPOCH))
+    for number, (name, assignment) in enumerate(topics.items()):
+        topic_id = base64.urlsafe_b64encode((number + 1).to_bytes(16, "big")).rstrip(b"=").decode()
+        yield Create(paths.topic(name), encode_topic_assignment(TopicAssignment(topic_id, assignment)))
+        yield Create(paths.partitions(name), None)
+        for partition, replicas in assignment.items():
+            state = PartitionState(replicas[0], 0, replicas, FORMER_EPOCH)
+            yield Create(paths.partition(name, partition), None)
+            yield Create(paths.partition_state(name, partition), encode_partition_state(state))
+
+
+def _batches(operations: Iterator[Create]) -> Iterator[list[Write]]:
+    batch: list[Write] = []
+    for operation in operations:
+        batch.append(operation)
+        if len(batch) == AT_ONCE:
+            yield batch
+            batch = []
+    yield batch
