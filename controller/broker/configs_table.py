@@ -92,6 +92,8 @@ _WORDS: Mapping[str, str] = {
     "broker.id.generation.enable": "Whether a broker without an id is given one.",
     "broker.rack": "Where it stands, for the spread of replicas.",
     "camerlengo.address.map": "Addresses that are dialled instead of others.",
+    "camerlengo.reassignments.in.cluster": "How many partitions may be gaining replicas at once; 0: all.",
+    "camerlengo.reassignments.on.broker": "The same for each broker that gains them.",
     "camerlengo.trace.file": "Where typed events of this broker are written.",
     "camerlengo.zookeeper.digest": "What it is known to ZooKeeper by.",
     "connections.max.idle.ms": "How long a connection may do nothing before it is closed; -1: for ever.",

@@ -191,6 +191,8 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
         auto_leader_rebalance=settings.auto_leader_rebalance,
         leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,
         leader_imbalance_check_interval_seconds=settings.leader_imbalance_check_interval_seconds,
+        reassignments_in_cluster=settings.reassignments_in_cluster,
+        reassignments_on_broker=settings.reassignments_on_broker,
     )
 
 

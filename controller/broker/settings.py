@@ -85,6 +85,8 @@ _SETTINGS: Mapping[str, Setting] = {
     "log.dirs": ("log_dirs", None, types.names),
     "log.dir": ("log_dir", "", types.text),  # Kafka: /tmp/kafka-logs
     "camerlengo.address.map": ("address_map", "", types.address_map),
+    "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", types.integer(0)),
+    "camerlengo.reassignments.on.broker": ("reassignments_on_broker", "0", types.integer(0)),
     "camerlengo.trace.file": ("trace_file", None, types.filled),
     "camerlengo.zookeeper.digest": ("zookeeper_digest", None, types.credentials),
     **DATA_SETTINGS,
@@ -123,6 +125,8 @@ class BrokerSettings(DataSettings):
     auto_leader_rebalance: bool
     leader_imbalance_per_broker_percentage: int
     leader_imbalance_check_interval_seconds: int
+    reassignments_in_cluster: int
+    reassignments_on_broker: int
     delete_topic: bool
     controlled_shutdown: bool
     controlled_shutdown_attempts: int

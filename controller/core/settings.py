@@ -27,10 +27,10 @@ class ControllerSettings:
     """Above so many percent of what a broker should lead and does not."""
     leader_imbalance_check_interval_seconds: int = 300
     reassignments_in_cluster: int = 0
-    """reassignment.partitions.in.cluster.max: how many partitions may be gaining replicas at once; 0: all that are
+    """camerlengo.reassignments.in.cluster: how many partitions may be gaining replicas at once; 0: all that are
     asked for, as in Kafka. The others wait in /admin/reassign_partitions."""
     reassignments_on_broker: int = 0
-    """reassignment.partitions.on.broker.max: the same for each broker that gains them."""
+    """camerlengo.reassignments.on.broker: the same for each broker that gains them."""
     num_partitions: int = 1
     """For a topic that is created with -1 partitions."""
     default_replication_factor: int = 1

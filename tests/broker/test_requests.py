@@ -29,6 +29,13 @@ from controller.protocol.control_values import (
 from controller.protocol.election_values import ElectLeadersRequest, ElectLeadersTopic
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import RequestValue
+from controller.protocol.reassignment_values import (
+    AlterPartitionReassignmentsRequest,
+    ListedTopic,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from controller.protocol.versions import SUPPORTED
 from tests.broker.harness import BrokerUnderTest, header, leader_and_isr, metadata
 
@@ -39,6 +46,10 @@ EXAMPLES: dict[ApiKey, RequestValue] = {
     ApiKey.CREATE_PARTITIONS: CreatePartitionsRequest((CreatePartitionsTopic("t", 2),), 1_000),
     ApiKey.DELETE_TOPICS: DeleteTopicsRequest((DeleteTopicState("t"),), 1_000),
     ApiKey.ELECT_LEADERS: ElectLeadersRequest((ElectLeadersTopic("t", (0,)),)),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsRequest(
+        (ReassignableTopic("t", (ReassignablePartition(0, (1, 2)), ReassignablePartition(1, None))),)
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsRequest((ListedTopic("t", (0,)),)),
     ApiKey.LEADER_AND_ISR: leader_and_isr(1, 0),
     ApiKey.UPDATE_METADATA: metadata(),
     ApiKey.STOP_REPLICA: StopReplicaRequest(1, 1, ()),
