@@ -12,7 +12,19 @@ from collections.abc import Sequence
 
 from loguru import logger
 
-COMMANDS = ("zookeeper", "broker", "cluster", "state", "whatif", "analyze", "chaos", "simulate", "campaign", "bench")
+COMMANDS = (
+    "zookeeper",
+    "broker",
+    "cluster",
+    "state",
+    "explain",
+    "whatif",
+    "analyze",
+    "chaos",
+    "simulate",
+    "campaign",
+    "bench",
+)
 
 USAGE_ERROR = 2
 INTERRUPTED = 130

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _could_not_run(str(error))
     if arguments.save is not None:
         _save(tree, arguments.save)
-    _print(_json(state) if arguments.json else "\n".join(state_text.lines(state)))
+    print_text(_json(state) if arguments.json else "\n".join(state_text.lines(state)))
     return 0
 
 
@@ -92,7 +92,7 @@ def _json(state: ClusterState) -> str:
     return msgspec.json.format(msgspec.json.encode(document(state)), indent=2).decode("utf-8")
 
 
-def _print(text: str) -> None:
+def print_text(text: str) -> None:
     """A reader that has seen enough (`| head`) is no error."""
     try:
         sys.stdout.write(text + "\n")

@@ -32,6 +32,8 @@ ADMIN = "/admin"
 DELETE_TOPICS = "/admin/delete_topics"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
+CONTROLLER_PAUSE = "/admin/camerlengo_pause"
+"""Ours alone: see `codecs_pause`."""
 
 CONFIG = "/config"
 CONFIG_CHANGES = "/config/changes"

@@ -25,6 +25,7 @@ _ALONE = (
     paths.FEATURE,
     paths.REASSIGN_PARTITIONS,
     paths.PREFERRED_ELECTION,
+    paths.CONTROLLER_PAUSE,
     paths.CONFIG_BROKER_DEFAULT,
 )
 _PARENTS = (

@@ -340,9 +340,9 @@ def test_brokers_are_judged_apart_and_what_has_no_state_is_not_judged() -> None:
 def test_an_event_is_answered_once() -> None:
     answers: list[Outcomes] = []
     event = ElectLeadersRequested(PREFERRED, (("t", 0),), answers.append)
-    assert not event.answered
+    before = event.answered
     event.refuse()
-    assert event.answered
+    assert (before, event.answered) == (False, True)
     assert answers == [
         {("t", 0): ElectionOutcome(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")}
     ]

@@ -1,0 +1,401 @@
+"""Why a partition is as it is: the rule that decides, and what would change it. Pure: a cluster's znodes in, findings
+out; nothing is asked of brokers, so what only they know (how far a replica lags) is named as theirs.
+
+The rules are those that the controller goes by (`statemachines.leader_election` and the machines of reassignment and
+deletion), applied to what ZooKeeper holds; they hold of any cluster that keeps its state there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.zookeeper import paths
+from controller.zookeeper.cluster_state import ClusterState, Partition
+from controller.zookeeper.codecs import decode_config
+from controller.zookeeper.codecs_pause import decode_pause
+from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.tree import Tree
+from statemachines.leader_election import elect_offline, elect_preferred
+
+UNCLEAN = "unclean.leader.election.enable"
+MIN_INSYNC = "min.insync.replicas"
+IMBALANCE_PERCENTAGE = 10
+"""leader.imbalance.per.broker.percentage, where nobody has set another; a broker's settings are not in ZooKeeper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`what` is the case of `subject`, `why`: the facts; `rule`: what decides; `changes`: each would change it."""
+
+    subject: str
+    what: str
+    why: str
+    rule: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A cluster as the rules need it. `paused`: the stored reason, None if the controller is not paused."""
+
+    state: ClusterState
+    tree: Tree
+    live: frozenset[int]
+    controller: int | None
+    paused: str | None
+    moving: frozenset[tuple[str, int]]
+    imbalances: Mapping[int, tuple[int, int]]
+    """By broker: how many partitions prefer it and are led by another or nobody, and how many prefer it."""
+
+    def setting(self, topic: str, name: str) -> str | None:
+        """A topic's own, else the cluster's; None if neither says anything that can be read."""
+        for path in (paths.config_topic(topic), paths.CONFIG_BROKER_DEFAULT):
+            row = self.tree.get(path)
+            if row is None:
+                continue
+            try:
+                said = decode_config(path, row.data).config.get(name)
+            except DamagedZnode:
+                continue
+            if said is not None:
+                return said
+        return None
+
+
+def view_of(tree: Tree, state: ClusterState) -> View:
+    live = frozenset(broker.broker_id for broker in state.brokers)
+    controller = state.controller.broker_id if state.controller else None
+    table = state.partitions
+    moving = frozenset((one.topic, one.partition) for one in map(table.partition, table.reassigning()))
+    row = tree.get(paths.CONTROLLER_PAUSE)
+    paused = None
+    if row is not None:
+        try:
+            paused = decode_pause(row.path, row.data).reason
+        except DamagedZnode:
+            paused = "a reason that can't be read"
+    return View(state, tree, live, controller if controller in live else None, paused, moving, _imbalances(state))
+
+
+def _imbalances(state: ClusterState) -> dict[int, tuple[int, int]]:
+    table = state.partitions
+    if not table.assignments.assignment.shape[1]:
+        return {}
+    preferred = table.assignments.assignment[:, 0]
+    doomed = [place for place, name in enumerate(table.assignments.names) if name in state.deletions]
+    staying = ~np.isin(table.assignments.topic_index, doomed) & (preferred >= 0)
+    missed = staying & table.states.present & (table.states.leader != preferred)
+    found, wanted = np.unique(preferred[staying], return_counts=True)
+    short = dict(zip(*(one.tolist() for one in np.unique(preferred[missed], return_counts=True)), strict=True))
+    return {
+        broker: (short.get(broker, 0), count) for broker, count in zip(found.tolist(), wanted.tolist(), strict=True)
+    }
+
+
+def name_of(partition: Partition) -> str:
+    return f"{partition.topic}-{partition.partition}"
+
+
+def ids(some: Collection[int]) -> str:
+    return ", ".join(map(str, some)) or "none"
+
+
+def verb(some: Collection[int], one: str, more: str) -> str:
+    return one if len(some) == 1 else more
+
+
+def brokers(some: Collection[int]) -> str:
+    return f"broker{'' if len(some) == 1 else 's'} {ids(some)}"
+
+
+def any_of(some: Collection[int]) -> str:
+    return brokers(some) if len(some) == 1 else f"one of {brokers(some)}"
+
+
+def explain_partition(view: View, row: int) -> Iterator[Finding]:
+    """Worst first; nothing for a partition that is as it should be."""
+    table = view.state.partitions
+    partition = table.partition(row)
+    if table.unreadable[row]:
+        yield _damaged(name_of(partition), paths.partition_state(partition.topic, partition.partition))
+        return
+    if partition.topic in view.state.deletions:
+        yield explain_deletion(view, partition.topic)
+        return
+    if partition.zk_version < 0:
+        yield _without_state(view, partition)
+    elif table.offline[row]:
+        yield _offline(view, partition)
+    if table.leader_outside_isr[row] or table.isr_outside_assignment[row]:
+        yield _contradiction(partition)
+    if table.under_replicated[row]:
+        yield _under_replicated(view, partition)
+    too_few = _below_min_insync(view, partition)
+    if too_few is not None:
+        yield too_few
+    if table.off_preferred[row]:
+        yield _off_preferred(view, row, partition)
+    if (partition.topic, partition.partition) in view.moving:
+        yield _moving(view, partition)
+    asked = view.state.reassignments.get((partition.topic, partition.partition))
+    if asked is not None:
+        yield _not_begun(view, partition, asked)
+    if (partition.topic, partition.partition) in view.state.preferred_elections:
+        yield _election_asked(view, partition)
+
+
+def _damaged(subject: str, path: str) -> Finding:
+    return Finding(
+        subject,
+        "damaged",
+        f"{path} can't be read",
+        "what can't be read is left out by the controller and never overwritten",
+        (f"mend {path}",),
+    )
+
+
+def no_controller(view: View) -> str | None:
+    """Why nobody acts at all; None if somebody does."""
+    if view.controller is not None:
+        return None
+    if view.state.controller is None:
+        return "there is no controller: /controller is not there"
+    return f"/controller names broker {view.state.controller.broker_id}, which is not registered"
+
+
+def _without_state(view: View, partition: Partition) -> Finding:
+    live = [broker for broker in partition.assignment if broker in view.live]
+    rule = "a new partition's first live replica leads, all live ones are its ISR"
+    nobody = no_controller(view)
+    if not live:
+        why = f"it was never led: none of its replicas {ids(partition.assignment)} is registered"
+        return Finding(name_of(partition), "offline", why, rule, (f"{any_of(partition.assignment)} registers",))
+    if nobody is not None:
+        return Finding(name_of(partition), "offline", f"it was never led, and {nobody}", rule, ("a broker is elected",))
+    why = f"it has no state yet; broker {live[0]} is to lead it"
+    return Finding(
+        name_of(partition), "offline", why, rule, (f"controller {view.controller} takes up the topic's change",)
+    )
+
+
+def _offline(view: View, partition: Partition) -> Finding:
+    assignment, isr = partition.assignment, partition.isr
+    gone = "it has no leader" if partition.leader < 0 else f"its leader {partition.leader} is not registered"
+    rule = "the first replica of the assignment that is live and in the ISR leads; without one, nobody, unless unclean"
+    elected = elect_offline(assignment, isr, view.live) if _is_sound(partition) else None
+    if elected is not None:
+        nobody = no_controller(view)
+        why = f"{gone}; broker {elected.leader} is live and in the ISR ({ids(isr)})"
+        if nobody is not None:
+            return Finding(name_of(partition), "offline", f"{why}, but {nobody}", rule, ("a broker is elected",))
+        soon = f"controller {view.controller} elects {elected.leader}, unless that broker is shutting down"
+        return Finding(name_of(partition), "offline", f"{why}, and may lead at once", rule, (soon,))
+    why = f"{gone}, and of its ISR ({ids(isr)}) none is registered"
+    in_sync = [broker for broker in assignment if broker in isr]
+    changes: list[str] = [f"{any_of(in_sync)} registers: nothing is lost"]
+    outside = [broker for broker in assignment if broker in view.live]
+    if outside:
+        allowed = view.setting(partition.topic, UNCLEAN)
+        said = "is not set in ZooKeeper (by default false)" if allowed is None else f"is {allowed}"
+        why += f"; {brokers(outside)} outside of it {verb(outside, 'lives', 'live')}, and {UNCLEAN} {said}"
+        changes.append(
+            f"{UNCLEAN}=true for the topic, or an unclean election by request:"
+            f" broker {outside[0]} leads, and records that it lacks are lost"
+        )
+    return Finding(name_of(partition), "offline", why, rule, tuple(changes))
+
+
+def _is_sound(partition: Partition) -> bool:
+    return all(len(set(one)) == len(one) for one in (partition.assignment, partition.isr))
+
+
+def _contradiction(partition: Partition) -> Finding:
+    return Finding(
+        name_of(partition),
+        "contradictory",
+        f"leader {partition.leader}, ISR {ids(partition.isr)}, assignment {ids(partition.assignment)}",
+        "a leader is in its ISR, and an ISR within the assignment",
+        ("no controller writes such a state: find out who did",),
+    )
+
+
+def _under_replicated(view: View, partition: Partition) -> Finding:
+    wanted = [broker for broker in partition.assignment if broker not in partition.adding]
+    dead = [broker for broker in wanted if broker not in view.live]
+    lagging = [broker for broker in wanted if broker in view.live and broker not in partition.isr]
+    facts, changes = [], []
+    if dead:
+        facts.append(f"{brokers(dead)} {verb(dead, 'is', 'are')} not registered")
+        changes.append(f"{brokers(dead)} {verb(dead, 'registers and catches', 'register and catch')} up")
+    if lagging:
+        facts.append(
+            f"{brokers(lagging)} {verb(lagging, 'lives and is', 'live and are')} not in the ISR ({ids(partition.isr)})"
+        )
+        if partition.leader in view.live:
+            changes.append(
+                f"{brokers(lagging)} {verb(lagging, 'catches', 'catch')} up with leader {partition.leader}, which then"
+                " asks for it"
+            )
+        else:
+            changes.append("a leader is elected: without one nobody can catch up")
+    return Finding(
+        name_of(partition),
+        "under-replicated",
+        "; ".join(facts) or "its ISR names brokers that are not registered",
+        "the leader takes a replica into the ISR once it has what the leader has, and out of it after"
+        " replica.lag.time.max.ms without; the controller takes out those whose broker is gone",
+        tuple(changes),
+    )
+
+
+def _below_min_insync(view: View, partition: Partition) -> Finding | None:
+    text = view.setting(partition.topic, MIN_INSYNC)
+    least = int(text) if text is not None and text.isascii() and text.isdigit() else 1
+    in_sync = [broker for broker in partition.isr if broker in view.live]
+    if partition.zk_version < 0 or len(in_sync) >= least or partition.leader not in view.live:
+        return None
+    return Finding(
+        name_of(partition),
+        "not writable with acks=all",
+        f"{len(in_sync)} of its ISR are registered, {MIN_INSYNC} is {least}",
+        f"a record sent with acks=all is taken while the ISR has {MIN_INSYNC} members",
+        (f"{least - len(in_sync)} more replicas come into sync", f"{MIN_INSYNC} of the topic is lowered"),
+    )
+
+
+def _off_preferred(view: View, row: int, partition: Partition) -> Finding:
+    preferred = partition.assignment[0]
+    rule = "the assignment's first replica is given the leadership back if it is live and in the ISR"
+    leads = f"broker {partition.leader} leads, {preferred} is preferred"
+    if preferred not in view.live:
+        return Finding(
+            name_of(partition),
+            "off its preferred leader",
+            f"{leads} and is not registered",
+            rule,
+            (f"broker {preferred} registers and comes into sync",),
+        )
+    if not _is_sound(partition) or elect_preferred(partition.assignment, partition.isr, view.live) is None:
+        return Finding(
+            name_of(partition),
+            "off its preferred leader",
+            f"{leads} and is not in the ISR ({ids(partition.isr)})",
+            rule,
+            (f"broker {preferred} catches up with leader {partition.leader}",),
+        )
+    missed, wanted = view.imbalances[preferred]
+    why = f"{leads} and could lead now; it misses {missed} of the {wanted} partitions that it should lead"
+    over = missed * 100 > wanted * IMBALANCE_PERCENTAGE
+    changes = ["a preferred election by request (ElectLeaders, or /admin/preferred_replica_election)"]
+    if view.moving:
+        why += f"; nothing goes back by itself while {len(view.moving)} partitions are being reassigned"
+        changes.append("the reassignments end")
+    elif view.paused is not None:
+        why += f"; the controller is paused ({view.paused})"
+        changes = ["the controller is resumed"]
+    elif over:
+        changes.append("the next look at the balance, if auto.leader.rebalance.enable")
+    else:
+        why += f", not more than {IMBALANCE_PERCENTAGE}% (leader.imbalance.per.broker.percentage, by default)"
+    return Finding(name_of(partition), "off its preferred leader", why, rule, tuple(changes))
+
+
+def _moving(view: View, partition: Partition) -> Finding:
+    target = [broker for broker in partition.assignment if broker not in partition.removing]
+    waiting = [broker for broker in target if broker not in partition.isr]
+    facts = f"adding {ids(partition.adding)}, removing {ids(partition.removing)}, ISR {ids(partition.isr)}"
+    rule = "a reassignment ends once every replica of its target is in the ISR"
+    dead = [broker for broker in waiting if broker not in view.live]
+    changes: list[str] = []
+    if dead:
+        facts += f"; {brokers(dead)} of the target {verb(dead, 'is', 'are')} not registered"
+        changes.append(f"{brokers(dead)} {verb(dead, 'registers', 'register')}: it waits, and does not fail")
+    lagging = [broker for broker in waiting if broker in view.live]
+    if lagging and partition.leader in view.live:
+        facts += f"; {brokers(lagging)} of the target {verb(lagging, 'is', 'are')} not in the ISR"
+        changes.append(f"{brokers(lagging)} {verb(lagging, 'catches', 'catch')} up with leader {partition.leader}")
+    elif lagging:
+        facts += "; without a leader nobody can catch up"
+        changes.append("a leader is elected")
+    if not waiting:
+        facts += "; the whole target is in sync"
+        changes.append(no_controller(view) or f"controller {view.controller} ends it")
+    changes.append("it is cancelled or overridden")
+    return Finding(name_of(partition), "being reassigned", facts, rule, tuple(changes))
+
+
+def _not_begun(view: View, partition: Partition, asked: Sequence[int]) -> Finding:
+    why = f"{paths.REASSIGN_PARTITIONS} asks for replicas {ids(asked)}"
+    changes = (no_controller(view) and "a broker is elected", view.paused is not None and "the controller is resumed")
+    if view.paused is not None:
+        why += f"; the controller is paused ({view.paused})"
+    return Finding(
+        name_of(partition),
+        "to be reassigned",
+        why + (f"; {nobody}" if (nobody := no_controller(view)) else ""),
+        "the controller takes up what the znode asks for, and deletes it when all of it is done",
+        tuple(one for one in changes if one) or (f"controller {view.controller} takes it up",),
+    )
+
+
+def _election_asked(view: View, partition: Partition) -> Finding:
+    nobody = no_controller(view)
+    why = f"{paths.PREFERRED_ELECTION} names it and was not taken up"
+    if view.paused is not None:
+        why += f"; the controller is paused ({view.paused})"
+    changes = "a broker is elected" if nobody else f"controller {view.controller} takes it up"
+    return Finding(
+        name_of(partition),
+        "to be given its preferred leader",
+        why + (f"; {nobody}" if nobody else ""),
+        "the controller elects what the znode names and deletes it, unless it is paused",
+        ("the controller is resumed",) if view.paused is not None else (changes,),
+    )
+
+
+def explain_deletion(view: View, topic: str) -> Finding:
+    """Why a topic that is to be deleted is still there."""
+    rule = "a topic goes once every replica's broker has deleted it and every live broker has forgotten it"
+    rows = rows_of(view, topic)
+    if not rows:
+        return Finding(
+            topic,
+            "being deleted",
+            "only the request is left",
+            rule,
+            (f"controller {view.controller} removes it" if view.controller is not None else "a broker is elected",),
+        )
+    partitions = [view.state.partitions.partition(row) for row in rows]
+    dead = sorted({broker for one in partitions for broker in one.assignment} - view.live)
+    moving = [one for one in partitions if (one.topic, one.partition) in view.moving]
+    facts, changes = [f"{paths.delete_topic(topic)} asks for it"], []
+    if dead:
+        facts.append(
+            f"{brokers(dead)} {verb(dead, 'has', 'have')} replicas of it and {verb(dead, 'is', 'are')} not registered"
+        )
+        changes.append(f"{brokers(dead)} {verb(dead, 'registers', 'register')}")
+    if moving:
+        facts.append(f"{len(moving)} of its partitions are being reassigned")
+        changes.append("the reassignment ends")
+    if nobody := no_controller(view):
+        facts.append(nobody)
+        changes.append("a broker is elected")
+    if not changes:
+        facts.append("nothing that ZooKeeper shows holds it up")
+        changes.append(
+            "the brokers answer; one that could not delete a replica is asked again when it registers anew, or by the"
+            " next controller; with delete.topic.enable=false the request is taken out"
+        )
+    return Finding(topic, "being deleted", "; ".join(facts), rule, tuple(changes))
+
+
+def rows_of(view: View, topic: str) -> range:
+    """The rows of a topic's partitions, () if there is none of that name."""
+    held = view.state.partitions.assignments
+    if topic not in held.names:
+        return range(0)
+    place = list(held.names).index(topic)
+    return range(int(held.starts[place]), int(held.starts[place + 1]))

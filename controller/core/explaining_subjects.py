@@ -1,0 +1,213 @@
+"""Why a topic or a broker is as it is: what `explaining` finds of its partitions, and what is to be said of the whole.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from controller.core.explaining import (
+    IMBALANCE_PERCENTAGE,
+    Finding,
+    View,
+    explain_deletion,
+    explain_partition,
+    ids,
+    no_controller,
+    rows_of,
+)
+from controller.zookeeper import paths
+
+
+class Kind(Enum):
+    CLUSTER = "cluster"
+    BROKER = "broker"
+    TOPIC = "topic"
+    PARTITION = "partition"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`partition` of a partition alone, `name` of all but the cluster (a broker's is its id)."""
+
+    kind: Kind
+    name: str = ""
+    partition: int = -1
+
+    def __str__(self) -> str:
+        if self.kind is Kind.CLUSTER:
+            return "the cluster"
+        return f"{self.kind.value} {self.name}" + (f"-{self.partition}" if self.kind is Kind.PARTITION else "")
+
+
+class UnknownSubject(ValueError):
+    """Nothing of this cluster is called so, or more than one thing is; says what was expected."""
+
+
+def subject_named(view: View, text: str) -> Subject:
+    """`broker:1`, `topic:t` and `partition:t-0` say what they name; without, the one thing that is called so."""
+    kind, colon, rest = text.partition(":")
+    found = dict(_candidates(view, rest if colon else text))
+    if colon:
+        wanted = next((one for one in found if one.value == kind), None)
+        if wanted is None:
+            raise UnknownSubject(f"{text}: no such {kind}; expected PARTITION, TOPIC or BROKER of this cluster")
+        return found[wanted]
+    if len(found) != 1:
+        kinds = ", ".join(f"{one.value}:{text}" for one in found)
+        raise UnknownSubject(
+            f"{text}: could be {kinds}" if found else f"{text}: no partition, topic or broker is called so"
+        )
+    return next(iter(found.values()))
+
+
+def _candidates(view: View, name: str) -> Iterator[tuple[Kind, Subject]]:
+    state = view.state
+    known = view.live | set(state.absent_brokers)
+    if name.isascii() and name.isdigit() and int(name) in known:
+        yield Kind.BROKER, Subject(Kind.BROKER, name)
+    if name in state.partitions.assignments.names or name in state.deletions:
+        yield Kind.TOPIC, Subject(Kind.TOPIC, name)
+    topic, _, number = name.rpartition("-")
+    if number.isascii() and number.isdigit() and _row(view, topic, int(number)) is not None:
+        yield Kind.PARTITION, Subject(Kind.PARTITION, topic, int(number))
+
+
+def _row(view: View, topic: str, partition: int) -> int | None:
+    held = view.state.partitions.assignments
+    return next((row for row in rows_of(view, topic) if held.partition[row] == partition), None)
+
+
+def explain(view: View, subject: Subject) -> tuple[Finding, ...]:
+    """Nothing where all is as it should be."""
+    match subject.kind:
+        case Kind.PARTITION:
+            row = _row(view, subject.name, subject.partition)
+            assert row is not None
+            return tuple(explain_partition(view, row))
+        case Kind.TOPIC:
+            return tuple(_explain_topic(view, subject.name))
+        case Kind.BROKER:
+            return tuple(_explain_broker(view, int(subject.name)))
+        case Kind.CLUSTER:
+            return tuple(_explain_cluster(view))
+
+
+def _explain_cluster(view: View) -> Iterator[Finding]:
+    if nobody := no_controller(view):
+        yield Finding(
+            "controller",
+            "missing",
+            nobody,
+            "whichever broker creates /controller leads",
+            ("a broker that lives stands for election: look at its log, and at its session",),
+        )
+    if view.paused is not None:
+        yield Finding(
+            "controller",
+            "paused",
+            f"{paths.CONTROLLER_PAUSE} says: {view.paused}",
+            "while it is there leaders are elected for failures, and nothing is moved by choice",
+            ("camerlengo pause --resume",),
+        )
+    for damage in view.state.damaged:
+        yield Finding(
+            damage.path,
+            "damaged",
+            damage.why,
+            "what can't be read is left out by the controller and never overwritten",
+            (f"mend {damage.path}",),
+        )
+    for topic in view.state.deletions:
+        yield explain_deletion(view, topic)
+    for row in _worth_a_look(view):
+        yield from explain_partition(view, row)
+
+
+def _worth_a_look(view: View) -> list[int]:
+    """Deletions were told of as a whole, damaged znodes by their paths."""
+    table, held = view.state.partitions, view.state.partitions.assignments
+    wrong = table.offline | table.under_replicated | table.off_preferred
+    wrong |= table.leader_outside_isr | table.isr_outside_assignment
+    wrong[table.reassigning()] = True
+    for topic, partition in (*view.state.reassignments, *view.state.preferred_elections):
+        row = _row(view, topic, partition)
+        if row is not None:
+            wrong[row] = True
+    doomed = [place for place, name in enumerate(held.names) if name in view.state.deletions]
+    found: list[int] = np.flatnonzero(wrong & ~table.unreadable & ~np.isin(held.topic_index, doomed)).tolist()
+    return found
+
+
+def _explain_topic(view: View, topic: str) -> Iterator[Finding]:
+    if topic in view.state.deletions:
+        yield explain_deletion(view, topic)
+        return
+    held = view.state.partitions.assignments
+    if not held.present[list(held.names).index(topic)]:
+        yield Finding(
+            topic,
+            "damaged",
+            f"{paths.topic(topic)} can't be read",
+            "what can't be read is left out by the controller and never overwritten",
+            (f"mend {paths.topic(topic)}",),
+        )
+    for row in rows_of(view, topic):
+        yield from explain_partition(view, row)
+
+
+def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
+    table, name = view.state.partitions, f"broker {broker}"
+    replicas = (table.assignments.assignment == broker).any(axis=1)
+    in_isr = (table.states.isr == broker).any(axis=1)
+    if broker not in view.live:
+        waiting = np.flatnonzero(table.offline & in_isr).tolist()
+        names = [f"{one.topic}-{one.partition}" for one in map(table.partition, waiting[:5])]
+        more = f", {', '.join(names)}{' and more' if len(waiting) > 5 else ''}" if waiting else ""
+        yield Finding(
+            name,
+            "not registered",
+            f"it has {int(replicas.sum())} replicas; {len(waiting)} partitions without a leader wait for it{more}",
+            f"a broker lives while {paths.broker(broker)} is there: an ephemeral of its session",
+            ("it is started, or reaches ZooKeeper again",),
+        )
+        for topic in view.state.deletions:
+            if any(broker in table.partition(row).assignment for row in rows_of(view, topic)):
+                yield explain_deletion(view, topic)
+        return
+    lagging = replicas & table.states.present & ~in_isr
+    for adding in (row for row, added in table.assignments.adding.items() if broker in added):
+        lagging[adding] = False
+    if lagging.any():
+        yield Finding(
+            name,
+            "behind",
+            f"{int(lagging.sum())} of its {int(replicas.sum())} replicas are not in their ISR",
+            "a leader takes a replica into the ISR once it has what the leader has",
+            (f"it catches up with leaders {ids(_leaders_of(view, lagging))}",),
+        )
+    missed, wanted = view.imbalances.get(broker, (0, 0))
+    if missed:
+        over = missed * 100 > wanted * IMBALANCE_PERCENTAGE
+        yield Finding(
+            name,
+            "leads less than it should",
+            f"of {wanted} partitions that prefer it {missed} are led by others or by nobody",
+            f"above leader.imbalance.per.broker.percentage ({IMBALANCE_PERCENTAGE} by default) they are given back",
+            ("the next look at the balance" if over else "a preferred election by request",),
+        )
+
+
+def _leaders_of(view: View, rows: np.typing.NDArray[np.bool_]) -> list[int]:
+    return [int(leader) for leader in np.unique(view.state.partitions.states.leader[rows]) if leader >= 0]
+
+
+def totals(findings: tuple[Finding, ...]) -> Mapping[str, int]:
+    """How many findings of each kind, in the order in which they first came."""
+    counts: dict[str, int] = {}
+    for finding in findings:
+        counts[finding.what] = counts.get(finding.what, 0) + 1
+    return counts

@@ -1,0 +1,84 @@
+"""`camerlengo explain`: what it says of the real cluster's znodes, as text and as JSON, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.cli.main import main
+
+DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
+KILLED = str(DATA / "znodes.txt")
+"""Broker 1 is gone, which was the controller."""
+ADMINISTERED = str(DATA / "znodes-after-admin.txt")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["explain", *words]) == 0
+    return capsys.readouterr().out
+
+
+def findings(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    document = json.loads(said(capsys, *words, "--json"))
+    assert document["format"] == 1
+    found: list[dict[str, Any]] = document["findings"]
+    return found
+
+
+def test_a_partition_whose_preferred_leader_was_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "--tree", KILLED, "proof-3").splitlines()
+    assert lines[0] == "partition proof-3: 1 under-replicated, 1 off its preferred leader"
+    assert "  why    broker 2 leads, 1 is preferred and is not registered" in lines
+    assert "  change broker 1 registers and comes into sync" in lines
+
+
+def test_the_real_clusters_trouble_is_one_dead_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(capsys, "--tree", KILLED)
+    assert [one["what"] for one in found].count("under-replicated") == 14
+    assert {tuple(one["changes"]) for one in found if one["what"] == "under-replicated"} == {
+        ("broker 1 registers and catches up",)
+    }
+    (broker,) = findings(capsys, "--tree", KILLED, "1")
+    assert broker["what"] == "not registered"
+    assert broker["why"].startswith("it has 14 replicas; 0 partitions without a leader")
+    assert said(capsys, "--tree", KILLED, "2") == "broker 2 is as it should be\n"
+
+
+def test_the_cluster_after_its_administration_explains_what_state_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", "--tree", ADMINISTERED, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]
+    counts = [one["what"] for one in findings(capsys, "--tree", ADMINISTERED)]
+    assert counts.count("offline") == summary["offline"]
+    assert counts.count("under-replicated") == summary["under_replicated"]
+    assert counts.count("off its preferred leader") == summary["off_preferred"]
+
+
+def test_the_document_names_its_subject(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(said(capsys, "--tree", KILLED, "proof-3", "--json"))["subject"] == {
+        "kind": "partition",
+        "name": "proof",
+        "partition": 3,
+    }
+    assert json.loads(said(capsys, "--tree", KILLED, "--json"))["subject"] == {"kind": "cluster"}
+
+
+def test_long_answers_are_cut_as_text_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.cli.explain.SHOWN", 3)
+    assert said(capsys, "--tree", KILLED).splitlines()[-1] == "... and 15 more (--json has them all)"
+    assert len(findings(capsys, "--tree", KILLED)) == 18
+
+
+@pytest.mark.parametrize("subject", ["nothing", "proof-99", "broker:99"])
+def test_what_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str], subject: str) -> None:
+    assert main(["explain", "--tree", KILLED, subject]) == 2
+    assert subject in capsys.readouterr().err
+
+
+def test_a_zookeeper_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--zookeeper", "127.0.0.1:1", "--timeout", "0.2", "t"]) == 3
+    assert "no ZooKeeper answered" in capsys.readouterr().err
