@@ -14,7 +14,7 @@ from controller.cli.main import UsageError
 from controller.scenarios.report import render_table
 
 if TYPE_CHECKING:
-    from controller.pipeline.analysis import Analysis
+    from controller.pipeline.analysis import Analysis, Row
 
 HELP = "say what traces and real brokers' logs show of a cluster"
 HELD, BROKEN, COULD_NOT_RUN = 0, 1, 3
@@ -120,7 +120,16 @@ def _lines(found: Analysis) -> Iterator[str]:
               for one in found.rows["elections"]]  # fmt: skip
     if chosen:
         yield from ("", render_table([("elections", "held", "moved a leader", ""), *chosen]), "")
+    took = [(one["run"], _when(one), one["what"], str(one["records"]), f"{one['p50_ms']:.1f}", f"{one['p99_ms']:.1f}")
+            for one in found.rows["latencies"]]  # fmt: skip
+    if took:
+        yield from (render_table([("run", "when", "latency (ms)", "records", "median", "99th"), *took]), "")
     yield from _violations(found)
     yield f"{found.sizes['violations']} violations" if found.broken else "no violation found"
     if found.sizes["leftovers"]:
         yield f"{found.sizes['leftovers']} lines are no event, and kept apart in the report's tables"
+
+
+def _when(latency: Row) -> str:
+    fault = "" if latency["fault"] is None else f" {latency['fault']} {latency['target']}"
+    return f"{latency['when']}{fault}"

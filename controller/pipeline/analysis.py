@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from controller.pipeline.measures import elections, isr_churn, leaders_over_time, request_latencies
 from controller.pipeline.outages import bad_times, broker_losses
 from controller.pipeline.states import last_states, partition_states
-from controller.pipeline.store import read_counts, read_events, read_leftovers
+from controller.pipeline.store import kept, read_counts, read_events, read_latencies, read_leftovers, read_records
 from controller.pipeline.terms import controller_terms, failover_phases
 from controller.pipeline.trace_failovers import trace_failovers
 from controller.pipeline.violations import violations
@@ -70,26 +70,25 @@ def tables(events: DataFrame, states: DataFrame, min_in_sync: int) -> dict[str, 
 def analyse(
     spark: SparkSession, folder: Path, min_in_sync: int = 1, until: datetime | None = None, keep: Path | None = None
 ) -> Analysis:
-    """Of the table of events in `folder`; of events up to `until` (UTC), if given. `keep`: a folder for all tables as
-    Parquet, one below it each."""
+    """Of the table of events in `folder`; of events up to `until` (UTC), if given (records are always a whole run's).
+    `keep`: a folder for all tables as Parquet, one below it each."""
     events = read_events(spark, folder)
     if until is not None:
         events = events.where(f.col("at") <= f.lit(until.isoformat()).cast("timestamp"))
-    events = events.cache()
-    states = partition_states(events).cache()
+    # Read again for each table, by columns: a cache would hold them all, and each plan would hold how states are made.
+    states = kept(partition_states(events), folder / "states")
     asked = tables(events, states, min_in_sync)
     asked["lines"] = read_counts(spark, folder).groupBy("run", "kind").agg(f.sum("lines").alias("lines"))
+    asked["records"] = read_records(spark, folder).orderBy("run")
+    asked["latencies"] = read_latencies(spark, folder).orderBy("run", "fault_at_ms", "what", "when")
     asked["leftovers"] = read_leftovers(spark, folder).orderBy("run", "file", "place")
     rows: dict[str, tuple[Row, ...]] = {}
     sizes: dict[str, int] = {}
     for name, table in asked.items():
         if keep is not None:
-            table.write.mode("overwrite").parquet(str(keep / name))
-            table = spark.read.schema(table.schema).parquet(str(keep / name))
+            table = kept(table, keep / name)
         shown = SHOWN.get(name, SHOWN_OTHERWISE)
         taken = table.limit(shown + 1).collect()
         rows[name] = tuple(row.asDict(recursive=True) for row in taken[:shown])
         sizes[name] = len(taken) if len(taken) <= shown else table.count()
-    states.unpersist()
-    events.unpersist()
     return Analysis(rows, sizes)

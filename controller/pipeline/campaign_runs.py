@@ -17,6 +17,8 @@ import msgspec
 
 from controller.scenarios.judge import PASS
 from controller.scenarios.language import Scenario
+from controller.scenarios.records.history import History
+from controller.scenarios.records.table import write_history
 from controller.scenarios.trace_table import write_parquet
 from controller.simulator.drawing import draw_plan
 from controller.simulator.run import simulate
@@ -85,7 +87,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 _RESULT = msgspec.json.Decoder(Result)
 
 
-def run(campaign: Campaign, number: int) -> tuple[Result, Sequence[TraceRecord]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What a run leaves to be kept: its trace, and its records' history if it had any."""
+
+    trace: Sequence[TraceRecord]
+    history: History | None
+
+
+def run(campaign: Campaign, number: int) -> tuple[Result, Kept]:
     point, seed = campaign.run_of(number)
     scenario = campaign.points[point].scenario
     if scenario is None:
@@ -105,10 +115,11 @@ def run(campaign: Campaign, number: int) -> tuple[Result, Sequence[TraceRecord]]
         broker_recoveries_ms=tuple(ms for kind, ms in times if kind == "broker"),
         controller_recoveries_ms=tuple(ms for kind, ms in times if kind == "controller"),
     )
-    return result, found.report.records
+    joined = judgement.records
+    return result, Kept(found.report.records, None if joined is None else joined.history)
 
 
-def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Sequence[TraceRecord]]:
+def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Kept]:
     found = run_plan(draw_plan(seed))
     result = Result(
         number=number,
@@ -121,7 +132,7 @@ def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Sequence[Trac
         broker_recoveries_ms=() if found.rest_ms is None else (found.rest_ms,),
         controller_recoveries_ms=(),
     )
-    return result, found.records
+    return result, Kept(found.records, None)
 
 
 def run_all(campaign: Campaign, numbers: Iterable[int], folder: Path, name: str) -> Iterator[Result]:
@@ -135,18 +146,21 @@ def run_all(campaign: Campaign, numbers: Iterable[int], folder: Path, name: str)
         for number in numbers:
             if number in done:
                 continue
-            result, records = run(campaign, number)
+            result, kept = run(campaign, number)
             if campaign.traces is Traces.ALL or (campaign.traces is Traces.FAILING and not result.passed):
-                _keep_trace(records, folder / "traces" / f"point-{result.point}" / f"seed-{result.seed}")
+                _keep(kept, folder / "traces" / f"point-{result.point}" / f"seed-{result.seed}")
             file.write(msgspec.json.encode(result) + b"\n")
             file.flush()
             yield result
 
 
-def _keep_trace(records: Sequence[TraceRecord], folder: Path) -> None:
+def _keep(kept: Kept, folder: Path) -> None:
+    """The trace last, whole or not at all: where it is, the history is too."""
     folder.mkdir(parents=True, exist_ok=True)
+    if kept.history is not None:
+        write_history(kept.history, folder)
     partial = folder / f".trace-{os.getpid()}.part"
-    write_parquet(records, partial)
+    write_parquet(kept.trace, partial)
     partial.replace(folder / "trace.parquet")
 
 

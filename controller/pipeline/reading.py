@@ -18,11 +18,14 @@ from controller.pipeline.event_table import EVENTS, LEFTOVERS
 from controller.pipeline.log_parsing import EVENT, LogFile, Parsed, parse_lines
 from controller.pipeline.log_texts import BEGINNING
 from controller.pipeline.sources import Chunk
+from controller.pipeline.workload import Workload, has_history, workload_of
+from controller.scenarios.records.table import SENDS
 
 BLOCK_BYTES = 4 * 1024 * 1024
 LONGEST_RECORD_BYTES = 4 * BLOCK_BYTES
 """A stack trace beyond this is cut: its rest is still told from events, but no longer belongs to one."""
 DAMAGED = "compressed data end here, damaged"
+UNREADABLE = "a file that can't be read"
 
 _HEAD_BYTES = 64
 """More than is looked at to tell that a record begins."""
@@ -30,9 +33,7 @@ _RECORD = re.compile(BEGINNING.encode(), re.MULTILINE)
 
 
 def parsed_blocks(chunk: Chunk) -> Iterator[Parsed]:
-    if chunk.trace:
-        yield _trace(chunk.file)
-        return
+    """Of a log; a trace is read whole, by `parsed_trace`."""
     with _opened(chunk) as opened:
         stream = _Stream(opened)
         for place, block in _blocks(chunk, stream):
@@ -126,9 +127,28 @@ def last_record(held: bytes) -> int:
     return found + 1 if found > 0 else 0
 
 
-def _trace(file: LogFile) -> Parsed:
-    """A trace as events: its own columns as they are, its milliseconds as times from the first moment of 1970."""
-    table = parquet.read_table(file.path)
+def parsed_trace(file: LogFile) -> tuple[Parsed, Workload | None]:
+    """A trace as events, and what its run's records say, if any were sent. What can't be read is left over."""
+    path = Path(file.path)
+    try:
+        table = parquet.read_table(path)
+        parsed = _trace(file, table)
+    except (OSError, ValueError, KeyError) as error:
+        return _unreadable(file.run, path, error), None
+    try:
+        return parsed, workload_of(file.run, path, table) if has_history(path) else None
+    except (OSError, ValueError, KeyError) as error:
+        left = _unreadable(file.run, path.parent / SENDS, error)
+        return Parsed(parsed.events, left.leftovers, {**parsed.kinds, **left.kinds}), None
+
+
+def _unreadable(run: str, path: Path, error: Exception) -> Parsed:
+    row = {"run": run, "file": str(path), "place": -1, "why": UNREADABLE, "text": str(error)}
+    return Parsed((), (pa.RecordBatch.from_pylist([row], schema=LEFTOVERS),), {UNREADABLE: 1})
+
+
+def _trace(file: LogFile, table: pa.Table) -> Parsed:
+    """Its own columns as they are, its milliseconds as times from the first moment of 1970."""
     rows = table.num_rows
     at = pc.cast(pc.cast(pc.round(pc.multiply(table.column("at_ms"), 1000.0)), pa.int64()), pa.timestamp("us"))
     given = {

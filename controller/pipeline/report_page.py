@@ -19,6 +19,9 @@ _SECTIONS = (
     ("losses", "Brokers lost", "Each time a controller dealt with lost brokers: their last sign of life, when it was"
      " noticed, and after how many ms the first, the median and the last partition had another leader."),
     ("failovers", "Failovers as a client saw them", "Of traced runs, by the scenarios' rule; ms from the run's start."),
+    ("records", "Records", "Of traced runs: what producers sent and consumers read."),
+    ("latencies", "Latency of records", "From when a record was due to its acknowledgement (produce) and until a"
+     " consumer had it (fetch): in the whole run, then around each fault that struck while records were sent."),
     ("phases", "Failover phases", "What each new controller did, in order, and how long it took."),
     ("bad_times_by_kind", "Partitions in trouble", "As controllers' writes show it."),
     ("bad_times", "The stretches themselves", ""),
@@ -87,6 +90,11 @@ def headlines(analysis: Analysis) -> Iterator[str]:
         yield (
             f"{run}{loss['marker']} at {_text(loss['noticed_at'])}: broker {who} lost,"
             f" {loss['elected']} partitions got another leader{took}"
+        )
+    for one in rows["records"]:
+        run = f"{one['run']}: " if one["run"] else ""
+        yield f"{run}records: " + ", ".join(
+            f"{'?' if value is None else value} {name}" for name, value in one.items() if name != "run"
         )
     kinds: dict[str, int] = {}
     for line in rows["lines"]:

@@ -1,9 +1,11 @@
-"""What is found in a real cluster's logs, in a simulated run's trace, and in a log with violations planted in it, all
-in one table: the real one's figures are those of its znodes, the simulated one's those of its report."""
+"""What is found in a real cluster's logs, in traces of one scenario by both hosts, and in a log with violations planted
+in it, all in one table: the cluster's figures are those of its znodes, the runs' those of their reports."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from controller.pipeline.states import last_states, partition_states
 from controller.pipeline.store import IncompleteTable, read_events, write_events
 from controller.pipeline.violations import RULES
 from controller.scenarios.files import load_scenario
-from controller.scenarios.trace_table import write_parquet
-from controller.simulator.run import SimulationResult, simulate
+from controller.scenarios.report_files import write_report
+from controller.simulator.run import simulate
 from controller.zookeeper.cluster_state import Partition, cluster_state
 from controller.zookeeper.tree import load
+from tests.pipeline.conftest import SCENARIO
 
 DATA = Path(__file__).parents[1] / "data" / "kafka-2.8.2"
 HEAD = "[2026-11-21 09:00:0{second},000] INFO [Controller id={node} epoch={epoch}] "
@@ -79,19 +82,21 @@ RULES_BROKEN = {
 
 
 @pytest.fixture(scope="module")
-def simulated() -> SimulationResult:
-    return simulate(load_scenario("controller-kill"), 7)
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run in virtual time, like `real_run`'s."""
+    folder = tmp_path_factory.mktemp("simulation") / "simulated"
+    write_report(simulate(load_scenario(SCENARIO), 7).report, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def folder(spark: Any, simulated: SimulationResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The table of events of all three."""
+def folder(real_run: Path, spark: Any, simulated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table of events of all four."""
     source, table = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("table")
-    for name in ("planted", "simulated"):
-        (source / name).mkdir()
-    (source / "planted" / "state-change.log").write_text("".join(line + "\n" for line in PLANTED))
-    write_parquet(simulated.report.records, source / "simulated" / "trace.parquet")
-    write_events(spark, chunks_of([DATA / "logs", source / "planted", source / "simulated"]), table)
+    planted = source / "planted"
+    planted.mkdir()
+    (planted / "state-change.log").write_text("".join(line + "\n" for line in PLANTED))
+    write_events(spark, chunks_of([DATA / "logs", planted, simulated, real_run]), table)
     return table
 
 
@@ -185,30 +190,74 @@ def test_each_planted_violation_is_caught_by_its_name(found: Analysis) -> None:
     }
 
 
-def test_a_simulated_runs_failovers_are_those_of_its_report(found: Analysis, simulated: SimulationResult) -> None:
-    reported = simulated.report.judgement.failovers
-    assert len(reported) > 0
-    rows = of(found, "failovers", "simulated")
-    assert {(row["kind"], row["node"], row["partitions"]) for row in rows} == {
-        (one.kind, one.node, one.partitions) for one in reported
-    }
-    for key in ("fault_at_ms", "detected_at_ms", "recovered_at_ms"):  # the table's times are microseconds
-        assert sorted(row[key] for row in rows) == pytest.approx(
-            sorted(getattr(one, key) for one in reported), abs=1e-3
-        )
-    assert of(found, "violations", "simulated") == []
-    terms = of(found, "terms", "simulated")
+@pytest.fixture(scope="module", params=["simulated", "real"])
+def report(request: pytest.FixtureRequest, simulated: Path, real_run: Path) -> tuple[str, dict[str, Any]]:
+    """A run's name and its report.json."""
+    place = {"simulated": simulated, "real": real_run}[request.param]
+    told: dict[str, Any] = json.loads((place / "report.json").read_text())
+    assert (place.name, told["scenario"], told["host"]) == (request.param, SCENARIO, request.param)
+    return request.param, told
+
+
+def test_a_runs_failovers_are_those_of_its_report(found: Analysis, report: tuple[str, dict[str, Any]]) -> None:
+    run, told = report
+    assert [one["kind"] for one in told["failovers"]] == ["broker", "controller"] * 2
+    rows = sorted(of(found, "failovers", run), key=lambda row: (row["fault_at_ms"], row["kind"]))
+    for row, one in zip(rows, told["failovers"], strict=True):
+        times = ("fault_at_ms", "detected_at_ms", "recovered_at_ms")
+        # The table's times are microseconds.
+        assert [row[name] for name in times] == pytest.approx([one[name] for name in times], abs=2e-3)
+        assert all(row[name] == one[name] for name in ("kind", "node", "partitions"))
+
+
+def test_a_runs_records_are_those_of_its_report(found: Analysis, report: tuple[str, dict[str, Any]]) -> None:
+    run, told = report
+    assert told["records"]["acknowledged"] > 0
+    assert of(found, "records", run) == [{"run": run, **told["records"]}]
+
+
+def test_a_runs_latencies_are_those_of_its_report(found: Analysis, report: tuple[str, dict[str, Any]]) -> None:
+    run, told = report
+    rows = {(row["fault_at_ms"] and round(row["fault_at_ms"], 3), row["what"], row["when"]): row
+            for row in of(found, "latencies", run)}  # fmt: skip
+    assert len(told["latency"]) > 0
+    for fault in told["latency"]:
+        for what, when in product(("produce", "fetch"), ("before", "during", "after")):
+            row = rows.pop((fault["at_ms"], what, when), None)
+            assert (None if row is None else figures(row)) == fault[what][when]
+            assert row is None or (row["fault"], row["target"]) == (fault["fault"], fault["target"])
+    # The rest is no fault's, but the whole run's.
+    assert {*rows} == {(None, "produce", "whole run"), (None, "fetch", "whole run")}
+    assert rows[None, "produce", "whole run"]["records"] == told["records"]["acknowledged"]
+
+
+def figures(row: Row) -> dict[str, Any]:
+    times = {name: round(row[name], 3) for name in ("p50_ms", "p95_ms", "p99_ms", "worst_ms")}
+    return {"count": row["records"], **times}
+
+
+def test_a_run_breaks_no_rule_and_its_terms_follow_one_another(
+    found: Analysis, report: tuple[str, dict[str, Any]]
+) -> None:
+    run, _ = report
+    assert of(found, "violations", run) == []
+    terms = of(found, "terms", run)
     assert [row["controller_epoch"] for row in terms] == [*range(1, len(terms) + 1)]
     assert terms[0]["end"] == "struck by a fault"
 
 
+def test_both_hosts_runs_have_reports_of_one_form(found: Analysis) -> None:
+    told = [{name for name in found.rows if of(found, name, run)} for run in ("simulated", "real")]
+    assert told[0] == told[1] >= {"terms", "phases", "failovers", "losses", "bad_times", "records", "latencies"}
+
+
 def test_the_page_tells_it_and_loads_nothing(found: Analysis) -> None:
-    page = report_html(found, "three runs")
+    page = report_html(found, "four runs")
     assert "http" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert "<script" not in page
     for rule in RULES:
         assert rule in page
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 8
     assert any("failover at 2026-11-21 08:05:35.516: broker 1 lost" in line for line in headlines(found))
 
 

@@ -59,9 +59,9 @@ def test_traces_are_kept_as_asked(tmp_path: Path) -> None:
 
 def test_the_swarm_has_no_scenario() -> None:
     wanted = Campaign("swarm", (Point((), None),), 3, 1, Traces.NONE)
-    found, records = run(wanted, 0)
+    found, kept = run(wanted, 0)
     assert (found.seed, found.verdict) == (3, "pass")
-    assert len(records) > 50
+    assert len(kept.trace) > 50
     assert wanted.replay(0, 3) == "camerlengo simulate swarm --seed 3"
 
 
