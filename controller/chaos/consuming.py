@@ -72,6 +72,14 @@ class _Reader:
         return taken
 
 
+def _asker(bootstrap: str) -> Any:
+    """Reads nothing, asks for offsets, on connections of its own: a connection's answers come in order, so a reader's
+    would come after its fetches, which wait for `fetch.wait.max.ms` at the end of a log."""
+    from confluent_kafka import Consumer
+
+    return Consumer(consumer_config(bootstrap))
+
+
 class ConsumingClient:
     """Reads from its making on, until `stop`. `log` is the thread's own until then."""
 
@@ -129,6 +137,7 @@ class FinalReader:
         self._partitions = partitions
         self._now_ms = now_ms
         self._reader = _Reader(FINAL, bootstrap, partitions, now_ms)
+        self._asker = _asker(bootstrap)
         self._standings = [_Standing(each, now_ms()) for each in expected]
 
     @property
@@ -148,6 +157,7 @@ class FinalReader:
                         self._look(place)
         finally:
             self._reader.consumer.close()
+            self._asker.close()
         return [self._verdict(standing) for standing in self._standings]
 
     def _open(self) -> list[int]:
@@ -174,7 +184,7 @@ class FinalReader:
 
         standing = self._standings[place]
         try:
-            start, end = self._reader.consumer.get_watermark_offsets(TopicPartition(*self._partitions[place]), _ASK_S)
+            start, end = self._asker.get_watermark_offsets(TopicPartition(*self._partitions[place]), _ASK_S)
         except KafkaException as error:
             standing.trouble = str(error.args[0])
             return

@@ -151,6 +151,7 @@ def final(
 ) -> tuple[list[FinalRead], Now]:
     now = Now(step_ms=0.0)
     monkeypatch.setattr(consuming, "_Reader", lambda *_: ScriptedReader(now, gives, ends))
+    monkeypatch.setattr(consuming, "_asker", lambda _bootstrap: ScriptedReader(now, gives, ends))
     return FinalReader("nowhere:1", PARTITIONS, expected, now).read(deadline_ms), now
 
 
