@@ -19,6 +19,7 @@ from controller.chaos.clock import ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.records import RecordClients
+from controller.scenarios.faults import InjectedFault, kind_of
 from controller.scenarios.host import (
     ZOOKEEPER,
     ClusterSpec,
@@ -189,6 +190,12 @@ class RealHost:
         if self._proxies is None:
             raise HostFailure("this run's links can't be cut: it was started without proxies")
         return self._proxies
+
+    async def inject(self, fault: InjectedFault) -> None:
+        raise HostFailure(f"{kind_of(fault)}: a fault of simulated worlds, which real processes can't have")
+
+    async def mend(self) -> None:
+        raise HostFailure("mend: only a simulated world has faults that it ends")
 
     async def expire(self, node: int) -> None:
         """Keeps the server from hearing of the session until it ends it: the only way to end another's session

@@ -10,6 +10,8 @@ from pathlib import Path
 from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
+from controller.scenarios.faults import InjectedFault, Mend, kind_of
+from controller.scenarios.language import Scenario
 from controller.scenarios.report import render_table, report_object, report_text
 from controller.scenarios.report_files import write_report
 
@@ -28,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     scenario = chosen_scenario(arguments)
+    _refuse_simulated_faults(scenario)
     if arguments.runs < 1:
         raise UsageError(f"--runs {arguments.runs}: expected 1 or more")
     results: list[RunResult] = []
@@ -49,6 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.runs > 1:
         print(runs_table(results))
     return max((_status(result) for result in results), key=_severity)
+
+
+def _refuse_simulated_faults(scenario: Scenario) -> None:
+    """UsageError, before anything is started, for a step that no real host can take."""
+    for index, step in enumerate(scenario.steps):
+        if step.when and isinstance(step, InjectedFault | Mend):
+            raise UsageError(
+                f"{scenario.name}: steps[{index}]: {kind_of(step)} is for simulated worlds alone:"
+                f" camerlengo simulate {scenario.name}"
+            )
 
 
 def _numbered(folder: Path | None, number: int, runs: int) -> Path | None:

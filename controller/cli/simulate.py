@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.cli import simulate_plan
+from controller.cli import simulate_plan, simulate_scenario
 from controller.cli.main import UsageError
 from controller.cli.scenario_options import (
     COULD_NOT_RUN,
@@ -22,7 +22,7 @@ from controller.cli.scenario_options import (
     exit_status,
 )
 from controller.scenarios.language import Scenario
-from controller.scenarios.report import render_table, report_object, report_text
+from controller.scenarios.report import render_table, report_object
 from controller.scenarios.report_files import write_report
 from controller.simulator.plan_file import is_plan
 from controller.simulator.run import SimulationResult, simulate
@@ -48,8 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     simulate_plan.refuse_plan_options(arguments)
     scenario = chosen_scenario(arguments)
     if arguments.seeds is not None:
+        simulate_plan.refuse_options_of_one_run(arguments)
         return _run_many(arguments, scenario, parse_seeds(arguments.seeds))
-    return _run_one(arguments, scenario, 0 if arguments.seed is None else arguments.seed)
+    return simulate_scenario.run_one(arguments, scenario, 0 if arguments.seed is None else arguments.seed)
 
 
 def _run_plans(arguments: argparse.Namespace) -> int:
@@ -76,17 +77,6 @@ def parse_seeds(text: str) -> range:
     return seeds
 
 
-def _run_one(arguments: argparse.Namespace, scenario: Scenario, seed: int) -> int:
-    result = simulate(scenario, seed, _silent if arguments.json else _show)
-    if arguments.report is not None:
-        write_report(result.report, arguments.report)
-    if arguments.json:
-        print(json.dumps(report_object(result.report), indent=2, sort_keys=True))
-    else:
-        print(f"\n{report_text(result.report)}\nseed {seed}, trace {result.trace_hash[:16]}", flush=True)
-    return _status(result)
-
-
 @dataclass(frozen=True, slots=True)
 class _Summary:
     """What is kept of one of many runs."""
@@ -103,7 +93,8 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
     objects = []
     for number, seed in enumerate(seeds, 1):
         result = simulate(scenario, seed)
-        summaries.append(_summary(seed, result))
+        difference = simulate_scenario.difference(result) if arguments.twice else None
+        summaries.append(_summary(seed, result, difference))
         if arguments.report is not None:
             write_report(result.report, arguments.report / f"seed-{seed}")
         if arguments.json:
@@ -118,13 +109,15 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
     return max((summary.status for summary in summaries), key=(HELD, UNKNOWN, COULD_NOT_RUN, VIOLATED).index)
 
 
-def _summary(seed: int, result: SimulationResult) -> _Summary:
+def _summary(seed: int, result: SimulationResult, difference: str | None) -> _Summary:
     judgement = result.report.judgement
     troubles = [f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True]
     trouble = troubles[0].splitlines()[0] if troubles else ""  # a traceback is for the run that replays it
     recoveries = tuple(
         (failover.kind, failover.recovery_ms) for failover in judgement.failovers if failover.recovery_ms is not None
     )
+    if difference is not None:
+        return _Summary(seed, judgement.verdict, VIOLATED, f"not repeatable: {difference}", recoveries)
     return _Summary(seed, judgement.verdict, _status(result), trouble, recoveries)
 
 
@@ -167,14 +160,6 @@ def ranges(seeds: Sequence[int]) -> str:
         else:
             rows.append([seed])
     return ", ".join(f"{row[0]}..{row[-1]}" if len(row) > 2 else ", ".join(str(seed) for seed in row) for row in rows)
-
-
-def _show(at_ms: float, line: str) -> None:
-    print(f"{at_ms / 1000:8.3f} s  {line}", flush=True)
-
-
-def _silent(at_ms: float, line: str) -> None:
-    """With --json, standard output is the report's alone."""
 
 
 def _status(result: SimulationResult) -> int:

@@ -41,15 +41,15 @@ SHOWN_FAILURES = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Options that only a plan's run has."""
-    group = parser.add_argument_group("plans", "for `swarm` and for plan files")
-    group.add_argument("--twice", action="store_true", help="runs each seed twice, and compares them event by event")
-    group.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the seeds (1)")
-    group.add_argument("--until", type=float, metavar="MS", help="stops at that virtual time")
-    group.add_argument("--show", type=int, metavar="NODE", help="what is inside a broker at the end, or at --until")
-    group.add_argument(
+    looking = parser.add_argument_group("looking closer", "into one run")
+    parser.add_argument("--twice", action="store_true", help="runs each seed twice, and compares them event by event")
+    looking.add_argument("--until", type=float, metavar="MS", help="stops at that virtual time")
+    looking.add_argument("--show", type=int, metavar="NODE", help="what is inside a broker at the end, or at --until")
+    looking.add_argument(
         "--log", type=Path, metavar="FILE", help="writes the run's log, a node a column, an event a line"
     )
+    group = parser.add_argument_group("plans", "for `swarm` and for plan files")
+    group.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the seeds (1)")
     group.add_argument("--plan", type=Path, metavar="FILE", help="writes the plan that was run")
     group.add_argument(
         "--shrink", type=Path, metavar="FILE", help="shrinks a plan that breaks, and writes the least one"
@@ -58,11 +58,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def refuse_plan_options(arguments: argparse.Namespace) -> None:
     """UsageError for what a scenario's run does not have."""
-    for name in ("until", "show", "log", "plan", "shrink"):
+    for name in ("plan", "shrink"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name}: expected `swarm` or a plan file, not a scenario")
-    if arguments.twice or arguments.jobs != 1:
-        raise UsageError("--twice and --jobs: expected `swarm` or a plan file, not a scenario")
+    if arguments.jobs != 1:
+        raise UsageError("--jobs: expected `swarm` or a plan file, not a scenario")
+
+
+def refuse_options_of_one_run(arguments: argparse.Namespace) -> None:
+    """UsageError for what only makes sense with one seed."""
+    for name in ("until", "show", "log"):
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--{name}: expected one seed (--seed), not many")
 
 
 def run_many(arguments: argparse.Namespace, seeds: range) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from controller.scenarios.conditions import CONDITIONS
+from controller.scenarios.faults import InjectedFault
+from controller.scenarios.faults import trouble_with as trouble_with_fault
 from controller.scenarios.invariants import INVARIANTS
 from controller.scenarios.language import Cluster, CreateTopics, Produce, Quiesce, Restart, Scenario, Wait
 from controller.scenarios.occurrences import OCCURRENCES
@@ -137,6 +139,8 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ScenarioError(f"{place}: until = {step.until!r} needs a node")
         if isinstance(step, Restart) and step.how not in ("clean", "hard"):
             raise ScenarioError(f"{place}: how: expected clean or hard, found {step.how!r}")
+        if isinstance(step, InjectedFault) and (trouble := trouble_with_fault(step)) is not None:
+            raise ScenarioError(f"{place}: {trouble}")
         if isinstance(step, CreateTopics):
             _check_topics(step, scenario.cluster, place)
     _check_records(scenario, source)

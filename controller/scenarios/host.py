@@ -13,6 +13,7 @@ from typing import Protocol
 
 from controller.clock import Clock
 from controller.pending import Task
+from controller.scenarios.faults import InjectedFault
 from controller.scenarios.records.history import History
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.trace import MetadataSeen, TraceEvent
@@ -146,6 +147,13 @@ class ScenarioHost(Protocol):
     def cut(self, link: Link) -> Task[None]: ...
 
     def heal(self, link: Link) -> Task[None]: ...
+
+    def inject(self, fault: InjectedFault) -> Task[None]:
+        """Begins a fault whose nodes are brokers' ids (ZOOKEEPER, where a way leads there). HostFailure if it makes no
+        sense now, and on a host that can't do it."""
+
+    def mend(self) -> Task[None]:
+        """Every fault that lasts ends. HostFailure on a host that has no such faults."""
 
     def expire(self, node: int) -> Task[None]:
         """Ends the ZooKeeper session of a healthy broker, at the server."""

@@ -4,22 +4,17 @@ A scenario is a TOML file with `name`, `description`, `parameters`, `cluster`, `
 Steps are carried out in order; each names what it does in `do`. A parameter is used as `"${name}"`: as the whole of
 a value it keeps its type, inside a longer string it is spelled out.
 
-Where a step takes a `node`, it may say a broker's id, `"controller"`, `"not-controller"` (the running, registered
-broker with the lowest id that is not the controller), `"leader:TOPIC:PARTITION"`, or a name given by an earlier
-step's `as`.
+Faults that only a simulated world can have are in `faults.py`. Where a step takes a `node`, it may say a broker's id,
+`"controller"`, `"not-controller"` (the running, registered broker with the lowest id that is not the controller),
+`"leader:TOPIC:PARTITION"`, or a name given by an earlier step's `as`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-NodeName = int | str
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
-    """What all steps share. A step whose `when` is false is left out, so that a parameter can choose."""
-
-    when: bool = True
+from controller.scenarios.faults import Mend, SimulatedFault
+from controller.scenarios.step import NodeName, Step
 
 
 class _OneNode(Step, frozen=True, kw_only=True):
@@ -95,7 +90,7 @@ class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
     prefix: str = "topic-"
     partitions: int = 1
     replication_factor: int = 1
-    config: dict[str, str | int | bool] = {}
+    config: dict[str, str | int | bool] = msgspec.field(default_factory=dict)
 
 
 class Wait(Step, frozen=True, kw_only=True, tag="wait"):
@@ -128,7 +123,9 @@ class Quiesce(Step, frozen=True, kw_only=True, tag="quiesce"):
 ZooKeeperStep = KillZooKeeper | StartZooKeeper
 RecordStep = Produce | Quiesce
 BrokerStep = Kill | Stop | Restart | Pause | Resume | Expire
-AnyStep = Start | BrokerStep | Cut | Heal | ZooKeeperStep | CreateTopics | Wait | Let | RecordStep
+SimulatedStep = SimulatedFault | Mend
+"""Only in simulation."""
+AnyStep = Start | BrokerStep | Cut | Heal | ZooKeeperStep | CreateTopics | Wait | Let | RecordStep | SimulatedStep
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

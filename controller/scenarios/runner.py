@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from controller.scenarios.conditions import CONDITIONS, View
+from controller.scenarios.faults import InjectedFault, LosePower, Mend, kind_of
 from controller.scenarios.host import (
     ZOOKEEPER,
     ClusterSpec,
@@ -31,7 +34,6 @@ from controller.scenarios.language import (
     Kill,
     KillZooKeeper,
     Let,
-    NodeName,
     Pause,
     Produce,
     Quiesce,
@@ -46,8 +48,11 @@ from controller.scenarios.language import (
 from controller.scenarios.records.history import History
 from controller.scenarios.records.section import workload_of
 from controller.scenarios.records.workload import RecordWorkload
+from controller.scenarios.step import NodeName
 from controller.trace import FaultInjected, StepEnded, StepStarted
 
+NODE_FIELDS = ("node", "source", "target")
+"""In which faults name brokers."""
 POLL_MS = 20.0
 """How often a wait looks again. Looking costs nothing but for `leaders`, which reads ZooKeeper."""
 
@@ -165,6 +170,11 @@ class _Run:
                 await self._link(step, Link(nodes[0], nodes[1]))
             case KillZooKeeper() | StartZooKeeper():
                 await self._server(step, nodes[0])
+            case Mend():
+                self._fault("mend", "everything")
+                await self.host.mend()
+            case InjectedFault():
+                await self._inject(step, nodes)
             case Kill() | Stop() | Restart() | Pause() | Resume() | Expire():
                 await self._strike(step, nodes[0])
         return None
@@ -190,6 +200,15 @@ class _Run:
                 await self.host.resume(node)
             case Expire():
                 await self.host.expire(node)
+
+    async def _inject(self, step: InjectedFault, nodes: list[int]) -> None:
+        fault = _with_nodes(step, nodes)
+        if isinstance(fault, LosePower):  # a kill, and more, to whoever judges
+            self.former[nodes[0]] = self.host.observe().registered.get(nodes[0], 0)
+            self._fault("kill", str(nodes[0]))
+        else:
+            self._fault(kind_of(fault), _details(fault))
+        await self.host.inject(fault)
 
     async def _link(self, step: Cut | Heal, link: Link) -> None:
         if isinstance(step, Cut):
@@ -279,6 +298,10 @@ class _Run:
                 return []
             case KillZooKeeper() | StartZooKeeper():
                 return [await self._zookeeper(step.server)]
+            case Mend():
+                return []
+            case InjectedFault():
+                return [await self._node(getattr(step, name), ()) for name in NODE_FIELDS if hasattr(step, name)]
             case _:
                 return [await self._node(step.node, step.other_than)]
 
@@ -334,6 +357,19 @@ class _Run:
         return node
 
 
+def _with_nodes(fault: InjectedFault, nodes: list[int]) -> InjectedFault:
+    """With ids where names were."""
+    names = [name for name in NODE_FIELDS if hasattr(fault, name)]
+    return msgspec.structs.replace(fault, **dict(zip(names, nodes, strict=True)))
+
+
+def _details(fault: InjectedFault) -> str:
+    """The fault's fields for a person, but for those that say nothing."""
+    fields = {name: getattr(fault, name) for name in fault.__struct_fields__ if name != "when"}
+    told = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fields.items() if value != 0}
+    return " ".join(f"{name}={value}" for name, value in told.items())
+
+
 def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
     """The step as a person would say it."""
     match step:
@@ -357,6 +393,10 @@ def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
             return f"start {'brokers' if len(nodes) != 1 else 'broker'} {', '.join(map(str, nodes))}"
         case Restart():
             return f"restart broker {nodes[0]} ({step.how})"
+        case Mend():
+            return "mend everything"
+        case InjectedFault():
+            return f"{kind} {_details(_with_nodes(step, nodes))}".rstrip()
         case KillZooKeeper() | StartZooKeeper():
             return f"{kind.partition('-')[0]} ZooKeeper server {nodes[0]}"
         case _:

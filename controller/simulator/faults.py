@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from controller.pending import Task
+from controller.scenarios.faults import InjectedFault
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import plan as told
 from controller.simulator.broker_process import BrokerProcess
@@ -33,6 +36,14 @@ SHELL_SESSION_MS = 30_000
 
 def _nothing(_argument: object = None) -> None:
     pass
+
+
+def as_happening(fault: InjectedFault, at_ms: float) -> Fault:
+    """A scenario's fault, its nodes known, as a plan has it: the same name, the same fields."""
+    fields = msgspec.to_builtins(fault)
+    del fields["when"]
+    happening: Fault = msgspec.convert({**fields, "at_ms": at_ms}, Fault)
+    return happening
 
 
 class Faults:

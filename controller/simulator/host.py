@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from controller.broker.settings import BadSettings
 from controller.clock import VirtualClock
+from controller.scenarios.faults import InjectedFault
 from controller.scenarios.host import (
     ZOOKEEPER,
     ClusterSpec,
@@ -27,15 +28,18 @@ from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.simulator.broker_process import BrokerProcess, Paces, World
 from controller.simulator.client import SimulatedClient
 from controller.simulator.ensemble import Ensemble
+from controller.simulator.faults import Faults, as_happening
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import Observer, controller_epoch, partitions
 from controller.simulator.pipeline import Pipeline
+from controller.simulator.plan import told
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.randomness import Streams
 from controller.simulator.records import SimulatedRecordClients
 from controller.simulator.requests import BrokerConnection
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
+from controller.zookeeper.drive import drive
 from controller.zookeeper.memory import InMemoryZooKeeper
 
 PORT = 9092
@@ -68,6 +72,7 @@ class SimulatedHost:
         self._observer: Observer | None = None
         self._outside = Process("outside")
         self._places: dict[Address, int] = {}
+        self._faults: Faults | None = None
 
     # -- what the rest of this room may reach, once it is booted
 
@@ -246,6 +251,30 @@ class SimulatedHost:
         if session not in self._world.zookeeper.sessions():
             raise HostFailure(f"broker {node} has no session to end")
         self._world.zookeeper.expire(session)
+
+    # -- faults of simulated worlds alone
+
+    async def inject(self, fault: InjectedFault) -> None:
+        happening = as_happening(fault, self.clock.now_ms())
+        undo = self._the_faults().begin(happening)
+        if undo is None:
+            raise HostFailure(f"{told(happening)}: makes no sense now")
+        lasts_ms = getattr(fault, "for_ms", 0.0)
+        if lasts_ms:
+            self.clock.call_later(lasts_ms, undo)
+
+    async def mend(self) -> None:
+        self._the_faults().mend()
+
+    def _the_faults(self) -> Faults:
+        """Made with the first: they have a session of their own."""
+        if self._faults is None:
+            self._faults = Faults(self, self._cluster.brokers, self._start_again)
+        return self._faults
+
+    def _start_again(self, node: int) -> None:
+        if node not in self.running():
+            drive(self.start(node))
 
     # -- ZooKeeper's servers
 

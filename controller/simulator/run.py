@@ -34,19 +34,49 @@ def _silent(at_ms: float, line: str) -> None:
     pass
 
 
+class ScenarioWorld:
+    """A scenario's world, to be run as far as one likes and looked into."""
+
+    def __init__(self, scenario: Scenario, seed: int, progress: Progress = _silent) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.host = SimulatedHost(seed)
+        self._running = drive(run_steps(scenario, self.host, progress))
+
+    @property
+    def now_ms(self) -> float:
+        return self.host.clock.now_ms()
+
+    @property
+    def ended(self) -> bool:
+        """Whether every step was taken, or one failed."""
+        return self._running.done
+
+    def run(self, until_ms: float = VIRTUAL_LIMIT_MS) -> None:
+        """To its end, or to that moment. KeyboardInterrupt passes through."""
+        clock = self.host.clock
+        if not clock.run_until(lambda: self._running.done, until_ms) and until_ms < VIRTUAL_LIMIT_MS:
+            clock.advance_to(until_ms)
+
+    def result(self) -> SimulationResult:
+        """Ends everything, and judges what there was; a run that has not ended could not be made."""
+        if self._running.done:
+            outcome = self._running.result()
+        else:
+            reason = f"no end after {self.now_ms / 1000:.0f} s of virtual time"
+            outcome = Outcome(failure=reason, could_not_run=True)
+        drive(self.host.shut_down()).result()
+        records = self.host.records()
+        judgement = with_defects(judge(self.scenario, outcome, records), records)
+        report = Report(self.scenario, self.host.name, self.seed, judgement, records)
+        return SimulationResult(report, outcome.could_not_run)
+
+
 def simulate(scenario: Scenario, seed: int, progress: Progress = _silent) -> SimulationResult:
-    """Runs it to its end. KeyboardInterrupt passes through."""
-    host = SimulatedHost(seed)
-    running = drive(run_steps(scenario, host, progress))
-    if host.clock.run_until(lambda: running.done, VIRTUAL_LIMIT_MS):
-        outcome = running.result()
-    else:
-        reason = f"no end after {host.clock.now_ms() / 1000:.0f} s of virtual time"
-        outcome = Outcome(failure=reason, could_not_run=True)
-    drive(host.shut_down()).result()
-    records = host.records()
-    judgement = with_defects(judge(scenario, outcome, records), records)
-    return SimulationResult(Report(scenario, host.name, seed, judgement, records), outcome.could_not_run)
+    """Runs it to its end."""
+    world = ScenarioWorld(scenario, seed, progress)
+    world.run()
+    return world.result()
 
 
 def trace_hash(records: Iterable[TraceRecord]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller.clock import VirtualClock
+from controller.scenarios.faults import InjectedFault, kind_of
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.host import (
     ClusterSpec,
@@ -22,7 +23,7 @@ from controller.scenarios.host import (
 )
 from controller.scenarios.records.history import History, history_of
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
-from controller.scenarios.runner import Outcome, run_steps
+from controller.scenarios.runner import NODE_FIELDS, Outcome, run_steps
 from controller.trace import FaultInjected, MetadataSeen, StepEnded, StepStarted, TraceEvent
 from controller.trace_records import TraceRecord
 
@@ -72,6 +73,13 @@ class ScriptedHost:
 
     async def heal(self, link: Link) -> None:
         self.calls.append(f"heal {link}")
+
+    async def inject(self, fault: InjectedFault) -> None:
+        nodes = [f" {name}={getattr(fault, name)}" for name in NODE_FIELDS if hasattr(fault, name)]
+        self.calls.append(f"inject {kind_of(fault)}{''.join(nodes)}")
+
+    async def mend(self) -> None:
+        self.calls.append("mend")
 
     async def expire(self, node: int) -> None:
         self.calls.append(f"expire {node}")
@@ -187,6 +195,10 @@ def test_a_step_names_its_node_by_what_it_is(selector: str, expected: int) -> No
         ('do = "kill-zookeeper"\nserver = "leader"', ["kill zookeeper 2"]),
         ('do = "kill-zookeeper"\nserver = "follower"', ["kill zookeeper 1"]),
         ('do = "kill"\nnode = 2\nwhen = false', []),
+        ('do = "slow"\nsource = "controller"\ntarget = 3\nslower = 20.0', ["inject slow source=1 target=3"]),
+        ('do = "drift"\nnode = "not-controller"\nrate = 1.5', ["inject drift node=2"]),
+        ('do = "elect-zookeeper"', ["inject elect-zookeeper"]),
+        ('do = "mend"', ["mend"]),
     ],
 )
 def test_every_step_reaches_the_host(step: str, calls: list[str]) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from controller.cli import simulate as command
 from controller.cli.main import main
+from controller.simulator.randomness import Streams
+from controller.simulator.run import ScenarioWorld
 
 BROKEN = """
 name = "broken"
@@ -28,7 +30,7 @@ do = "create-topics"
 
 
 def test_one_seed_prints_its_steps_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "broker-kill", "--seed", "7"]) == 0
+    assert main(["simulate", "broker-kill", "--seed", "7", "--set", "records=false"]) == 0
     printed = capsys.readouterr().out
     assert "kill broker" in printed
     assert "verdict: pass" in printed
@@ -57,7 +59,7 @@ def test_many_seeds_end_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_many_seeds_as_json_are_a_list_of_reports(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "broker-kill", "--seeds", "8..9", "--json", "--set", "topics=1"]) == 0
+    assert main(["simulate", "broker-kill", "--seeds", "8..9", "--json", "--set", "records=false"]) == 0
     assert [report["seed"] for report in json.loads(capsys.readouterr().out)] == [8, 9]
 
 
@@ -101,7 +103,7 @@ def test_ctrl_c_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "simulate", interrupted)
+    monkeypatch.setattr(ScenarioWorld, "run", interrupted)
     assert main(["simulate", "broker-kill"]) == 130
 
 
@@ -116,3 +118,53 @@ def test_a_range_of_seeds_includes_both_ends(text: str, seeds: list[int]) -> Non
 )
 def test_seeds_in_a_row_are_told_as_a_range(seeds: list[int], text: str) -> None:
     assert command.ranges(seeds) == text
+
+
+def test_a_scenario_is_stopped_looked_into_and_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "run.log"
+    words = ["simulate", "controller-kill", "--seed", "3", "--set", "records=false"]
+    assert main([*words, "--until", "2500", "--show", "2", "--log", str(log)]) == 0
+    printed = capsys.readouterr().out
+    assert "broker 2 at 2500.0 ms" in printed
+    assert "process   broker-2/1, running" in printed
+    assert "stopped at 2500.0 ms; nothing is judged" in printed
+    assert "verdict" not in printed
+    lines = log.read_text().splitlines()
+    assert lines[0].split() == ["outside", "broker", "1", "broker", "2", "broker", "3"]
+    assert float(lines[-1].split()[0]) <= 2500.0
+
+
+def test_the_end_of_a_scenario_is_looked_into(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "broker-kill", "--seed", "3", "--set", "records=false", "--show", "1", "--twice"]) == 0
+    printed = capsys.readouterr().out
+    assert "process   broker-1/1, running" in printed
+    assert "verdict: pass" in printed
+    assert "NOT REPEATABLE" not in printed
+
+
+def test_a_scenario_that_is_not_repeatable_is_told_with_its_first_difference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds = iter((1, 2, 3, 4))
+    monkeypatch.setattr(Streams, "__init__", lambda self, seed: setattr(self, "seed", next(seeds)))
+    words = ["simulate", "broker-kill", "--set", "records=false", "--twice"]
+    assert main([*words, "--seed", "3"]) == 1
+    assert "NOT REPEATABLE: event " in capsys.readouterr().out
+    assert main([*words, "--seeds", "3..3"]) == 1
+    assert "not repeatable: event " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--show", "9"], "expected a broker from 1 to 3"),
+        (["--until", "100", "--json"], "has no report"),
+        (["--until", "100", "--twice"], "has no report"),
+        (["--seeds", "1..2", "--show", "1"], "expected one seed"),
+        (["--plan", "x.toml"], "expected `swarm` or a plan file"),
+        (["--jobs", "2"], "expected `swarm` or a plan file"),
+    ],
+)
+def test_options_that_a_scenario_does_not_have(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "broker-kill", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,175 @@
+"""Faults that only a simulated world can have, as steps of a scenario: of ways, clocks, disks and replies.
+
+Each is named and has the fields as in a plan (docs/swarm.md), without its moment: a step's is when its turn comes. It
+lasts for `for_ms`, 0 until a step `mend`; the scenario goes on at once. The kinds that both hosts can do (`kill`, `cut`
+and so on) are in `language.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from controller.scenarios.step import NodeName, Step
+
+
+class InjectedFault(Step, frozen=True, kw_only=True):
+    """What all of them are."""
+
+
+class _Brief(InjectedFault, frozen=True, kw_only=True):
+    """Over as it happens."""
+
+
+class _Lasting(InjectedFault, frozen=True, kw_only=True):
+    for_ms: float = 0.0
+
+
+class _Node(_Lasting, frozen=True, kw_only=True):
+    node: NodeName
+
+
+class _Way(_Lasting, frozen=True, kw_only=True):
+    """What `source` sends to `target`, whichever of them opened the connection."""
+
+    source: NodeName
+    target: NodeName
+
+
+# -- machines
+
+
+class Drift(_Node, frozen=True, kw_only=True, tag="drift"):
+    """Its clock goes at `rate` times the world's pace."""
+
+    rate: float
+
+
+class StepWall(_Brief, frozen=True, kw_only=True, tag="step-wall"):
+    """Its wall clock is set `by_ms` forward, or back."""
+
+    node: NodeName
+    by_ms: int
+
+
+# -- the way to ZooKeeper
+
+
+class CutZooKeeper(_Node, frozen=True, kw_only=True, tag="cut-zookeeper"):
+    """As `cut`, or in one direction alone: `way` "both", "to" (what it sends) or "from" (what it should hear)."""
+
+    way: str = "both"
+
+
+class SlowZooKeeper(_Node, frozen=True, kw_only=True, tag="slow-zookeeper"):
+    slower: float
+
+
+class ResetZooKeeper(_Brief, frozen=True, kw_only=True, tag="reset-zookeeper"):
+    """Its connection breaks, with what was on its way."""
+
+    node: NodeName
+
+
+class LoseReply(_Brief, frozen=True, kw_only=True, tag="lose-reply"):
+    """Its next write breaks the connection instead of being answered: `applied`, or not."""
+
+    node: NodeName
+    applied: bool
+
+
+class DeleteController(_Brief, frozen=True, kw_only=True, tag="delete-controller"):
+    """Somebody deletes /controller; its owner's session lives on."""
+
+
+class Depose(_Lasting, frozen=True, kw_only=True, tag="depose"):
+    """As `delete-controller`, and its owner stands still meanwhile."""
+
+
+class ElectZooKeeper(_Brief, frozen=True, kw_only=True, tag="elect-zookeeper"):
+    """The ensemble loses its leader and elects: no service meanwhile."""
+
+
+# -- the network
+
+
+class Shut(_Way, frozen=True, kw_only=True, tag="shut"):
+    """What `source` sends to `target` does not arrive; the other direction does."""
+
+
+class Slow(_Way, frozen=True, kw_only=True, tag="slow"):
+    slower: float
+    more_ms: float = 0.0
+
+
+class Lossy(_Way, frozen=True, kw_only=True, tag="lossy"):
+    loss: float
+
+
+class Reset(_Brief, frozen=True, kw_only=True, tag="reset"):
+    """What `source` has opened to `target` breaks; with `late_ms` for `source` alone, and what it had sent arrives that
+    much later."""
+
+    source: NodeName
+    target: NodeName
+    late_ms: float = 0.0
+
+
+class Isolate(_Node, frozen=True, kw_only=True, tag="isolate"):
+    """Nothing passes between it and the other brokers; its way to ZooKeeper is as it was."""
+
+
+# -- disks, of brokers that hold logs
+
+
+class LosePower(_Node, frozen=True, kw_only=True, tag="lose-power"):
+    """As `kill`, and its machine forgets what was not synced; started again after `for_ms`, or by `start`."""
+
+
+class BreakDisk(_Node, frozen=True, kw_only=True, tag="break-disk"):
+    """Its disk refuses every change; when it is whole again the broker is started anew."""
+
+
+class SlowDisk(_Node, frozen=True, kw_only=True, tag="slow-disk"):
+    a_change_ms: float
+
+
+class Mend(Step, frozen=True, kw_only=True, tag="mend"):
+    """Every fault that lasts ends, those of `cut` and `pause` too. Who is dead stays dead."""
+
+
+SimulatedFault = (
+    Drift | StepWall
+    | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | DeleteController | Depose | ElectZooKeeper
+    | Shut | Slow | Lossy | Reset | Isolate
+    | LosePower | BreakDisk | SlowDisk
+)  # fmt: skip
+
+
+def kind_of(step: Step) -> str:
+    """Its `do`."""
+    tag = step.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag
+
+
+def trouble_with(fault: InjectedFault) -> str | None:
+    """What is wrong with a fault's numbers; None if nothing is."""
+    for name, (least, most, expected) in _RANGES.items():
+        value = getattr(fault, name, None)
+        if value is not None and not least <= value <= most:
+            return f"{name}: expected {expected}, found {value:g}"
+    if isinstance(fault, CutZooKeeper) and fault.way not in ("both", "to", "from"):
+        return f"way: expected both, to or from, found {fault.way!r}"
+    return None
+
+
+_ABOVE_0 = 1e-9
+_RANGES = {
+    "rate": (_ABOVE_0, math.inf, "more than 0"),
+    "slower": (_ABOVE_0, math.inf, "more than 0"),
+    "loss": (0.0, 0.999, "0 to below 1"),
+    "for_ms": (0.0, math.inf, "0 or more"),
+    "more_ms": (0.0, math.inf, "0 or more"),
+    "late_ms": (0.0, math.inf, "0 or more"),
+    "a_change_ms": (0.0, math.inf, "0 or more"),
+}
