@@ -78,7 +78,7 @@ class Node:
         self._stopped: Pending[None] = Pending()
         self.connected: Pending[int] = Pending()
         self.identity = Identity()
-        self.events = EventQueue(EVENTS_MAX, lock, wake)
+        self.events = EventQueue(EVENTS_MAX, lock, wake, clock.now_ms)
         client_events = ClientEvents(self.events, clock)
         self.client = ZooKeeperClient(
             connection, clock, client_events, session_event=self._session_event, seed=rng.getrandbits(32)

@@ -77,13 +77,16 @@ class Deletions:
 class ControllerContext:
     """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be read. `waiting`: reassignments
     that are asked for in ZooKeeper and not begun, the target by partition, in the order in which they were asked for.
-    `offline_partitions`: how many partitions are in the state Offline."""
+    `offline_partitions`: how many partitions are in the state Offline. `unclean_elections`: how many were written in
+    this term. `paused`: why nothing may be moved by choice, None if it may."""
 
     partitions: PartitionTable = field(default_factory=PartitionTable)
     left_out: set[str] = field(default_factory=set)
     deletions: Deletions = field(default_factory=Deletions)
     waiting: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     offline_partitions: int = 0
+    unclean_elections: int = 0
+    paused: str | None = None
     _brokers: dict[int, LiveBroker] = field(default_factory=dict)
     _shutting_down: frozenset[int] = frozenset()
 
@@ -221,12 +224,14 @@ class ControllerContext:
         """What ZooKeeper holds for these partitions now."""
         table = self.partitions
         table.widen(isr.shape[1])
+        table.count_off_preferred(rows, -1)
         table.leader[rows] = leader
         table.leader_epoch[rows] = leader_epoch
         table.controller_epoch[rows] = controller_epoch
         table.isr[rows, : isr.shape[1]] = isr
         table.isr[rows, isr.shape[1] :] = -1
         table.zk_version[rows] = version
+        table.count_off_preferred(rows, 1)
 
     def drop_states(self, rows: Rows) -> None:
         """These partitions have no state in ZooKeeper, or none that can be read."""

@@ -16,6 +16,7 @@ from controller.clock import Clock, Timer
 from controller.core import election_events, reassignment_events
 from controller.core import events as happened
 from controller.core.events import Answerable, Event
+from controller.core.figures import ControllerMeasures
 from controller.core.handlers import (
     broker_changes,
     controlled_shutdown,
@@ -122,6 +123,8 @@ class Controller:
         self._again: Timer | None = None
         self._stopped = False
         self.active_controller_id = NOBODY
+        self.measures = ControllerMeasures(clock)
+        """For metrics: published after each event, read on any thread."""
 
     # -- what the host and the broker ask
 
@@ -170,9 +173,11 @@ class Controller:
         self.active_controller_id = NOBODY
         self._events.close_callbacks()
         self._trace.emit(ControllerResigned(term.epoch, reason))
+        self.measures.publish(None)
 
     async def process(self, event: Event) -> None:
         """One event to its end. Its callback is answered, and nothing is raised but what ends the program."""
+        self.measures.began(event)
         ended: str | None = None
         failure: Exception | None = None
         try:
@@ -189,6 +194,7 @@ class Controller:
             self._end_term(ended)
         if isinstance(event, Answerable) and not event.answered:
             event.refuse(ErrorCode.NOT_CONTROLLER)
+        self.measures.ended(self._term)
 
     # -- one event
 

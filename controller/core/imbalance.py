@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, PartitionTable, Rows
+from controller.core.partition_table import NO_BROKER, Int32s, PartitionTable, Rows
 
 
 def preferred_leaders(table: PartitionTable, rows: Rows) -> Int32s:
@@ -20,18 +20,10 @@ def preferred_leaders(table: PartitionTable, rows: Rows) -> Int32s:
     return preferred
 
 
-def off_preferred(table: PartitionTable, rows: Rows) -> Bools:
-    """bool beside `rows`: partitions with a state whose leader, if they have one, is not the preferred one."""
-    preferred = preferred_leaders(table, rows)
-    known = (table.zk_version[rows] != NO_STATE) & (preferred != NO_BROKER)
-    off: Bools = known & (table.leader[rows] != preferred)
-    return off
-
-
 def to_rebalance(table: PartitionTable, rows: Rows, percentage: int) -> Rows:
     """Of `rows`, those off their preferred leader whose preferred leader misses more than `percentage` percent of what
     it should lead. In whole numbers: exactly so many percent are not more."""
-    off = off_preferred(table, rows)
+    off = table.are_off_preferred(rows)
     if not off.any():
         return rows[:0]
     brokers, places = np.unique(preferred_leaders(table, rows), return_inverse=True)

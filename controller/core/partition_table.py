@@ -65,6 +65,8 @@ class PartitionTable:
         self.adding: dict[int, tuple[int, ...]] = {}
         self.removing: dict[int, tuple[int, ...]] = {}
         self.leaving: dict[int, tuple[int, ...]] = {}
+        self.off_preferred = 0
+        """How many rows `are_off_preferred`, kept as they change."""
         self.extra: dict[int, bytes] = {}
 
     def __len__(self) -> int:
@@ -190,9 +192,25 @@ class PartitionTable:
             self.topics[self.topic[added[0]]] = Topic(topic.name, topic.id, joined)
             start = end
 
+    def are_off_preferred(self, rows: Rows) -> Bools:
+        """bool beside `rows`: partitions with a state whose leader, if they have one, is not their assignment's first
+        replica."""
+        if not self.width:
+            return np.zeros(len(rows), dtype=np.bool_)
+        preferred = self.assignment[rows, 0]
+        known = (self.zk_version[rows] != NO_STATE) & (preferred != NO_BROKER)
+        off: Bools = known & (self.leader[rows] != preferred)
+        return off
+
+    def count_off_preferred(self, rows: Rows, times: int) -> None:
+        """Around a change of these rows: -1 before it, 1 after it."""
+        self.off_preferred += times * int(np.count_nonzero(self.are_off_preferred(rows)))
+
     def set_assignment(self, row: int, assignment: Assignment) -> dict[int, int]:
         """Another set of replicas, or another order. Each that stays keeps its state, one that is new is NonExistent;
         gives the states of those that are no replicas any more, by broker."""
+        changed = np.array([row], dtype=np.int64)
+        self.count_off_preferred(changed, -1)
         replicas = assignment.replicas
         states = dict(zip(self.assignment_of(row), self.replica_state[row].tolist(), strict=False))
         self.widen(len(replicas))
@@ -206,6 +224,7 @@ class PartitionTable:
             sparse.pop(row, None)
             if named:
                 sparse[row] = named
+        self.count_off_preferred(changed, 1)
         return states
 
     def set_topic_id(self, name: str, topic_id: bytes) -> None:
@@ -234,6 +253,7 @@ class PartitionTable:
             if number not in gone
         ]
         self._index = {topic.name: number for number, topic in enumerate(self.topics)}
+        self.off_preferred = int(np.count_nonzero(self.are_off_preferred(self.all_rows())))
 
 
 def members(row: Int32s) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from controller.core.events import Answerable, Event
+from controller.core.measures import Histogram
 
 
 class EventQueue:
@@ -28,12 +29,17 @@ class EventQueue:
         limit: int,
         lock: AbstractContextManager[Any] | None = None,
         wake: Callable[[], None] = lambda: None,
+        now_ms: Callable[[], float] | None = None,
     ) -> None:
         if limit < 1:
             raise ValueError(f"limit {limit}: expected 1 or more")
         self._limit = limit
         self._lock: AbstractContextManager[Any] = nullcontext() if lock is None else lock
         self._wake = wake
+        self._now_ms = now_ms
+        self._since_ms: deque[float] = deque()
+        self.waited_ms = Histogram()
+        """How long events that were taken had waited; kept if `now_ms` is given."""
         self._waiting: deque[Event] = deque()
         self._pending: set[Event] = set()  # asked whether it holds an event, never walked
         self._closed = False
@@ -59,6 +65,7 @@ class EventQueue:
                 return
             if not refused:
                 self._waiting.append(event)
+                self._since_ms.append(0.0 if self._now_ms is None else self._now_ms())
         if refused:
             assert isinstance(event, Answerable)
             event.refuse()
@@ -71,7 +78,10 @@ class EventQueue:
         with self._lock:
             if not self._waiting:
                 return None
-            event = self._waiting.popleft()
+            event, since_ms = self._waiting.popleft(), self._since_ms.popleft()
+            if self._now_ms is not None:
+                now_ms = self._now_ms()
+                self.waited_ms.update(now_ms - since_ms, now_ms)
             if event.coalesces:
                 self._pending.discard(event)
             return event
@@ -80,7 +90,13 @@ class EventQueue:
         """The term is over: answers every queued callback with its refusal, and takes those events out (S19)."""
         with self._lock:
             refused = [event for event in self._waiting if isinstance(event, Answerable)]
-            self._waiting = deque(event for event in self._waiting if not isinstance(event, Answerable))
+            kept = [
+                (event, since_ms)
+                for event, since_ms in zip(self._waiting, self._since_ms, strict=True)
+                if not isinstance(event, Answerable)
+            ]
+            self._waiting = deque(event for event, _ in kept)
+            self._since_ms = deque(since_ms for _, since_ms in kept)
         for event in refused:
             event.refuse()
 

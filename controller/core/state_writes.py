@@ -113,6 +113,7 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
     if not (written := versions != NO_STATE).all():
         states, versions = states.pick(written), versions[written]
     table = term.context.partitions
+    term.context.unclean_elections += int(np.count_nonzero(states.unclean))
     before = table.isr[states.rows]
     term.context.put_states(states.rows, states.leader, states.leader_epoch, term.epoch, states.isr, versions)
     if not term.trace.enabled:

@@ -46,6 +46,7 @@ from controller.zookeeper.drive import drive
 from controller.zookeeper.memory import InMemoryZooKeeper
 from controller.zookeeper.memory_connection import InMemoryConnection
 from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Write
+from statemachines.partition import PartitionState as PartitionMachineState
 
 TIMEOUT_MS = 2_000
 LIMIT_MS = 300_000.0
@@ -410,6 +411,7 @@ class Cluster:
             assert host.failures() == []
         leader = self.leader()
         assert leader.context_states() == self.states()
+        check_figures(leader)
         for host in self.hosts:
             if not host.dead:
                 assert self.server.watched(host.client.session()) >= host.client.watched()
@@ -426,6 +428,27 @@ class Cluster:
         nodes += [paths.broker(int(name)) for name in self.server.children(paths.BROKER_IDS) or ()]
         nodes += [paths.topic(name) for name in self.server.children(paths.BROKER_TOPICS) or ()]
         return frozenset([("children", parent) for parent in parents] + [("node", path) for path in nodes])
+
+
+def check_figures(host: Host) -> None:
+    """What gauges show is what a count finds."""
+    term = host.controller.term
+    assert term is not None
+    context, table = term.context, term.context.partitions
+    off = [
+        row
+        for row in context.staying(table.all_rows()).tolist()
+        if table.zk_version[row] >= 0 and table.assignment_of(row)[:1] not in ((), (int(table.leader[row]),))
+    ]
+    figures = host.controller.measures.figures
+    assert (figures.active, figures.preferred_replica_imbalance) == (True, len(off))
+    assert figures.offline_partitions == int((table.partition_state == PartitionMachineState.Offline).sum())
+    assert (figures.topics, figures.partitions, figures.brokers) == (
+        len(table.topics),
+        len(table),
+        len(context.brokers),
+    )
+    assert figures.topics_to_delete == len(context.deletions.queued)
 
 
 def check_written(written: PartitionStateWritten) -> None:

@@ -16,9 +16,10 @@ from controller.core.election_events import (
     Outcomes,
     TopicPartition,
 )
-from controller.core.imbalance import off_preferred, to_rebalance
+from controller.core.imbalance import to_rebalance
 from controller.core.partition_table import PartitionTable, padded
 from controller.core.settings import ControllerSettings
+from controller.core.state_writes import take_in
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.trace import PartitionStateWritten
@@ -110,10 +111,10 @@ def test_an_unclean_election_takes_the_isr_first() -> None:
     cluster.register(2, 3)
     host = cluster.host(1, QUIET)
     assert host.controller.term is not None
-    table = host.controller.term.context.partitions
-    table.leader[0] = -1
+    cluster.state("t", 0, -1, (2, 1), 7)
+    take_in(host.controller.term, 0, cluster.server.row(paths.partition_state("t", 0)))
     assert ask(cluster, host, UNCLEAN, ("t", 0)) == {("t", 0): (ErrorCode.NONE, 2)}
-    assert cluster.states()["t-0"] == (2, 8, (2, 1), 1)
+    assert cluster.states()["t-0"] == (2, 8, (2, 1), 2)
     assert not any(one.unclean for one in host.trace.of(PartitionStateWritten))
 
 
@@ -251,12 +252,10 @@ def drift(cluster: Cluster, host: Host) -> None:
     """t-0 is led by 1 again, as after a failure that is over."""
     term = host.controller.term
     assert term is not None
+    cluster.state("t", 0, 1, (1, 2), 50)
     row = term.context.partitions.row_of("t", 0)
     assert row is not None
-    cluster.state("t", 0, 1, (1, 2), 50)
-    term.context.partitions.leader[row] = 1
-    term.context.partitions.leader_epoch[row] = 50
-    term.context.partitions.zk_version[row] += 1
+    take_in(term, row, cluster.server.row(paths.partition_state("t", 0)))
 
 
 def test_nothing_goes_back_while_partitions_are_reassigned() -> None:
@@ -332,7 +331,7 @@ def test_more_than_so_many_percent_of_what_a_broker_should_lead(
 def test_brokers_are_judged_apart_and_what_has_no_state_is_not_judged() -> None:
     table = table_of(((1, 2), 2), ((1, 2), 1), ((2, 1), 1), ((2, 1), 2), ((2, 1), 2), ((3,), -1), ((4,), -1))
     table.zk_version[6] = -1
-    assert off_preferred(table, table.all_rows()).tolist() == [True, False, True, False, False, True, False]
+    assert table.are_off_preferred(table.all_rows()).tolist() == [True, False, True, False, False, True, False]
     assert to_rebalance(table, table.all_rows(), 40).tolist() == [0, 5]
     assert to_rebalance(PartitionTable(), PartitionTable().all_rows(), 0).tolist() == []
 

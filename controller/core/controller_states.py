@@ -1,0 +1,83 @@
+"""What a controller is doing, by Kafka's names and numbers: which event belongs to which state, for the gauge
+ControllerState and for the timers that tell how long events of each took (source: ControllerState, 2.8 to 3.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from controller.core import election_events, pause_events, reassignment_events
+from controller.core import events as happened
+
+
+class ControllerState(Enum):
+    """(Kafka's number, the timer's name). Events of creation are handled elsewhere in Kafka and have no state there."""
+
+    Idle = (0, None)
+    ControllerChange = (1, "ControllerChangeRateAndTimeMs")
+    BrokerChange = (2, "LeaderElectionRateAndTimeMs")
+    """The timer had its name before there were states."""
+    TopicChange = (3, "TopicChangeRateAndTimeMs")
+    TopicDeletion = (4, "TopicDeletionRateAndTimeMs")
+    AlterPartitionReassignment = (5, "PartitionReassignmentRateAndTimeMs")
+    AutoLeaderBalance = (6, "AutoLeaderBalanceRateAndTimeMs")
+    ManualLeaderBalance = (7, "ManualLeaderBalanceRateAndTimeMs")
+    ControlledShutdown = (8, "ControlledShutdownRateAndTimeMs")
+    IsrChange = (9, "IsrChangeRateAndTimeMs")
+    LeaderAndIsrResponseReceived = (10, "LeaderAndIsrResponseReceivedRateAndTimeMs")
+    LogDirChange = (11, "LogDirChangeRateAndTimeMs")
+    ControllerShutdown = (12, "ControllerShutdownRateAndTimeMs")
+    UncleanLeaderElectionEnable = (13, "UncleanLeaderElectionEnableRateAndTimeMs")
+    TopicUncleanLeaderElectionEnable = (14, "TopicUncleanLeaderElectionEnableRateAndTimeMs")
+    ListPartitionReassignment = (15, "ListPartitionReassignmentRateAndTimeMs")
+    UpdateMetadataResponseReceived = (16, "UpdateMetadataResponseReceivedRateAndTimeMs")
+    UpdateFeatures = (17, "UpdateFeaturesRateAndTimeMs")
+
+    @property
+    def number(self) -> int:
+        number: int = self.value[0]
+        return number
+
+    @property
+    def timer(self) -> str | None:
+        timer: str | None = self.value[1]
+        return timer
+
+
+STATES: Mapping[type, ControllerState] = {
+    happened.Startup: ControllerState.ControllerChange,
+    happened.ControllerChange: ControllerState.ControllerChange,
+    happened.Reelect: ControllerState.ControllerChange,
+    happened.RegisterBrokerAndReelect: ControllerState.ControllerChange,
+    happened.SessionExpired: ControllerState.ControllerChange,
+    happened.Shutdown: ControllerState.ControllerShutdown,
+    happened.BrokerChange: ControllerState.BrokerChange,
+    happened.BrokerModifications: ControllerState.BrokerChange,
+    happened.TopicChange: ControllerState.TopicChange,
+    happened.PartitionModifications: ControllerState.TopicChange,
+    happened.TopicDeletion: ControllerState.TopicDeletion,
+    happened.StopReplicaResponse: ControllerState.TopicDeletion,
+    happened.IsrChangeNotification: ControllerState.IsrChange,
+    happened.AlterIsrRequested: ControllerState.IsrChange,
+    happened.ControlledShutdownRequested: ControllerState.ControlledShutdown,
+    happened.UncleanLeaderElectionEnabled: ControllerState.UncleanLeaderElectionEnable,
+    happened.TopicConfigChange: ControllerState.TopicUncleanLeaderElectionEnable,
+    happened.LeaderAndIsrResponse: ControllerState.LeaderAndIsrResponseReceived,
+    happened.UpdateMetadataResponse: ControllerState.UpdateMetadataResponseReceived,
+    happened.CreateTopicsRequested: ControllerState.Idle,
+    happened.CreatePartitionsRequested: ControllerState.Idle,
+    happened.DeleteTopicsRequested: ControllerState.Idle,
+    election_events.ElectLeadersRequested: ControllerState.ManualLeaderBalance,
+    election_events.PreferredElectionAsked: ControllerState.ManualLeaderBalance,
+    election_events.AutoPreferredElection: ControllerState.AutoLeaderBalance,
+    pause_events.PauseChanged: ControllerState.Idle,
+    reassignment_events.ReassignmentAsked: ControllerState.AlterPartitionReassignment,
+    reassignment_events.ReassignmentIsrChange: ControllerState.AlterPartitionReassignment,
+    reassignment_events.AlterReassignmentsRequested: ControllerState.AlterPartitionReassignment,
+    reassignment_events.ListReassignmentsRequested: ControllerState.ListPartitionReassignment,
+}
+
+
+def state_of(event: object) -> ControllerState:
+    """Idle for what has no state of its own."""
+    return STATES.get(type(event), ControllerState.Idle)
