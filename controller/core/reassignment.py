@@ -1,7 +1,7 @@
 """Partitions on their way to other replicas: Kafka's onPartitionReassignment, for many partitions at once.
 
-    U   the topic's znode names both sets, and what is new and what goes; what an earlier target wanted and this one
-        does not is stopped and deleted
+    U   what an earlier target wanted and this one does not is stopped and deleted; the topic's znode names both sets,
+        and what is new and what goes
     A   while the target is not in sync: a new leader epoch, so that all hear of all; the new replicas begin
     B   once it is: the new replicas are Online; the target alone is told, and led by one of it; the others leave the
         ISR, stop and are deleted; the topic's znode names the target alone, the request in ZooKeeper goes
@@ -41,9 +41,13 @@ async def begin(
     """Sends these partitions, which the context has, on their way, as far as they go now. `withdrawn`: what is asked
     for in ZooKeeper no more. Gives those that began; the znodes of the others are gone or can't be read."""
     table = term.context.partitions
-    changed = {key: one for key, one in wanted.items() if table.reassignment_of(_row(term, key)) != one}
+    before = {key: table.reassignment_of(_row(term, key)) for key in wanted}
+    changed = {key: one for key, one in wanted.items() if before[key] != one}
+    unneeded = {key: one for key, one in changed.items() if not set(before[key].replicas) <= set(one.replicas)}
+    await _stop_unneeded(term, {_row(term, key): one for key, one in unneeded.items()})
     written = await persist(term, changed, withdrawn) if changed or withdrawn else frozenset[Partition]()
-    await _take_in(term, {_row(term, key): one for key, one in changed.items() if key in written})
+    for key, one in changed.items():
+        table.set_assignment(_row(term, key), one if key in written else before[key])
     begun = [key for key in wanted if key not in changed or key in written]
     await go_on(term, [_row(term, key) for key in begun])
     return frozenset(begun)
@@ -55,8 +59,9 @@ def _row(term: Term, partition: Partition) -> int:
     return row
 
 
-async def _take_in(term: Term, changes: Mapping[int, Assignment]) -> None:
-    """U2 and U3: what ZooKeeper has now, and the end of what an earlier target wanted."""
+async def _stop_unneeded(term: Term, changes: Mapping[int, Assignment]) -> None:
+    """U3, the end of what an earlier target wanted. Before the znode forgets that those are replicas: Kafka writes it
+    first, and a controller that dies in between leaves them in the ISR, and on their brokers, for good."""
     table = term.context.partitions
     removed = Removed.of({row: table.set_assignment(row, assignment) for row, assignment in changes.items()})
     await removed_replicas.stop(term, removed)

@@ -17,7 +17,7 @@ from controller.core import elections, leadership, notifications, replica_moves
 from controller.core.context import LiveBroker
 from controller.core.controller import Controller
 from controller.core.events import Answerable, BrokerChange, Once
-from controller.core.handlers import broker_changes, controlled_shutdown, failover, isr_changes
+from controller.core.handlers import broker_changes, controlled_shutdown, isr_changes, reassignment
 from controller.core.loading import read_brokers
 from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
@@ -243,7 +243,7 @@ def notifications_deleted_before_they_are_read(patch: Patch) -> None:
 
 def who_lives_is_told_last(patch: Patch) -> None:
     """A new controller tells of leaders first, and of who lives afterwards (S32)."""
-    complete = failover._look_at_admin_requests
+    complete = reassignment.take_up
     late: list[RequestBatch] = []
     send = RequestBatch.send
 
@@ -259,7 +259,7 @@ def who_lives_is_told_last(patch: Patch) -> None:
         return await complete(term)
 
     patch.setattr(RequestBatch, "send", held_back)
-    patch.setattr(failover, "_look_at_admin_requests", then_told)
+    patch.setattr(reassignment, "take_up", then_told)
 
 
 def the_one_that_goes_is_not_told(patch: Patch) -> None:

@@ -8,6 +8,7 @@ from tests.incidents.deletion import DELETION
 from tests.incidents.interruption import STRIKES, Operation, Strike, at_await, every_place
 from tests.incidents.more_operations import MORE_OPERATIONS
 from tests.incidents.operations import OPERATIONS
+from tests.incidents.reassignment import ENDING, REASSIGNMENTS
 
 LEAST = {
     "election": (20, 4),
@@ -19,13 +20,27 @@ LEAST = {
     "broker start-up": (4, 2),
     "expansion": (4, 2),
     "ISR change": (1, 1),
+    "reassignment": (4, 2),
+    "reassignment by znode": (4, 2),
+    "end of a reassignment": (6, 4),
+    "cancellation of a reassignment": (4, 3),
+    "override of a reassignment": (4, 3),
+    "reassignments, one at a time": (6, 3),
 }
 """At least so many awaits and writes there are: fewer would mean that the strikes missed it."""
 
 
-@pytest.mark.parametrize("strike", STRIKES, ids=lambda strike: str(strike.name))
+CASES = [
+    (operation, strike) for operation in (*OPERATIONS, DELETION, *MORE_OPERATIONS, ENDING) for strike in STRIKES
+]
+FATAL = [strike for strike in STRIKES if strike.name in ("dies", "is deposed inside its session")]
+CASES += [(operation, strike) for operation in REASSIGNMENTS if operation is not ENDING for strike in FATAL]
+"""What only begins, or is taken back, is struck by the two strikes that leave its prefix to another controller: alone,
+and with the first one coming back."""
+
+
 @pytest.mark.parametrize(
-    "operation", [*OPERATIONS, DELETION, *MORE_OPERATIONS], ids=lambda operation: str(operation.name)
+    ("operation", "strike"), CASES, ids=lambda one: str(one.name) if isinstance(one, Operation | Strike) else ""
 )
 def test_wherever_it_is_interrupted_the_next_controller_completes_it(operation: Operation, strike: Strike) -> None:
     awaits, writes = LEAST[operation.name]
