@@ -1,0 +1,69 @@
+"""Every scenario once, its whole trace written down: for comparing what two processes make of the same seeds.
+
+    PYTHONHASHSEED=1 python -m tests.simulator.determinism FOLDER [--planted]
+
+`--planted` puts in what must not be: chance that depends on the hash of a string.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from controller.scenarios.files import built_in, load_scenario
+from controller.scenarios.language import Scenario
+from controller.simulator import Simulation
+from controller.simulator.randomness import Streams
+from controller.simulator.run import simulate
+from controller.trace_records import TraceRecord, encode_record
+from tests.simulator.scenarios import FAULTS, scenario
+
+SEED = 7
+WITH_RECORDS = "broker-kill"
+OWN_WORLD = "a world of one's own"
+
+
+def scenarios() -> Iterator[tuple[str, Scenario]]:
+    """All there are, without clients of records, and one with them."""
+    for name in sorted(built_in()):
+        parameters = load_scenario(name).parameters
+        yield name, load_scenario(name, {"records": "false"} if "records" in parameters else {})
+    yield f"{WITH_RECORDS}, with records", load_scenario(WITH_RECORDS, {"rate": "10"})
+    for name in sorted(FAULTS):
+        yield name, scenario(name)
+
+
+def own_world() -> list[TraceRecord]:
+    """A world with nodes of the user's own."""
+    world = Simulation(3, seed=SEED)
+    names = [world.add_node(f"own-{number}") for number in range(3)]
+    for node in names:
+        node.on_message = lambda sender, message, node=node: node.note(f"{sender}: {message!r}")  # type: ignore[misc]
+        for other in names:
+            node.clock.call_later(500.0, lambda node=node, other=other: node.send(other.id, b"?"))  # type: ignore[misc]
+    world.run_for(1_500.0)
+    world.kill(world.controller or 1, for_ms=500.0)
+    world.run_for(3_000.0)
+    return list(world.records)
+
+
+def traces() -> Iterator[tuple[str, list[TraceRecord]]]:
+    for name, each in scenarios():
+        yield name, list(simulate(each, SEED).report.records)
+    yield OWN_WORLD, own_world()
+
+
+def main(words: list[str]) -> None:
+    folder = Path(words[0])
+    written = traces()
+    if "--planted" in words:  # one world is enough to show it
+        Streams.stream = lambda self, purpose: random.Random(hash(f"{self.seed}/{purpose}"))  # type: ignore[method-assign]
+        written = iter([(OWN_WORLD, own_world())])
+    for number, (name, records) in enumerate(written):
+        (folder / f"{number:02} {name}.jsonl").write_bytes(b"".join(map(encode_record, records)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
