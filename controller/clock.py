@@ -6,9 +6,10 @@ apart, and only to be written down (`wall_ms`). Nothing below the hosts reads an
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from heapq import heappop, heappush
+from typing import Protocol
 
 from controller.pending import Pending
 
@@ -34,27 +35,30 @@ class Clock(Protocol):
         """Answered `delay_ms` from now."""
 
 
-class _VirtualTimer(list[Any]):
-    """[due time, number, callback (None: cancelled, or fired)]: what the heap compares is the timer itself, so that
-    setting one makes one object. Two never compare equal before their callbacks, which could not be compared."""
+class _VirtualTimer:
+    """`callback` is None once it was cancelled, or has fired."""
 
-    __slots__ = ()
+    __slots__ = ("callback",)
+    callback: Callable[[], None] | None
 
     def cancel(self) -> None:
-        self[2] = None
+        self.callback = None
 
 
 class VirtualClock:
     """Time that passes only when it is told to. Timers fire in order of due time, then of being set.
 
     `wall_ms` is `epoch_ms` plus the virtual time, so that what is written down is repeatable too.
+
+    The heap holds moments, each once, and is compared by them alone; what is due at one stands in `_due`: a timer, or
+    several in the order of being set.
     """
 
     def __init__(self, now_ms: float = 0.0, epoch_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
         self._epoch_ms = epoch_ms
-        self._sequence = 0
-        self._timers: list[_VirtualTimer] = []
+        self._moments: list[float] = []
+        self._due: dict[float, _VirtualTimer | deque[_VirtualTimer]] = {}
 
     def now_ms(self) -> float:
         return self._now_ms
@@ -65,9 +69,16 @@ class VirtualClock:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         if delay_ms < 0:
             raise ValueError(f"delay_ms {delay_ms}: expected 0 or more")
-        self._sequence += 1
-        timer = _VirtualTimer((self._now_ms + delay_ms, self._sequence, callback))
-        heapq.heappush(self._timers, timer)
+        timer = _VirtualTimer()
+        timer.callback = callback
+        due_ms = self._now_ms + delay_ms
+        there = self._due.setdefault(due_ms, timer)
+        if there is timer:
+            heappush(self._moments, due_ms)
+        elif isinstance(there, deque):
+            there.append(timer)
+        else:
+            self._due[due_ms] = deque((there, timer))
         return timer
 
     def sleep(self, delay_ms: float) -> Pending[None]:
@@ -77,39 +88,68 @@ class VirtualClock:
 
     def next_due_ms(self) -> float | None:
         """When the next timer is due; None when none is set."""
-        timers = self._timers
-        while timers and timers[0][2] is None:
-            heapq.heappop(timers)
-        return timers[0][0] if timers else None
+        moments = self._moments
+        while moments:
+            due_ms = moments[0]
+            there = self._due[due_ms]
+            if isinstance(there, _VirtualTimer):
+                if there.callback is not None:
+                    return due_ms
+            else:
+                while there and there[0].callback is None:
+                    there.popleft()
+                if there:
+                    return due_ms
+            del self._due[due_ms]
+            heappop(moments)
+        return None
 
     def step(self) -> bool:
         """Moves to the next timer and fires it. False when none is set."""
-        if self.next_due_ms() is None:
-            return False
-        timer = heapq.heappop(self._timers)
-        due_ms, _, callback = timer
-        timer[2] = None
-        self._now_ms = max(self._now_ms, due_ms)
+        due_ms = self.next_due_ms()
+        if due_ms is not None:
+            self._fire_first(due_ms)
+        return due_ms is not None
+
+    def _fire_first(self, due_ms: float) -> None:
+        """The first of those due at the next moment, which is not cancelled."""
+        there = self._due[due_ms]
+        timer = there if isinstance(there, _VirtualTimer) else there.popleft()
+        if timer is there or not there:
+            del self._due[due_ms]
+            heappop(self._moments)
+        callback, timer.callback = timer.callback, None
+        if due_ms > self._now_ms:
+            self._now_ms = due_ms
+        assert callback is not None
         callback()
-        return True
 
     def advance_to(self, now_ms: float) -> None:
         """Fires everything that is due up to and including `now_ms`, and ends there."""
         while (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
-            self.step()
+            self._fire_first(due_ms)
         self._now_ms = max(self._now_ms, now_ms)
 
     def run_until(self, condition: Callable[[], bool], limit_ms: float) -> bool:
         """Fires timers one by one until `condition` holds (True), none is left or `limit_ms` is reached (False)."""
-        timers, pop = self._timers, heapq.heappop  # as `step`, without a call of our own a timer
+        moments, due, pop = self._moments, self._due, heappop
         while not condition():
-            while timers and timers[0][2] is None:
-                pop(timers)
-            if not timers or timers[0][0] > limit_ms:
+            if not moments:
                 return False
-            timer = pop(timers)
-            due_ms, _, callback = timer
-            timer[2] = None
+            due_ms = moments[0]
+            if due_ms > limit_ms:
+                return False
+            timer = due[due_ms]
+            if type(timer) is not _VirtualTimer or timer.callback is None:
+                next_ms = self.next_due_ms()
+                if next_ms is None or next_ms > limit_ms:
+                    return False
+                self._fire_first(next_ms)
+                continue
+            # A timer alone at its moment, as nearly all are: as `_fire_first`, without a call of our own.
+            del due[due_ms]
+            pop(moments)
+            callback, timer.callback = timer.callback, None
             if due_ms > self._now_ms:
                 self._now_ms = due_ms
             callback()
