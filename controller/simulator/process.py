@@ -70,6 +70,10 @@ class Process:
         self._at_death.pop(callback, None)
 
 
+_ROUNDING_MS = 1e-6
+"""More than all that floats of a day's milliseconds are rounded by, and less than anything takes."""
+
+
 class MachineClock:
     """The clock of one machine, which need not agree with the world's: `rate` of its milliseconds pass in one of the
     world's, and its wall clock can be set. Its monotonic time never goes back. A timer that is set already keeps the
@@ -98,13 +102,20 @@ class MachineClock:
         self._wall_offset_ms += by_ms
 
     def now_ms(self) -> float:
-        return self._at_since_ms + (self._world.now_ms() - self._since_ms) * self._rate
+        now_ms = self._world.now_ms()
+        if self._rate == 1.0 and self._at_since_ms == self._since_ms:
+            return now_ms  # to the bit: no rounding of ours
+        return self._at_since_ms + (now_ms - self._since_ms) * self._rate
 
     def wall_ms(self) -> int:
         return self._world.wall_ms() + self._wall_offset_ms
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        return self._world.call_later(delay_ms / self._rate, callback)
+        """Never early by this clock either: rounding aside, whoever waits for what is left of a delay would be called
+        again and again in one moment of the world."""
+        if self._rate == 1.0 and self._at_since_ms == self._since_ms:
+            return self._world.call_later(delay_ms, callback)
+        return self._world.call_later(delay_ms / self._rate + (_ROUNDING_MS if delay_ms else 0.0), callback)
 
     def sleep(self, delay_ms: float) -> Pending[None]:
         pending: Pending[None] = Pending()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from controller.clock import VirtualClock
-from controller.simulator.process import Process, ProcessClock
+from controller.simulator.process import MachineClock, Process, ProcessClock
 from controller.simulator.randomness import Streams
 
 
@@ -86,3 +88,31 @@ def test_streams_of_one_seed_are_apart_by_purpose_and_the_same_each_time() -> No
     drawn = [delays() for _ in range(5000)]
     assert min(drawn) >= 1.0
     assert 2.8 < sum(drawn) / len(drawn) < 3.2
+
+
+def test_a_timer_is_never_early_by_a_clock_that_has_drifted() -> None:
+    """One who waits for the rest of a delay would otherwise wait for nothing, for ever, in one moment of the world."""
+    for rate in (0.9, 0.917, 1.003, 1.1):
+        world = VirtualClock(now_ms=103.27)
+        machine = MachineClock(world)
+        world.advance_to(977.7)
+        machine.set_rate(rate)
+        for number in range(200):
+            due_ms = float(int(machine.now_ms()) + 1 + number % 7)
+            called: list[float] = []
+            machine.call_later(due_ms - machine.now_ms(), partial(_read, machine, called))
+            assert world.step()
+            assert called[0] >= due_ms
+        machine.set_rate(1.0)
+
+
+def _read(machine: MachineClock, into: list[float]) -> None:
+    into.append(machine.now_ms())
+
+
+def test_a_clock_that_never_drifted_is_the_worlds_to_the_bit() -> None:
+    world = VirtualClock(now_ms=103.27)
+    machine = MachineClock(world)
+    for number in range(1_000):
+        world.advance_to(103.27 + number / 7)
+        assert machine.now_ms() == world.now_ms()
