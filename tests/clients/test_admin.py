@@ -22,6 +22,7 @@ from kafka.admin import ConfigResourceType, KafkaAdminClient
 from kafka.admin import OffsetSpec as PythonSpec
 
 from controller.hosts.local_cluster import LocalCluster
+from controller.protocol.errors import ErrorCode
 from tests.processes import eventually
 
 DEADLINE_S = 60.0
@@ -193,3 +194,30 @@ def test_kafka_python_does_all_of_it_too(cluster: LocalCluster, python_admin: Ka
     deleted = python_admin.delete_records({partition: 2})
     assert deleted[partition]["low_watermark"] == 2
     assert ends(cluster, "pythonic") == (2, 3)
+
+
+def test_a_partition_moves_under_its_producers(
+    cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
+) -> None:
+    """kafka-python asks; confluent-kafka has no such request, and produces, reads and sees who the replicas are."""
+    partition = PythonPartition("moving", 0)
+    admin.create_topics([NewTopic("moving", 1, replica_assignment=[[1, 2]])])["moving"].result(DEADLINE_S)
+    assert produced(cluster, "moving", *range(1, 21)) == [OK] * 20
+
+    def replicas() -> tuple[int, list[int]]:
+        found = admin.list_topics("moving", DEADLINE_S).topics["moving"].partitions[0]
+        return found.leader, list(found.replicas)
+
+    assert python_admin.alter_partition_reassignments({partition: [3, 1]}) == {partition: None}
+    assert set(produced(cluster, "moving", *range(21, 26))) <= {OK, KafkaError.NOT_LEADER_FOR_PARTITION}
+    eventually(lambda: python_admin.list_partition_reassignments() == {}, "it has arrived")
+    eventually(lambda: replicas() == (3, [3, 1]), "and everybody knows")
+    removed = cluster.folder / "logs-2" / "moving-0"
+    eventually(lambda: not removed.exists(), "what was removed is deleted")
+    assert produced(cluster, "moving", *range(26, 31)) == [OK] * 5
+    low, high = ends(cluster, "moving")
+    assert (low, high >= 25) == (0, True)
+    ((_, error),) = python_admin.alter_partition_reassignments({partition: None}).items()
+    assert error.errno == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    ((_, error),) = python_admin.alter_partition_reassignments({partition: [1, 9]}).items()
+    assert error.errno == ErrorCode.INVALID_REPLICA_ASSIGNMENT
