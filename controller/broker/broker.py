@@ -106,12 +106,12 @@ class Broker:
         if self.data is not None:
             self.isr_changes.follow_progress(self.data.progress)
         timer = TimerOnClock(clock, on_error=self._answer_failed) if self.data is None else self.data.timer
-        self._waits = MetadataWait(self.metadata, timer, clock, self._answer_failed)
-        self._creation = Creation(events, self._waits, clock)
+        self.topic_waits = MetadataWait(self.metadata, timer, clock, self._answer_failed)
+        self._creation = Creation(events, self.topic_waits, clock)
         self.elections = Elections(events, self.metadata, timer, clock, self._answer_failed)
         self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
-        self._deletion = Deletion(events, self.metadata, self._waits, clock, topic_ids)
+        self._deletion = Deletion(events, self.metadata, self.topic_waits, clock, topic_ids)
         self._handlers: dict[ApiKey, Callable[[Exchange, Any], None]] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
@@ -256,7 +256,7 @@ class Broker:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.update_metadata(request))
-        self._waits.metadata_changed()
+        self.topic_waits.metadata_changed()
         self.elections.metadata_changed()
         self.isr_changes.look()
         if self.data is not None:

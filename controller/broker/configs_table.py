@@ -74,6 +74,7 @@ _STRINGS = frozenset(
     {
         "advertised.listeners",
         "broker.rack",
+        "camerlengo.metrics.address",
         "camerlengo.trace.file",
         "inter.broker.listener.name",
         "inter.broker.protocol.version",
@@ -94,6 +95,7 @@ _WORDS: Mapping[str, str] = {
     "camerlengo.address.map": "Addresses that are dialled instead of others.",
     "camerlengo.reassignments.in.cluster": "How many partitions may be gaining replicas at once; 0: all.",
     "camerlengo.reassignments.on.broker": "The same for each broker that gains them.",
+    "camerlengo.metrics.address": "Where metrics are served over HTTP; nowhere if it is not set.",
     "camerlengo.trace.file": "Where typed events of this broker are written.",
     "camerlengo.zookeeper.digest": "What it is known to ZooKeeper by.",
     "connections.max.idle.ms": "How long a connection may do nothing before it is closed; -1: for ever.",

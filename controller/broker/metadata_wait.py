@@ -65,10 +65,10 @@ class MetadataWait:
     ) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._purgatory: Purgatory[str, DelayedTopics] = Purgatory(timer, on_error=on_error)
+        self.purgatory: Purgatory[str, DelayedTopics] = Purgatory(timer, on_error=on_error)
 
     def __len__(self) -> int:
-        return self._purgatory.delayed
+        return self.purgatory.delayed
 
     def wait(self, lacking: Lacking, deadline_ms: float, done: Callable[[frozenset[str]], None]) -> None:
         """Calls `done` once, with the topics that are lacking: none when there are none (at once if it is so
@@ -78,10 +78,10 @@ class MetadataWait:
         if left_ms <= 0:
             operation.force_complete()
         else:
-            self._purgatory.try_complete_else_watch(operation, (_METADATA,))
+            self.purgatory.try_complete_else_watch(operation, (_METADATA,))
 
     def metadata_changed(self) -> None:
-        self._purgatory.check_and_complete(_METADATA)
+        self.purgatory.check_and_complete(_METADATA)
 
 
 _METADATA = "metadata"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from controller.broker.administration import Administration, ClientEvents
@@ -40,6 +41,22 @@ HEARD_LIMIT_MS = 2_000.0
 HEARD_LOOK_MS = 10.0
 CLOSE_LIMIT_MS = 2_000.0
 """How long it waits for ZooKeeper to hear that the session ends; it would expire by itself."""
+
+
+@dataclass(slots=True)
+class SessionTold:
+    """What the ZooKeeper connection said of itself: last, and how often."""
+
+    state: str = "connecting"
+    connects: int = 0
+    disconnects: int = 0
+    expires: int = 0
+
+    def told(self, state: SessionState) -> None:
+        self.state = state.value
+        self.connects += state is SessionState.CONNECTED
+        self.disconnects += state is SessionState.SUSPENDED
+        self.expires += state is SessionState.EXPIRED
 
 
 class Rng(Protocol):
@@ -75,6 +92,7 @@ class Node:
         self._clock = clock
         self._trace = trace
         self._session = 0
+        self.session_told = SessionTold()
         self._stopped: Pending[None] = Pending()
         self.connected: Pending[int] = Pending()
         self.identity = Identity()
@@ -167,6 +185,7 @@ class Node:
 
     def _session_event(self, state: SessionState, session: int) -> Event | None:
         """On the connection's thread: what a change of the session's state makes an event of."""
+        self.session_told.told(state)
         if state is SessionState.CONNECTED:
             if session == self._session:
                 return None

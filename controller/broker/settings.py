@@ -87,6 +87,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "camerlengo.address.map": ("address_map", "", types.address_map),
     "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", types.integer(0)),
     "camerlengo.reassignments.on.broker": ("reassignments_on_broker", "0", types.integer(0)),
+    "camerlengo.metrics.address": ("metrics_address", None, types.address),
     "camerlengo.trace.file": ("trace_file", None, types.filled),
     "camerlengo.zookeeper.digest": ("zookeeper_digest", None, types.credentials),
     **DATA_SETTINGS,
@@ -138,6 +139,7 @@ class BrokerSettings(DataSettings):
     auto_create_topics: bool
     log_dirs: tuple[str, ...]
     address_map: tuple[tuple[Address, Address], ...]
+    metrics_address: Address | None
     trace_file: str | None
     without_effect: tuple[str, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)

@@ -36,6 +36,13 @@ class RequestLog:
     def unanswered(self) -> int:
         return sum(map(len, list(self.waiting.values())))
 
+    def by_broker(self) -> dict[int, int]:
+        """How many wait, by broker. On any thread."""
+        counts: dict[int, int] = {}
+        for (broker, _), waiting in list(self.waiting.items()):
+            counts[broker] = counts.get(broker, 0) + len(waiting)
+        return counts
+
     def number(self, broker: int, broker_epoch: int) -> int:
         sequence = self.sent.get(broker, 0)
         self.sent[broker] = sequence + 1

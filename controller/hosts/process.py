@@ -24,7 +24,9 @@ from typing import Any
 
 from loguru import logger
 
+from controller.broker.exposition import text_of
 from controller.broker.logs import Logs
+from controller.broker.metrics import metrics_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.setting_types import Address, address_text
 from controller.broker.settings import GENERATED, BrokerSettings
@@ -34,6 +36,7 @@ from controller.hosts.broker_id import generate_broker_id, kept_broker_id
 from controller.hosts.channels import SocketChannels
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
+from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import CannotListen, Server, limits_of
@@ -83,6 +86,7 @@ class BrokerProcess:
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
         self._network.loop.set_exception_handler(self._tripped)
         self._server = Server(self._network, limits_of(settings), self._trace)
+        self._metrics = MetricsServer(self._network)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
         self._logs: Logs | None = None
         self._node: Node | None = None
@@ -131,10 +135,18 @@ class BrokerProcess:
         self._logs = self._open_logs()
         self._node = node = self._make_node()
         self._server.serve(node.receive)
+        self._serve_metrics(node)
         self._events.start(node)
         node.start().on_done(lambda: self._tell(_Notice.CONNECTED))
         node.registered.on_done(lambda: self._tell(_Notice.REGISTERED))
         return node
+
+    def _serve_metrics(self, node: Node) -> None:
+        if self.settings.metrics_address is None:
+            return
+        address = self._metrics.bind(self.settings.metrics_address)
+        self._metrics.serve(lambda: text_of(metrics_of(node, self._clock.now_ms())))
+        self._trace.emit(Noted("info", f"metrics at http://{address_text(address)}/metrics"))
 
     def _open_logs(self) -> Logs | None:
         """Recovered before the broker is known to anybody; None: it holds no records."""
@@ -229,6 +241,7 @@ class BrokerProcess:
         if not self._events.stop(THREAD_LIMIT_S):
             logger.warning("the event thread is still in a handler; it ends with the process")
         self._server.close()
+        self._metrics.close()
         ended = self._network.stop()
         if clean and ended and self._node is not None:
             self._node.close_logs()
