@@ -258,7 +258,8 @@ class PartitionTable:
 
 def members(row: Int32s) -> tuple[int, ...]:
     """The broker ids of one row of a padded column."""
-    return tuple(broker for broker in row.tolist() if broker != NO_BROKER)
+    brokers = row.tolist()
+    return tuple(brokers) if NO_BROKER not in brokers else tuple(one for one in brokers if one != NO_BROKER)
 
 
 def padded(sets: Sequence[Sequence[int]], width: int = 0) -> Int32s:

@@ -118,22 +118,29 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
     term.context.put_states(states.rows, states.leader, states.leader_epoch, term.epoch, states.isr, versions)
     if not term.trace.enabled:
         return
-    for place, row in enumerate(states.rows.tolist()):
+    numbers = zip(
+        states.rows.tolist(),
+        states.leader.tolist(),
+        states.leader_epoch.tolist(),
+        versions.tolist(),
+        states.unclean.tolist(),
+        strict=True,
+    )
+    for place, (row, leader, leader_epoch, version, unclean) in enumerate(numbers):
         topic, partition = table.topic_and_partition(row)
-        isr = members(states.isr[place])
         event = PartitionStateWritten(
             controller_epoch=term.epoch,
             topic=topic,
             partition=partition,
             why=states.why,
-            leader=int(states.leader[place]),
-            leader_epoch=int(states.leader_epoch[place]),
-            isr=isr,
-            zk_version=int(versions[place]),
+            leader=leader,
+            leader_epoch=leader_epoch,
+            isr=members(states.isr[place]),
+            zk_version=version,
             assignment=table.assignment_of(row) + table.leaving.get(row, ()),
             previous_isr=members(before[place]),
             live=states.live,
-            unclean=bool(states.unclean[place]),
+            unclean=unclean,
         )
         term.trace.emit(event)
 

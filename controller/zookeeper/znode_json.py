@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -51,8 +51,7 @@ def id_in_digits(text: str | bytes) -> int | None:
     return number if number <= INT32_MAX else None
 
 
-@dataclass(frozen=True, slots=True)
-class KeptField:
+class KeptField(NamedTuple):
     """One field as it was read: its bytes (None if the znode did not have it) and the value they stood for."""
 
     name: str

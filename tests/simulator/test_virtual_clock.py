@@ -47,9 +47,9 @@ class Run:
 
         def fire() -> None:
             self.fired.append((number, self.now_ms()))
-            for each in task.cancels:
-                if each < len(self.timers):
-                    self.timers[each].cancel()
+            for other in task.cancels:
+                if other < len(self.timers):
+                    self.timers[other].cancel()
             for each in task.sets:
                 self.begin(each)
 
