@@ -83,6 +83,12 @@ class Logs:
         if directory is not None:
             directory.delete((topic, index))
 
+    def set_aside(self, topic: str, index: int) -> None:
+        """As `delete`, but the files stay, under another name. LogOffline."""
+        directory = self.directory_of(topic, index)
+        if directory is not None:
+            directory.set_aside((topic, index))
+
     def truncate(self, partition: Partition, offset: int) -> None:
         """Cuts a follower's log to `offset` at most; its high watermark is never beyond its end. LogOffline."""
         key = (partition.topic, partition.index)

@@ -17,6 +17,7 @@ from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
+    NO_TOPIC_ID,
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -74,11 +75,44 @@ class ReplicaManager:
         if stale:
             return UpdateMetadataResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
         self._metadata.update(request)
+        self._leave_what_went_elsewhere(request)
         if self._trace.enabled:
             live = tuple(sorted(broker.id for broker in request.live_brokers))
             count = sum(len(topic.partition_states) for topic in request.topic_states)
             self._trace.emit(MetadataApplied(request.controller_epoch, live, count))
         return UpdateMetadataResponse(ErrorCode.NONE)
+
+    def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest) -> None:
+        """Replicas here that a later leader epoch's assignment does not name: reassigned while nobody could tell this
+        broker, whose session had ended and whose process had not. They lead and follow no more; their files stay until
+        somebody says that they are to go (KIP-550)."""
+        left = [partition for partition in self._named_in(request) if self._is_elsewhere(partition)]
+        for partition in left:
+            self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
+            partition.stand_down()
+        if left:
+            for heard in self.of_stops:
+                heard(left)
+
+    def _named_in(self, request: UpdateMetadataRequest) -> list[Partition]:
+        """The replicas here that it may be news of: by whichever is the shorter way."""
+        if sum(len(topic.partition_states) for topic in request.topic_states) > len(self._partitions):
+            return list(self._partitions.values())
+        keys = (
+            (topic.topic_name, state.partition_index)
+            for topic in request.topic_states
+            for state in topic.partition_states
+        )
+        return [self._partitions[key] for key in keys if key in self._partitions]
+
+    def _is_elsewhere(self, partition: Partition) -> bool:
+        state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
+        return (
+            state is not None
+            and state.leader_epoch > partition.leader_epoch
+            and self._broker_id not in state.replicas
+            and (partition.fetching or partition.role is not Role.NONE)
+        )
 
     # -- LeaderAndIsr
 
@@ -110,6 +144,10 @@ class ReplicaManager:
             partition = self._found(*key)
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if self._is_stray(partition, topic):
+            partition = self._set_aside(partition)
+            if partition.offline:
+                return ErrorCode.KAFKA_STORAGE_ERROR
         if not partition.agrees_on_topic_id(topic.topic_id):
             self._note_ignored(request, partition, "its topic id is another")
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -140,6 +178,31 @@ class ReplicaManager:
         if log is not None and log.health.cause is None:
             partition.topic_id = log.topic_id
         return partition
+
+    def _is_stray(self, partition: Partition, topic: LeaderAndIsrTopicState) -> bool:
+        """What has no role here, of a topic whose name is another's by now, as metadata shows too: reassigned away
+        while this broker was away, and the topic deleted and created again (KIP-550)."""
+        return (
+            partition.role is Role.NONE
+            and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
+            and partition.topic_id != topic.topic_id
+            and self._metadata.snapshot.topic_ids.get(topic.topic_name) == topic.topic_id
+        )
+
+    def _set_aside(self, partition: Partition) -> Partition:
+        """Its files under another name, never deleted unasked; what takes its place starts empty."""
+        fresh = Partition(partition.topic, partition.index)
+        self._note(
+            "warning", f"{partition.topic}-{partition.index} is of a topic that is gone: its files are set aside"
+        )
+        self._partitions.pop((partition.topic, partition.index), None)
+        try:
+            if self._logs is not None:
+                self._logs.set_aside(partition.topic, partition.index)
+        except LogOffline as offline:
+            self._note("error", f"{partition.topic}-{partition.index} is not set aside: {offline}")
+            fresh.offline = True
+        return fresh
 
     def _open_log(self, partition: Partition, is_new: bool) -> None:
         if self._logs is not None and partition.log is None:

@@ -30,6 +30,8 @@ from controller.storage.opening import Known
 from controller.storage.settings import LogSettings
 
 DELETED = "-delete"
+STRAY = "-stray"
+"""Of a topic that is there no more, under a name that another has now: kept for a person to look at."""
 
 
 def directory_name(partition: TopicPartition) -> str:
@@ -143,13 +145,21 @@ class LogDirectory:
     @on_disk
     def delete(self, partition: TopicPartition) -> None:
         """The partition is gone at once, its files with `purge_deleted`. KeyError if it is not here."""
+        self._retire(partition, DELETED)
+
+    @on_disk
+    def set_aside(self, partition: TopicPartition) -> None:
+        """The partition is gone, its files stay under another name for good. KeyError if it is not here."""
+        self._retire(partition, STRAY)
+
+    def _retire(self, partition: TopicPartition, suffix: str) -> None:
         log = self.logs.pop(partition)
         # Before the directory: a new life of the partition must not inherit the old one's offsets.
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
         self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one != partition})
         log.abandon()
-        self._disk.rename(self._directory(partition), f"{self._directory(partition)}.{self._now_ms():032x}{DELETED}")
+        self._disk.rename(self._directory(partition), f"{self._directory(partition)}.{self._now_ms():032x}{suffix}")
         self._disk.sync_names(self.path)
 
     @on_disk

@@ -129,7 +129,7 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_terms.test_a_term_resigned_inside_a_session_that_lives_on_is_followed_by_another,
     ),
     "dead replicas stay in their ISRs": (
-        lambda patch: patch.setattr(replica_moves, "_shrink", nothing),
+        lambda patch: patch.setattr(replica_moves, "shrink", nothing),
         test_failover.test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bumped_twice,
     ),
     "the epoch does not grow as an ISR shrinks": (

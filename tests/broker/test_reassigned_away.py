@@ -1,0 +1,82 @@
+"""S55: a broker that nobody could tell that its replica went elsewhere leaves it when metadata says so, and keeps what
+it has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller.broker.partition import Role
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.control_values import UpdateMetadataRequest
+from controller.protocol.errors import ErrorCode
+from controller.storage.directory import STRAY
+from tests.broker.harness import metadata
+from tests.broker.leading import Holder, produced
+from tests.broker.test_replica_logs import NEXT_TOPIC_ID
+
+
+def told(leader_epoch: int, replicas: tuple[int, ...], leader: int = 2) -> UpdateMetadataRequest:
+    """t-0 as an UpdateMetadata has it."""
+    request = metadata(("t", 0, leader), replicas=replicas)
+    (topic,) = request.topic_states
+    (state,) = topic.partition_states
+    return replace(
+        request, topic_states=(replace(topic, partition_states=(replace(state, leader_epoch=leader_epoch),)),)
+    )
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_s55_it_leads_and_follows_no_more_and_its_records_stay(leads: bool) -> None:
+    broker = Holder()
+    broker.begin_leading((1, 2))
+    waiting = broker.produce()
+    if not leads:
+        broker.lead((2, 3), leader=2, leader_epoch=5)
+    broker.ask(ApiKey.UPDATE_METADATA, told(7, (2, 3)))
+    partition = broker.partition()
+    assert (partition.role, partition.fetching, partition.leading) == (Role.NONE, False, None)
+    assert broker.log().log_end_offset == 1
+    assert produced(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert produced(broker.produce()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(("leader_epoch", "replicas"), [(4, (2, 3)), (3, (2, 3)), (7, (1, 2, 3))])
+def test_what_is_no_news_or_names_it_changes_nothing(leader_epoch: int, replicas: tuple[int, ...]) -> None:
+    broker = Holder()
+    broker.begin_leading((1,))
+    broker.ask(ApiKey.UPDATE_METADATA, told(leader_epoch, replicas))
+    assert broker.partition().role is Role.LEADER
+    assert produced(broker.produce()).error_code == ErrorCode.NONE
+
+
+def test_one_that_comes_back_takes_its_role_again() -> None:
+    broker = Holder()
+    broker.begin_leading((1,))
+    broker.produce()
+    broker.ask(ApiKey.UPDATE_METADATA, told(7, (2, 3)))
+    assert broker.lead((2, 1), leader=2, leader_epoch=9) == [ErrorCode.NONE]
+    assert broker.partition().role is Role.FOLLOWER
+    assert broker.log().log_end_offset == 1
+
+
+@pytest.mark.parametrize("in_this_life", [True, False])
+def test_s55_files_of_a_topic_that_is_gone_make_way_for_another_of_its_name(in_this_life: bool) -> None:
+    broker = Holder()
+    broker.begin_leading((1,))
+    broker.produce()
+    if in_this_life:
+        broker.ask(ApiKey.UPDATE_METADATA, told(7, (2, 3)))
+    else:
+        broker.start()
+    request = metadata(("t", 0, 1))
+    (topic,) = request.topic_states
+    broker.ask(ApiKey.UPDATE_METADATA, replace(request, topic_states=(replace(topic, topic_id=NEXT_TOPIC_ID),)))
+    assert broker.lead((1,), leader_epoch=0, topic_id=NEXT_TOPIC_ID) == [ErrorCode.NONE]
+    assert broker.log().log_end_offset == 0
+    assert broker.log().topic_id == NEXT_TOPIC_ID
+    (directory,) = broker.logs.directories
+    assert [name for name in broker.disk.names(directory.path) if name.endswith(STRAY)]
+    broker.start()
+    assert [name for name in broker.disk.names(directory.path) if name.endswith(STRAY)], "and no start takes them away"
