@@ -165,17 +165,18 @@ class ControllerContext:
         return found
 
     def staying(self, rows: Rows) -> Rows:
-        """Those of `rows` whose topics are not queued for deletion."""
-        return rows[~self.queued(rows)] if self.deletions.queued else rows
+        """Those of `rows` that are not `doomed`."""
+        return rows[~self.doomed(rows)] if self.deletions.queued else rows
 
     def moving_topics(self) -> frozenset[str]:
         """Topics that are being reassigned."""
         rows = np.array(self.partitions.moving_rows(), dtype=np.int64)
         return frozenset(self.partitions.names_of_topics(rows))
 
-    def forgotten(self, rows: Rows) -> Bools:
-        """bool beside `rows`: whether brokers are told to forget the partition. While a topic is queued for deletion
-        and being reassigned still, they are not: its replicas have to come into sync first."""
+    def doomed(self, rows: Rows) -> Bools:
+        """bool beside `rows`: whether the topic is on its way out: brokers are told to forget it, nobody is elected for
+        it. One that is queued for deletion and being reassigned still is not: to end that, its replicas have to come
+        into sync, which takes a leader, and brokers that know it."""
         doomed = self.queued(rows)
         if doomed.any() and (moving := self.moving_topics()):
             kept = [number for number, topic in enumerate(self.partitions.topics) if topic.name in moving]

@@ -52,7 +52,7 @@ async def stop(term: Term, removed: Removed) -> None:
     leaving = [removed.brokers[removed.rows == row].tolist() for row in rows.tolist()]
     known = table.zk_version[rows] != NO_STATE
     await replica_moves.shrink(term, rows[known], padded(leaving)[known])
-    told = rows[(table.zk_version[rows] != NO_STATE) & ~context.queued(rows)]
+    told = rows[(table.zk_version[rows] != NO_STATE) & ~context.doomed(rows)]
     batch.leader_and_isr(Replicas.where(told, live_mask(table.assignment[told], context.broker_ids)))
     batch.send()
     _move(term, removed, ReplicaState.DeletionStarted)

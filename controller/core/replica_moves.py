@@ -92,14 +92,14 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> N
     await shrink(term, rows, leaving)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
-    told = (table.zk_version[rows] != NO_STATE) & ~term.context.queued(rows)
+    told = (table.zk_version[rows] != NO_STATE) & ~term.context.doomed(rows)
     batch.leader_and_isr(Replicas.where(rows[told], others_mask[told]))
 
 
 def _tell_all(term: Term, rows: Rows, batch: RequestBatch) -> None:
     """Of a topic that is queued for deletion everybody has heard; only for a partition without a state does a 2.8
     controller speak once more."""
-    told = rows[~(term.context.queued(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
+    told = rows[~(term.context.doomed(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
     if len(told):
         batch.update_metadata(told)
 

@@ -79,7 +79,7 @@ class RequestBatch:
         table = self._term.context.partitions
         known = table.zk_version[rows] != NO_STATE
         epochs = np.where(known, table.leader_epoch[rows], NO_EPOCH)
-        epochs[self._term.context.queued(rows)] = EPOCH_DURING_DELETE
+        epochs[self._term.context.doomed(rows)] = EPOCH_DURING_DELETE
         self._stops.append((rows, brokers, epochs.astype(np.int32), delete))
 
     def send(self) -> None:
@@ -153,7 +153,7 @@ class RequestBatch:
             return
         table = term.context.partitions
         rows = self._sorted_once(self._metadata_rows)
-        rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.forgotten(rows)]
+        rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.doomed(rows)]
         replicas = table.assignment[rows]
         offline = np.where(live_mask(replicas, term.context.eligible_ids), NO_BROKER, replicas).astype(np.int32)
         version = term.settings.versions.update_metadata
@@ -174,7 +174,7 @@ class RequestBatch:
     def _columns_during_delete(self, rows: Rows) -> PartitionColumns:
         """As they are, but for partitions whose topics are queued for deletion: those have a leader that no broker
         is, and brokers forget them."""
-        columns, queued = self._columns(rows), self._term.context.forgotten(rows)
+        columns, queued = self._columns(rows), self._term.context.doomed(rows)
         if not queued.any():
             return columns
         return replace(

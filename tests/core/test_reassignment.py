@@ -431,3 +431,20 @@ def test_what_the_znode_holds_besides_is_kept(meanwhile: Callable[[Cluster, Host
     assert assignment(cluster, 0) == Assignment((3, 4))
     assert ("t-2" in states) == (meanwhile is _expanded)
     cluster.check()
+
+
+def test_a_topic_that_waits_for_its_reassignment_is_led_until_that_has_ended() -> None:
+    """In Kafka nobody is elected for it, and what waits for the reassignment waits for good."""
+    cluster, host = two_of_three()
+    ask(cluster, host, {0: (4,)})
+    ask_to_delete(cluster, "t")
+    cluster.unregister(2)
+    cluster.settle()
+    assert led(cluster)["t-0"] == (3, (3,))
+    in_sync(cluster, host, 0, 3, 4)
+    assert assignment(cluster, 0) == Assignment((4,))
+    assert "replica's broker is dead" in " ".join(host.notes("info"))
+    cluster.register(2)
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()

@@ -51,7 +51,7 @@ async def on_broker_failure(term: Term, gone: Sequence[int]) -> None:
     """The context has forgotten them. Leaders are elected, and written, before ISRs shrink. A replica that was to be
     deleted can't be now."""
     replicas = term.context.replicas_on(gone)
-    doomed = term.context.queued(replicas.rows)
+    doomed = term.context.doomed(replicas.rows)
     staying = replica_moves.pick(replicas, ~doomed)
     led = await elect_for_lost_leaders(term)
     batch = RequestBatch(term)
@@ -77,7 +77,7 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     partitions that wait for a leader are tried, and reassignments and deletions that waited for these brokers go on."""
     context = term.context
     replicas = context.replicas_on(started)
-    doomed = context.queued(replicas.rows)
+    doomed = context.doomed(replicas.rows)
     topics = context.partitions.names_of_topics(replicas.rows[doomed])
     none = context.rows_with_state()[:0]
     batch = RequestBatch(term)

@@ -48,7 +48,7 @@ def _replicas_to_act_on(term: Term, broker: int) -> Replicas:
     table = term.context.partitions
     replicas = term.context.replicas_on([broker])
     chosen = _replicated(term, replicas.rows) & (table.zk_version[replicas.rows] != NO_STATE)
-    chosen &= ~term.context.queued(replicas.rows)
+    chosen &= ~term.context.doomed(replicas.rows)
     return Replicas(replicas.rows[chosen], replicas.slots[chosen])
 
 
