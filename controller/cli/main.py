@@ -18,6 +18,7 @@ COMMANDS = (
     "cluster",
     "state",
     "explain",
+    "pause",
     "whatif",
     "analyze",
     "chaos",

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from controller.clock import Clock, Timer
-from controller.core import election_events, reassignment_events
+from controller.core import election_events, pause_events, reassignment_events
 from controller.core import events as happened
 from controller.core.events import Answerable, Event
 from controller.core.figures import ControllerMeasures
@@ -22,6 +22,7 @@ from controller.core.handlers import (
     controlled_shutdown,
     elections,
     isr_changes,
+    pause,
     reassignment,
     responses,
     topic_changes,
@@ -63,6 +64,7 @@ HANDLERS: Mapping[type, Handler] = {
     happened.ControlledShutdownRequested: controlled_shutdown.controlled_shutdown,
     happened.UncleanLeaderElectionEnabled: unclean.unclean_election_may_be_allowed,
     happened.TopicConfigChange: unclean.unclean_election_may_be_allowed,
+    pause_events.PauseChanged: pause.pause_changed,
     election_events.ElectLeadersRequested: elections.elect_leaders,
     election_events.PreferredElectionAsked: elections.preferred_election_asked,
     election_events.AutoPreferredElection: elections.automatic_preferred_election,

@@ -33,6 +33,9 @@ LOOKS = 10
 
 
 async def elect_leaders(term: Term, event: ElectLeadersRequested) -> None:
+    if term.context.paused is not None and event.kind is ElectionKind.PREFERRED:
+        event.refuse(ErrorCode.POLICY_VIOLATION, f"The controller is paused: {term.context.paused}")
+        return
     event.respond(await requested_elections.elect(term, event.kind, event.partitions))
 
 
@@ -41,8 +44,11 @@ async def preferred_election_asked(term: Term, event: PreferredElectionAsked) ->
 
 
 async def take_up(term: Term) -> int:
-    """Carries out what the znode asks for, and deletes it. Gives how many partitions it named."""
+    """Carries out what the znode asks for, and deletes it. Gives how many partitions it named. While the controller is
+    paused the znode stays as it is."""
     asked = 0
+    if term.context.paused is not None:
+        return asked
     for _ in range(LOOKS):
         row = (await term.zookeeper.read([paths.PREFERRED_ELECTION])).rows[0]
         if row is None:
@@ -83,7 +89,7 @@ async def automatic_preferred_election(term: Term, event: AutoPreferredElection)
 def due(term: Term) -> np.typing.NDArray[np.int64]:
     """The rows that an automatic election moves now."""
     context, table = term.context, term.context.partitions
-    if table.adding or table.removing:
+    if table.adding or table.removing or context.paused is not None:
         return np.empty(0, dtype=np.int64)
     rows = context.staying(table.all_rows())
     rows = to_rebalance(table, rows, term.settings.leader_imbalance_per_broker_percentage)

@@ -25,9 +25,10 @@ from controller.core.events import (
     TopicConfigChange,
     TopicDeletion,
 )
-from controller.core.handlers import elections, reassignment
+from controller.core.handlers import elections, pause, reassignment
 from controller.core.loading import load
 from controller.core.notifications import delete_children, list_children
+from controller.core.pause_events import PauseChanged
 from controller.core.reassignment_events import ReassignmentAsked
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
@@ -50,6 +51,7 @@ WATCHED_PARENTS: tuple[tuple[str, Event], ...] = (
 WATCHED_NODES: tuple[tuple[str, Event], ...] = (
     (paths.REASSIGN_PARTITIONS, ReassignmentAsked()),
     (paths.PREFERRED_ELECTION, PreferredElectionAsked()),
+    (paths.CONTROLLER_PAUSE, PauseChanged()),
 )
 """Znodes that a controller watches whether they are there or not, with the event each puts."""
 
@@ -132,6 +134,9 @@ async def fail_over(term: Term) -> Phases:
         batch = RequestBatch(term)
         phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
         batch.send()
+    with phases.phase("pause") as phase:
+        await pause.look(term)
+        phase.items = int(context.paused is not None)
     with phases.phase("reassignments") as phase:
         phase.items = await reassignment.take_up(term)
     with phases.phase("topic deletions") as phase:

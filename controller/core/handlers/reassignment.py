@@ -233,7 +233,10 @@ def _checked(
 def _admit(
     term: Term, wanted: Mapping[Partition, Assignment]
 ) -> tuple[dict[Partition, Assignment], tuple[Partition, ...]]:
-    """Which begin now, and which wait until others have arrived."""
+    """Which begin now, and which wait until others have arrived, or the controller is paused no more."""
+    if term.context.paused is not None:
+        back = {key: one for key, one in wanted.items() if _is_moving(term, key) and not one.adding}
+        return back, tuple(key for key in wanted if key not in back)
     limits = Limits(term.settings.reassignments_in_cluster, term.settings.reassignments_on_broker)
     table = term.context.partitions
     others = [row for row in table.moving_rows() if table.topic_and_partition(row) not in wanted]
