@@ -15,6 +15,7 @@ HELP = "measure: this library's parts, beside what else does the same work"
 BENCHMARKS = (  # one a line, in the order of --help
     "broker",
     "controller",
+    "loading",
     "timer",
     "purgatory",
     "schemes",

@@ -1,134 +1,170 @@
-"""`camerlengo bench controller`: how fast a new controller takes a large cluster in, beside kazoo's own reads."""
+"""`camerlengo bench controller`: how long a controller takes over many partitions, on a real ZooKeeper, with brokers
+that acknowledge at once: a failover, a broker that is gone, a broker that shuts down, an election in columns."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
+import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from controller.cli.bench_tree import TreeSize, write_tree
+from controller.cli.bench_controller_page import Figures, Measured, page_tables, panels, text
+from controller.cli.bench_controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench
+from controller.cli.bench_election import MOST_PARTITIONS, elect_in_columns
+from controller.cli.bench_pages import NoSuchTable, put_table
+from controller.cli.bench_plots import PlotsUnavailable, save
+from controller.cli.bench_tree import TreeSize
 from controller.cli.main import UsageError
-from controller.hosts.clock import RealClock
-from controller.hosts.network import NetworkThread
-from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-HELP = "loading partitions from a real ZooKeeper into the controller's context"
+HELP = "failover, lost brokers and controlled shutdown over up to a million partitions, phase by phase"
 COULD_NOT_RUN = 3
-WORKER_LIMIT_S = 600
+SIZES = "10000,50000,100000,400000,1000000"
+PARTS = ("failover", "broker-gone", "shutdown", "election")
+BROKERS = 3
+PLOT_PNG = "controller-scale.png"
+TABLES = ("controller failover", "controller brokers")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Starts a ZooKeeper, writes a cluster into it, and loads it as a new controller does, each time in a fresh"
-        " process: read, decoded, watched and in the context. kazoo's own pipelined reads of the same state znodes"
-        " are timed beside it."
+        "Starts a ZooKeeper that writes through to the disk, three brokers that acknowledge at once, and a controller"
+        " that stands by, each in a process of its own. failover: /controller is deleted, until the failover's end,"
+        " partitions of one replica. broker-gone: a registration is deleted, until the last new leader is in ZooKeeper,"
+        " partitions of two replicas. shutdown: request to answer. election: leaders of partitions of three"
+        " replicas decided in columns, half the brokers dead. The first failover of each process is told apart; the"
+        " other figures are medians."
     )
-    parser.add_argument("--partitions", type=int, default=100_000, metavar="N", help="in all (100000)")
-    parser.add_argument("--topics", type=int, default=2_000, metavar="N", help="topics to deal them over (2000)")
-    parser.add_argument("--replication-factor", type=int, default=3, metavar="N", help="replicas of each (3)")
-    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="registered brokers (3)")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="fresh processes that load (5)")
-    parser.add_argument("--peer-runs", type=int, default=1, metavar="N", help="runs of kazoo's reads (1; 0: none)")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="LIST", help=f"which parts ({','.join(PARTS)})")
+    parser.add_argument("--sizes", default=SIZES, metavar="LIST", help=f"partitions of the failovers ({SIZES})")
+    parser.add_argument("--partitions", type=int, default=10_000, metavar="N", help="of the other parts (10000)")
+    parser.add_argument("--topic-size", type=int, default=50, metavar="N", help="partitions of a topic (50)")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each, after a first (5)")
+    parser.add_argument("--heap-mb", type=int, metavar="N", help="of ZooKeeper's JVM, taken at once (as Java chooses)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help=f"write {PLOT_PNG} there")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="make that page's tables anew, as docs/controller-scale.md has them"
+    )
     parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    size = _size(arguments)
+    parts, sizes = _parts(arguments), _sizes(arguments)
+    circumstances = _circumstances()
     try:
-        server = EmbeddedZooKeeper(jars=arguments.zookeeper_jars)
+        figures = _measure(arguments, parts, sizes)
     except EmbeddedServerUnavailable as error:
         print(f"camerlengo bench: {error}", file=sys.stderr)
         return COULD_NOT_RUN
-    network = NetworkThread()
-    network.start()
+    print(json.dumps(_as_json(figures, arguments), indent=2) if arguments.json else text(figures))
     try:
-        with server:
-            write_tree(server.connect_string, size, RealClock(network))
-            loads = [_worker("load", server.connect_string) for _ in range(arguments.runs)]
-            peers = [
-                _worker("kazoo", server.connect_string, str(size.topics), str(size.partitions))
-                for _ in range(arguments.peer_runs)
-            ]
-    finally:
-        network.stop()
-    found = figures(size, loads, peers)
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
+        if arguments.plots is not None and figures.failovers:
+            arguments.plots.mkdir(parents=True, exist_ok=True)
+            save(arguments.plots / PLOT_PNG, "Failover over so many partitions", panels(figures), columns=2)
+        if arguments.page is not None:
+            for name, lines in zip(TABLES, page_tables(figures, circumstances), strict=True):
+                put_table(arguments.page, name, lines)
+    except (PlotsUnavailable, NoSuchTable, OSError) as error:
+        print(f"camerlengo bench: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
     return 0
 
 
-def _size(arguments: argparse.Namespace) -> TreeSize:
-    for name in ("partitions", "topics", "replication_factor", "brokers", "runs"):
+def _parts(arguments: argparse.Namespace) -> list[str]:
+    wanted: list[str] = arguments.only.split(",")
+    for part in wanted:
+        if part not in PARTS:
+            raise UsageError(f"--only {part}: expected of {', '.join(PARTS)}")
+    for name in ("runs", "partitions", "topic_size"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: expected 1 or more")
-    if arguments.peer_runs < 0:
-        raise UsageError(f"--peer-runs {arguments.peer_runs}: expected 0 or more")
-    if arguments.replication_factor > arguments.brokers:
-        raise UsageError(f"--replication-factor {arguments.replication_factor}: expected at most --brokers")
-    if arguments.topics > arguments.partitions:
-        raise UsageError(f"--topics {arguments.topics}: expected at most --partitions")
-    return TreeSize(arguments.topics, arguments.partitions, arguments.replication_factor, arguments.brokers)
+    return wanted
 
 
-def _worker(*words: str) -> dict[str, Any]:
-    """A fresh process's answer. Raises CalledProcessError, with what it said on its standard error shown."""
-    command = [sys.executable, "-m", "controller.cli.bench_worker", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=WORKER_LIMIT_S, check=True)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def _sizes(arguments: argparse.Namespace) -> list[int]:
+    try:
+        sizes = sorted({int(word) for word in arguments.sizes.split(",")})
+    except ValueError as error:
+        raise UsageError(f"--sizes {arguments.sizes}: expected whole numbers, with commas between") from error
+    if sizes[0] < 1:
+        raise UsageError(f"--sizes {arguments.sizes}: expected 1 or more")
+    return sizes
 
 
-def figures(size: TreeSize, loads: Sequence[dict[str, Any]], peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Median, least and most of each phase in ms; `ratio`: kazoo's median for the states alone over ours for all."""
-    for answer in (*loads, *peers):
-        if answer["states"] != size.partitions:
-            raise RuntimeError(f"{answer['states']} of {size.partitions} states were read: the figures mean nothing")
-    found: dict[str, Any] = {
-        "benchmark": "controller",
-        "partitions": size.partitions,
-        "topics": size.topics,
-        "replication_factor": size.replication_factor,
-        "brokers": size.brokers,
-        "runs": len(loads),
-        "load_ms": _spread([answer["ms"] for answer in loads]),
-        "kazoo_get_async_ms": _spread([answer["ms"] for answer in peers]) if peers else None,
-        "ratio": None,
-    }
-    if peers:
-        found["ratio"] = found["kazoo_get_async_ms"]["states"]["median"] / found["load_ms"]["total"]["median"]
-    return found
+def _measure(arguments: argparse.Namespace, parts: list[str], sizes: list[int]) -> Figures:
+    def size(partitions: int, replication_factor: int, led_by: int | None = None) -> TreeSize:
+        topics = -(-partitions // arguments.topic_size)
+        return TreeSize(topics, partitions, replication_factor, BROKERS, led_by)
+
+    def measure(tree: TreeSize, name: str, one: Any) -> Measured[Any]:
+        with bench(tree, arguments.zookeeper_jars, arguments.heap_mb) as made:
+            runs = []
+            for number in range(arguments.runs + 1):
+                runs.append(one(made))
+                _tell(f"{name}, {tree.partitions} partitions, run {number}: {runs[-1]}")
+        return Measured(name, tree.partitions, runs[0], tuple(runs[1:]))
+
+    many = arguments.partitions
+    failovers = [measure(size(number, 1), "failover", _fail_over) for number in sizes if "failover" in parts]
+    others = []
+    if "broker-gone" in parts:
+        third = f"broker gone that led {len(range(BROKERS - 1, many, BROKERS))} of {many}"
+        others.append(measure(size(many, 2), third, _lose_broker))
+        others.append(measure(size(many, 2, BROKERS), f"broker gone that led all {many}", _lose_broker))
+    if "shutdown" in parts:
+        others.append(measure(size(many, 2, BROKERS), f"controlled shutdown of the leader of {many}", _shut_down))
+    elected_ms = elect_in_columns(MOST_PARTITIONS, arguments.runs) if "election" in parts else ()
+    return Figures(tuple(failovers), tuple(others), elected_ms)
 
 
-def _spread(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    return {
-        phase: {
-            "median": round(statistics.median(run[phase] for run in runs), 1),
-            "min": round(min(run[phase] for run in runs), 1),
-            "max": round(max(run[phase] for run in runs), 1),
-        }
-        for phase in runs[0]
-    }
+def _fail_over(made: Bench) -> Failover:
+    done = made.fail_over()
+    made.take_back()
+    return done
 
 
-def table(found: dict[str, Any]) -> str:
-    lines = [
-        f"{found['partitions']} partitions in {found['topics']} topics, replication factor"
-        f" {found['replication_factor']}; {found['runs']} fresh processes",
-        f"{'phase':<40}{'median ms':>12}{'min':>10}{'max':>10}",
-    ]
-    last = {"total": "load: total", "cpu": "load: CPU of its process"}
-    rows = [(f"load: {phase}", spread) for phase, spread in found["load_ms"].items() if phase not in last]
-    rows += [(name, found["load_ms"][phase]) for phase, name in last.items()]
-    if found["kazoo_get_async_ms"] is not None:
-        rows.append(("kazoo get_async: states alone", found["kazoo_get_async_ms"]["states"]))
-        rows.append(("kazoo get_async: CPU of its process", found["kazoo_get_async_ms"]["cpu"]))
-    lines += [f"{name:<40}{one['median']:>12.1f}{one['min']:>10.1f}{one['max']:>10.1f}" for name, one in rows]
-    if found["ratio"] is not None:
-        lines.append(f"kazoo's reads of the states alone take {found['ratio']:.1f} times as long as the whole load")
-    return "\n".join(lines)
+def _lose_broker(made: Bench) -> BrokerGone:
+    made.fail_over()
+    done = made.lose_broker(BROKERS)
+    made.take_back()
+    made.put_back()
+    return done
+
+
+def _shut_down(made: Bench) -> ControlledShutdown:
+    made.fail_over()
+    done = made.shut_down_broker(BROKERS)
+    made.take_back()
+    made.put_back()
+    return done
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _circumstances() -> str:
+    """Of the machine, before it is put to work."""
+    return (
+        f"Python {platform.python_version()}; {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the"
+        f" runs; commit {_commit()}."
+    )
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _as_json(figures: Figures, arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"benchmark": "controller", "runs": arguments.runs, **asdict(figures)}

@@ -3,7 +3,7 @@ registrations that no session owns. Batches of fenced writes, several in flight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from controller.clock import Clock
@@ -23,21 +23,26 @@ from controller.zookeeper.codecs import (
     encode_topic_assignment,
 )
 from controller.zookeeper.kazoo_connection import KazooConnection
+from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import Create
 
 WRITING_LIMIT_S = 600.0
 SESSION_TIMEOUT_MS = 30_000
 TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
+TOPICS_AT_ONCE = 500
+"""Written together: of millions of znodes only so many are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSize:
-    """`partitions` in all, dealt out evenly over `topics`; each has `replication_factor` of `brokers` replicas."""
+    """`partitions` in all, dealt out evenly over `topics`; each has `replication_factor` of `brokers` replicas. They
+    are led by all brokers in turn or, if `led_by` names one, by that alone."""
 
     topics: int
     partitions: int
     replication_factor: int
     brokers: int
+    led_by: int | None = None
 
     def partitions_of(self, topic: int) -> int:
         return self.partitions // self.topics + (topic < self.partitions % self.topics)
@@ -46,6 +51,15 @@ class TreeSize:
         """(topic, partition) of every partition."""
         sizes = [(f"topic-{topic:06d}", self.partitions_of(topic)) for topic in range(self.topics)]
         return [(name, partition) for name, size in sizes for partition in range(size)]
+
+    def replicas(self, topic: int, partition: int) -> tuple[int, ...]:
+        """The first of them leads, and all are in sync."""
+        place = topic + partition
+        if self.led_by is None:
+            return tuple((place + step) % self.brokers + 1 for step in range(self.replication_factor))
+        others = [broker for broker in range(1, self.brokers + 1) if broker != self.led_by]
+        followers = (others[(place + step) % len(others)] for step in range(self.replication_factor - 1))
+        return (self.led_by, *followers)
 
 
 def write_tree(hosts: str, size: TreeSize, clock: Clock) -> None:
@@ -56,27 +70,39 @@ def write_tree(hosts: str, size: TreeSize, clock: Clock) -> None:
         run(BrokerWrites(client).ensure_persistent_paths(), WRITING_LIMIT_S)
         outcome = run(elect(client, 1, clock), WRITING_LIMIT_S)
         assert isinstance(outcome, Won), outcome
-        run(client.create_rows(outcome.leadership, list(_znodes(size))), WRITING_LIMIT_S)
+        ports = {broker: 9091 + broker for broker in range(1, size.brokers + 1)}
+        run(client.create_rows(outcome.leadership, registrations(ports)), WRITING_LIMIT_S)
+        write_partitions(client, outcome.leadership, size)
     finally:
         wait(client.close(), WRITING_LIMIT_S)
 
 
-def _znodes(size: TreeSize) -> Iterator[Create]:
+def registrations(ports: Mapping[int, int]) -> list[Create]:
+    """Of brokers on this machine, by id."""
+    rows = []
+    for broker, port in sorted(ports.items()):
+        endpoint = BrokerEndpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)
+        rows.append(Create(paths.broker(broker), encode_broker_registration(BrokerRegistration(broker, (endpoint,)))))
+    return rows
+
+
+def write_partitions(client: ZooKeeperClient, leadership: Leadership, size: TreeSize) -> None:
+    for first in range(0, size.topics, TOPICS_AT_ONCE):
+        topics = range(first, min(first + TOPICS_AT_ONCE, size.topics))
+        run(client.create_rows(leadership, list(_znodes(size, topics))), WRITING_LIMIT_S)
+
+
+def _znodes(size: TreeSize, topics: range) -> Iterator[Create]:
     """Parents before their children."""
-    for broker in range(1, size.brokers + 1):
-        endpoint = BrokerEndpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9091 + broker)
-        data = encode_broker_registration(BrokerRegistration(broker, (endpoint,)))
-        yield Create(paths.broker(broker), data)
-    for topic in range(size.topics):
+    for topic in topics:
         name = f"topic-{topic:06d}"
-        assignment = {partition: _replicas(size, topic + partition) for partition in range(size.partitions_of(topic))}
+        assignment = {partition: size.replicas(topic, partition) for partition in range(size.partitions_of(topic))}
         yield Create(paths.topic(name), encode_topic_assignment(TopicAssignment(TOPIC_ID, assignment)))
         yield Create(paths.partitions(name), None)
         for partition, replicas in assignment.items():
-            state = encode_partition_state(PartitionState(replicas[0], 0, replicas, 1))
             yield Create(paths.partition(name, partition), None)
-            yield Create(paths.partition_state(name, partition), state)
+            yield Create(paths.partition_state(name, partition), first_state(replicas))
 
 
-def _replicas(size: TreeSize, start: int) -> tuple[int, ...]:
-    return tuple((start + step) % size.brokers + 1 for step in range(size.replication_factor))
+def first_state(replicas: tuple[int, ...]) -> bytes:
+    return encode_partition_state(PartitionState(replicas[0], 0, replicas, 1))

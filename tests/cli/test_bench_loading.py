@@ -1,4 +1,4 @@
-"""`camerlengo bench controller`, small: real ZooKeeper, fresh processes, figures that mean what they say."""
+"""`camerlengo bench loading`, small: real ZooKeeper, fresh processes, figures that mean what they say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.cli.bench_controller import figures, table
+from controller.cli.bench_loading import figures, table
 from controller.cli.bench_tree import TreeSize
 from controller.cli.main import main
 
@@ -17,7 +17,7 @@ def answer(total: float, states: int = 10) -> dict[str, Any]:
 
 
 def test_a_small_cluster_is_loaded_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "controller", "--json", "--partitions", "130", "--topics", "12", "--runs", "2"]
+    words = ["bench", "loading", "--json", "--partitions", "130", "--topics", "12", "--runs", "2"]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["partitions"], found["topics"], found["runs"]) == (130, 12, 2)
@@ -55,7 +55,7 @@ def test_a_run_that_did_not_read_everything_gives_no_figures() -> None:
     ],
 )
 def test_a_size_that_cant_be_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "controller", *words]) == 2
+    assert main(["bench", "loading", *words]) == 2
     assert named in capsys.readouterr().err
 
 
