@@ -8,7 +8,7 @@ be as before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -80,6 +80,37 @@ class _Lock:
         self._disk.locks.discard(self._path)
 
 
+class _Below:
+    """Which names stand directly below each directory, those of directories on the way to a file among them, so that
+    one directory is listed without a look at all others."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def add(self, path: str) -> None:
+        for directory, name in _steps(path):
+            names = self._counts.setdefault(directory, {})
+            names[name] = names.get(name, 0) + 1
+
+    def remove(self, path: str) -> None:
+        for directory, name in _steps(path):
+            names = self._counts[directory]
+            names[name] -= 1
+            if not names[name]:
+                del names[name]
+
+    def names(self, directory: str) -> Sequence[str]:
+        return sorted(self._counts.get(directory, ()))
+
+
+def _steps(path: str) -> Iterator[tuple[str, str]]:
+    """Each directory above the path, with the name in it by which the path goes on."""
+    while path:
+        path, separator, name = path.rpartition("/")
+        if separator:
+            yield path, name
+
+
 class MemoryDisk:
     """`fail_after`: so many changes are still carried out, and then every one is an OSError; None for never."""
 
@@ -87,6 +118,7 @@ class MemoryDisk:
         self._names: dict[str, _Inode] = {}
         self._synced_names: dict[str, _Inode] = {}
         self._directories: set[str] = set()
+        self._below = _Below()
         self.locks: set[str] = set()
         self.now_ms = 0
         self.fail_after: int | None = None
@@ -101,7 +133,7 @@ class MemoryDisk:
     def open(self, path: str) -> MemoryFile:
         if path not in self._names:
             self.touch()
-            self._names[path] = _Inode(modified_ms=self.now_ms)
+            self._put(path, _Inode(modified_ms=self.now_ms))
         return MemoryFile(self, self._names[path])
 
     def read(self, path: str) -> bytes:
@@ -111,40 +143,57 @@ class MemoryDisk:
 
     def replace(self, path: str, data: bytes, durable: bool = True) -> None:
         self.touch()
-        self._names[path] = _Inode(bytearray(data), len(data) if durable else 0, modified_ms=self.now_ms)
+        self._put(path, _Inode(bytearray(data), len(data) if durable else 0, modified_ms=self.now_ms))
         if durable:
             self._synced_names[path] = self._names[path]
 
     def replace_soon(self, path: str, data: bytes) -> None:
         self.touch()
-        self._names[path] = _Inode(bytearray(data), len(data), modified_ms=self.now_ms)
+        self._put(path, _Inode(bytearray(data), len(data), modified_ms=self.now_ms))
+
+    def _put(self, path: str, inode: _Inode) -> None:
+        if path not in self._names:
+            self._below.add(path)
+        self._names[path] = inode
+
+    def _take(self, path: str) -> _Inode:
+        self._below.remove(path)
+        return self._names.pop(path)
 
     def rename(self, path: str, new_path: str) -> None:
         self.touch()
         for name in [name for name in self._names if name == path or name.startswith(path + "/")]:
-            self._names[new_path + name[len(path) :]] = self._names.pop(name)
+            self._put(new_path + name[len(path) :], self._take(name))
         if path in self._directories:
-            self._directories = {
-                new_path + one[len(path) :] if (one + "/").startswith(path + "/") else one for one in self._directories
-            }
+            for one in [one for one in self._directories if (one + "/").startswith(path + "/")]:
+                self._remove_directory(one)
+                self._add_directory(new_path + one[len(path) :])
 
     def remove(self, path: str) -> None:
         if path in self._names:
             self.touch()
-            del self._names[path]
-        self._directories.discard(path)
+            self._take(path)
+        self._remove_directory(path)
 
     def names(self, directory: str) -> Sequence[str]:
         if directory not in self._directories:
             raise FileNotFoundError(directory)
-        inside = directory + "/"
-        found = {path[len(inside) :].partition("/")[0] for path in self._names if path.startswith(inside)}
-        found |= {path[len(inside) :] for path in self._directories if path.startswith(inside)}
-        return sorted(name for name in found if "/" not in name)
+        return self._below.names(directory)
 
     def make_directory(self, path: str) -> None:
         parts = path.split("/")
-        self._directories |= {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
+        for count in range(1, len(parts) + 1):
+            self._add_directory("/".join(parts[:count]))
+
+    def _add_directory(self, path: str) -> None:
+        if path not in self._directories:
+            self._directories.add(path)
+            self._below.add(path)
+
+    def _remove_directory(self, path: str) -> None:
+        if path in self._directories:
+            self._directories.remove(path)
+            self._below.remove(path)
 
     def sync_names(self, directory: str) -> None:
         self.touch()
@@ -179,6 +228,9 @@ class MemoryDisk:
                 torn.add(id(inode))
                 _tear(inode, draw)
         self._names, self._synced_names = names, dict(names)
+        self._below = _Below()
+        for path in (*names, *self._directories):
+            self._below.add(path)
         self.locks.clear()
         self.fail_after = None
 
