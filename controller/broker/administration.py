@@ -16,6 +16,7 @@ from controller.broker.config_gate import ConfigGate
 from controller.broker.config_watch import ConfigWatch
 from controller.broker.configs import Configs
 from controller.broker.data_plane import DataPlane
+from controller.broker.directory_notices import DirectoryNotices
 from controller.broker.partition import Partition
 from controller.broker.producer_ids import ProducerIds
 from controller.broker.settings import BrokerSettings
@@ -85,6 +86,8 @@ class Administration:
                 ApiKey.INCREMENTAL_ALTER_CONFIGS: requests.alter_incrementally,
             }
         )
+        notices = DirectoryNotices(lambda: drive(writes.tell_of_failed_directory(settings.broker_id)), clock, trace)
+        data.directory_failed = notices.failed
         data.min_insync = self.configs.min_insync
         data.deletes = self.configs.deletes
         self._logs.settings_of = self.configs.log_settings

@@ -1,5 +1,5 @@
 """What a broker that holds records writes to ZooKeeper of its own, besides what every broker does: blocks of producer
-ids, changed configs, and notices of changes that all have read by now.
+ids, changed configs and the notices of them, which go when all have read them, and notices of failed log directories.
 
 With `broker_writes.py` this is all that is written past the fence. Each write handles its own unknown outcome.
 """
@@ -13,11 +13,13 @@ from controller.zookeeper.broker_writes import BrokerWrites, Undecided
 from controller.zookeeper.codecs import (
     ConfigChange,
     ConfigZnode,
+    LogDirEvent,
     ProducerIdBlock,
     decode_config,
     decode_producer_id_block,
     encode_config,
     encode_config_change,
+    encode_log_dir_event,
     encode_producer_id_block,
 )
 from controller.zookeeper.errors import BadVersion, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
@@ -89,6 +91,18 @@ class BrokerDataWrites(BrokerWrites):
             return config
 
         return await self._decide(attempt)
+
+    async def tell_of_failed_directory(self, broker_id: int) -> None:
+        """Leaves the notice by which the controller hears that a log directory of this broker failed, as Kafka's
+        ReplicaManager does. It names no directory: the controller asks the broker for every replica. A notice whose
+        write had no answer may be left twice, and says the same twice."""
+        notice = paths.child(paths.LOG_DIR_EVENT_NOTIFICATION, paths.LOG_DIR_EVENT_PREFIX)
+        data = encode_log_dir_event(LogDirEvent(broker_id))
+
+        async def attempt() -> None:
+            await self._write([Create(notice, data, sequential=True)])
+
+        await self._decide(attempt)
 
     async def remove_config_changes(self, names: Sequence[str]) -> None:
         """Deletes notices that are old enough for all to have read them. One that is gone was another broker's to
