@@ -45,7 +45,8 @@ Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
 
 class DataPlane:
     """`timer` is where every waiting request hangs. `min_insync` gives a topic's min.insync.replicas, `deletes` whether
-    its records may be deleted; both may be replaced, as `logs.settings_of` may, by who knows topics' configs."""
+    its records may be deleted; both may be replaced, as `logs.settings_of` may, by who knows topics' configs.
+    `directory_failed` is called for each log directory that fails, once its replicas are offline."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class DataPlane:
         self.min_insync: Callable[[str], int] = lambda _topic: settings.min_insync_replicas
         self.deletes: Deletes = lambda _topic: True
         self.timer = TimerOnClock(clock, on_error=self._failed)
+        self.directory_failed: Callable[[], None] = lambda: None
         self.progress = Progress(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
         self.fetchers = ReplicaFetchers(
@@ -127,4 +129,8 @@ class DataPlane:
     def _directory_failed(self, directory: LogDirectory, cause: Exception) -> None:
         """Found in the middle of a call on a log, so what follows waits until that is over."""
         self._trace.emit(Noted("error", f"log directory {directory.path} is offline: {cause!r}"))
-        self._clock.call_later(0.0, lambda: self._replicas.go_offline(tuple(directory.logs)))
+        self._clock.call_later(0.0, lambda: self._gone(tuple(directory.logs)))
+
+    def _gone(self, keys: Sequence[tuple[str, int]]) -> None:
+        self._replicas.go_offline(keys)
+        self.directory_failed()
