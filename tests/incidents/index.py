@@ -10,16 +10,16 @@ import re
 import sys
 from pathlib import Path
 
-from tests.incidents.of_clusters import DELETIONS, ISRS, REQUESTS, TIMERS
+from tests.incidents.of_clusters import DELETIONS, ISRS, REASSIGNMENTS, REQUESTS, TIMERS
 from tests.incidents.of_controllers import ELECTION, THREADS, WATCHES
 from tests.incidents.planted import PLANTED
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "incidents.md"
 
-INCIDENTS = (*ELECTION, *THREADS, *WATCHES, *REQUESTS, *ISRS, *DELETIONS, *TIMERS)
+INCIDENTS = (*ELECTION, *THREADS, *WATCHES, *REQUESTS, *ISRS, *REASSIGNMENTS, *DELETIONS, *TIMERS)
 
-_PLAIN = (1, 2, 3, 4, *range(6, 17), 19, 22, 23, 25, 27, 29, 31, 32, 33, 37, 38, 39, 42, 46)
+_PLAIN = (1, 2, 3, 4, *range(6, 17), 19, 22, 23, 25, 27, 29, 31, 32, 33, 37, 38, 39, 42, 46, 49, 51, 53, 54, 55)
 NUMBERS = (*(f"S{number:02}" for number in _PLAIN), "S56a", "S56b", "S56c", "S56e", "S57", "S58", "S60", "S61")
 """The incidents that have to be proved."""
 

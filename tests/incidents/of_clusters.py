@@ -113,6 +113,56 @@ ISRS = (
     ),
 )
 
+REASSIGNMENTS = (
+    Incident(
+        "S49",
+        "KAFKA-4214",
+        "A target that bounces with its controller",
+        (
+            core("core/test_reassignment.py::test_s49_a_target_that_is_dead_is_waited_for"),
+            core(INTERRUPTED),
+        ),
+    ),
+    Incident(
+        "S51",
+        "KAFKA-9089",
+        "A reassignment that comes back",
+        (
+            core(
+                "core/test_reassignment.py::"
+                "test_s51_a_request_that_takes_over_from_the_znode_is_what_the_next_controller_finds"
+            ),
+        ),
+    ),
+    Incident(
+        "S53",
+        "KAFKA-10314",
+        "An added replica that may not be made",
+        (
+            core("core/test_reassignment.py::test_s53_what_is_added_may_be_made_in_any_log_directory"),
+            core("core/test_against_kafka.py::test_a_reassignment_is_asked_for_answered_and_carried_out_as_kafka_does"),
+        ),
+    ),
+    Incident(
+        "S54",
+        "KAFKA-9672, KAFKA-1097, KAFKA-1170",
+        "Removed, and in the ISR again",
+        (core("core/test_reassignment.py::test_s54_whoever_is_removed_is_out_of_the_isr_when_it_is_done"),),
+    ),
+    Incident(
+        "S55",
+        "KIP-550",
+        "Reassigned away while its broker was not there",
+        (
+            core("broker/test_reassigned_away.py::test_s55_it_leads_and_follows_no_more_and_its_records_stay"),
+            core(
+                "broker/test_reassigned_away.py::"
+                "test_s55_files_of_a_topic_that_is_gone_make_way_for_another_of_its_name"
+            ),
+        ),
+    ),
+)
+
 DELETIONS = (
     Incident(
         "S56a",
