@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -32,7 +32,11 @@ OK = 0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    settings = {"replica.fetch.wait.max.ms": "100", "controlled.shutdown.enable": "false"}
+    settings = {
+        "replica.fetch.wait.max.ms": "100",
+        "controlled.shutdown.enable": "false",
+        "auto.leader.rebalance.enable": "false",
+    }
     with LocalCluster(brokers=3, session_timeout_ms=10_000, settings=settings) as running:
         yield running
 
@@ -221,3 +225,39 @@ def test_a_partition_moves_under_its_producers(
     assert error.errno == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     ((_, error),) = python_admin.alter_partition_reassignments({partition: [1, 9]}).items()
     assert error.errno == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_leaders_are_elected_on_request(
+    cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
+) -> None:
+    """Another order of the replicas makes another broker the preferred leader; both clients ask for it in turn."""
+    admin.create_topics([NewTopic("led", 2, replica_assignment=[[1, 2, 3], [2, 3, 1]])])["led"].result(DEADLINE_S)
+
+    def leaders() -> list[int]:
+        found = admin.list_topics("led", DEADLINE_S).topics["led"].partitions
+        return [found[number].leader for number in (0, 1)]
+
+    def prefer(first: int, *others: int) -> None:
+        partition = PythonPartition("led", 0)
+        assert python_admin.alter_partition_reassignments({partition: [first, *others]}) == {partition: None}
+        eventually(lambda: python_admin.list_partition_reassignments() == {}, "another order is there at once")
+
+    def elect(kind: ElectionType, *numbers: int) -> dict[int, int]:
+        asked = [TopicPartition("led", number) for number in numbers]
+        errors = admin.elect_leaders(kind, asked).result(DEADLINE_S)
+        return {one.partition: OK if error is None else error.code() for one, error in errors.items()}
+
+    eventually(lambda: leaders() == [1, 2], "as they were made")
+    prefer(2, 1, 3)
+    assert leaders() == [1, 2], "an order moves nobody"
+    assert elect(ElectionType.PREFERRED, 0, 1, 7) == {
+        0: OK,
+        1: KafkaError.ELECTION_NOT_NEEDED,
+        7: KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+    eventually(lambda: leaders() == [2, 2], "the preferred one leads")
+    assert elect(ElectionType.UNCLEAN, 0) == {0: KafkaError.ELECTION_NOT_NEEDED}
+    prefer(3, 1, 2)
+    answer = python_admin.elect_leaders(0, {"led": [0, 1]}, raise_errors=False)
+    eventually(lambda: leaders() == [3, 2], f"kafka-python was answered {answer}")
+    assert produced(cluster, "led", 1) == [OK]
