@@ -109,10 +109,15 @@ def moved(found: Sequence[Group]) -> Iterator[str]:
                 continue
             low, high = min(known, key=lambda one: one[1].value), max(known, key=lambda one: one[1].value)
             if low[1].high < high[1].low:
+                scale = 100 if what == "failing" else 1
                 yield (
-                    f"{name} moved {what.replace('_', ' ')}: {low[1].value:.4g} at {low[0]},"
-                    f" {high[1].value:.4g} at {high[0]}"
+                    f"{name} moved {what.replace('_', ' ')}{' %' if scale > 1 else ''}:"
+                    f" {_spelled(low[1], scale)} at {low[0]}, {_spelled(high[1], scale)} at {high[0]}"
                 )
+
+
+def _spelled(interval: Interval, scale: float) -> str:
+    return f"{interval.value * scale:.4g} [{interval.low * scale:.4g}, {interval.high * scale:.4g}]"
 
 
 def summary_text(campaign: Campaign, results: Sequence[Result]) -> str:

@@ -125,7 +125,14 @@ STATE_CHANGES = (
             r"^Received (?:update metadata|UpdateMetadata) request with correlation id (?P<sequence>[0-9]+) from an "
             r"old controller (?P<controller>[0-9]+) with epoch (?P<controller_epoch>[0-9]+).*epoch is "
             r"(?P<known_epoch>[0-9]+)", {"api": "UpdateMetadata", "reason": "stale controller epoch"}),
-    _noted("Stopped fetchers as part of"),
+    # Below INFO, where many a log4j configuration puts these logs, a line a partition tells again what the others told.
+    *map(_noted, (
+        "Stopped fetchers as part of", "Cached leader info ", "Deleted partition ", "Received LeaderAndIsr request ",
+        "Received StopReplica request ", "Received response ", "Sending become-leader LeaderAndIsr request ",
+        "Sending become-follower LeaderAndIsr request ", "Completed LeaderAndIsr request ",
+        "Truncated logs and checkpointed recovery boundaries ", "The stop replica request ", "Mark replicas ",
+        "Error while processing LeaderAndIsr request ", "Skipped the become-",
+    )),
 )  # fmt: skip
 
 CONTROLLER = (
@@ -187,7 +194,10 @@ CONTROLLER = (
         "New partition creation callback for", "Broker failure callback for", "Removing partitions ",
         "No more partitions need to be reassigned", "All shutting down brokers", "Live brokers:", "Removed ",
         "Stopped partition state machine", "Stopped replica state machine", "Broker update callback for",
-        "New controller epoch", "Epoch incremented", "Resigning", "Rejecting ", "Broker ",
+        "New controller epoch", "Epoch incremented", "Resigning", "Rejecting ", "Broker ", "Partition ",
+        "Mark replicas ",
+        "Checking need to trigger auto leader balancing", "Preferred replicas by broker ",
+        "Topics not in preferred replica for broker ", "Leader imbalance ratio for broker ", "De-registering ",
     )),
     LogText("ControllerThread", "Starting", r"^(?P<message>Starting)$"),
     LogText("ControllerThread", "Shut", r"^(?P<message>Shutting down|Shutdown completed)$"),

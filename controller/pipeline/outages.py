@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from controller.pipeline.signs import last_signs
 from controller.pipeline.states import BROKER_FAILURE, FAILOVER, PARTITION, SHUTDOWN
 
 NO_LEADER, UNDER_REPLICATED, UNDER_MIN_ISR = "no leader", "under-replicated", "under min.insync.replicas"
@@ -35,17 +36,11 @@ def broker_losses(events: DataFrame, states: DataFrame) -> DataFrame:
         f.round(f.max(took), 3).alias("last_ms"),
     )
     losses = brokers.join(elections, list(of), "left").fillna(0, ["elected"])
+    lost = losses.select(*of, f.explode("brokers").alias("node"), f.col("marker_at").alias("moment"))
     signs = (
-        events.where(f.col("node") >= 0)
-        .select(f.col("run").alias("sign_run"), f.col("node").alias("sign_node"), f.col("at").alias("sign_at"))
-        .join(
-            f.broadcast(losses.select(*of, "brokers")),
-            (f.col("sign_run") == f.col("run"))
-            & f.array_contains("brokers", f.col("sign_node").cast("bigint"))
-            & (f.col("sign_at") <= f.col("marker_at")),
-        )
+        lost.join(last_signs(events, lost.select("run", "node", "moment").distinct()), ["run", "node", "moment"])
         .groupBy(*of)
-        .agg(f.max("sign_at").alias("last_sign_at"))
+        .agg(f.max("last_sign_at").alias("last_sign_at"))
     )
     return (
         losses.join(signs, list(of), "left")

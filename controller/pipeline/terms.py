@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from controller.pipeline.signs import last_signs
+
 _EVENT_THREAD = "ControllerEventThread"
 """Begins with the process of a broker, controller or not."""
 RESIGNED, KILLED, RESTARTED, SUPERSEDED, LEADING = (
@@ -49,20 +51,15 @@ def controller_terms(events: DataFrame) -> DataFrame:
         f.coalesce(f.least(ended_at, f.col("succeeded_at"), f.col("following.at")),
                    f.lit("9999-01-01").cast("timestamp")).alias("bound"),
     )  # fmt: skip
-    signs = (
-        events.where(f.col("event") != "FaultInjected")
-        .select(f.col("run").alias("sign_run"), f.col("node").alias("sign_node"), f.col("at").alias("sign_at"))
-        .join(
-            f.broadcast(terms),
-            (f.col("sign_run") == f.col("run"))
-            & (f.col("sign_node") == f.col("node"))
-            & (f.col("sign_at") >= f.col("elected_at"))
-            & (f.col("sign_at") <= f.col("bound")),
-        )
-        .groupBy("run", "node", "controller_epoch", "elected_at", "end", "ended_at", "succeeded_at")
-        .agg(f.max("sign_at").alias("last_sign_at"))
+    signs = last_signs(events, terms.select("run", "node", f.col("bound").alias("moment")))
+    told = terms.withColumn("node", f.col("node").cast("bigint")).withColumnRenamed("bound", "moment")
+    return (
+        told.join(signs, ["run", "node", "moment"], "left")
+        # Its election is a sign too, and the last one where epochs went back and its end seems to come before it.
+        .withColumn("last_sign_at", f.greatest("last_sign_at", "elected_at"))
+        .select("run", "node", "controller_epoch", "elected_at", "end", "ended_at", "succeeded_at", "last_sign_at")
+        .orderBy("run", "controller_epoch", "elected_at")
     )
-    return signs.orderBy("run", "controller_epoch", "elected_at")
 
 
 def failover_phases(events: DataFrame) -> DataFrame:

@@ -14,10 +14,15 @@ from controller.pipeline.campaign_summary import _student, groups, mean, moved, 
 from controller.scenarios.files import load_scenario
 
 
-def campaign(seeds: int, traces: Traces = Traces.NONE) -> Campaign:
+def campaign(
+    seeds: int, traces: Traces = Traces.NONE, partitions: tuple[str, str] = ("1", "2"), records: bool = False
+) -> Campaign:
     points = tuple(
-        Point((("partitions", count),), load_scenario("broker-kill", {"partitions": count, "records": "false"}))
-        for count in ("1", "2")
+        Point(
+            (("partitions", count),),
+            load_scenario("broker-kill", {"partitions": count, "records": str(records).lower()}),
+        )
+        for count in partitions
     )
     return Campaign("broker-kill", points, 10, seeds, traces)
 
@@ -91,7 +96,12 @@ def test_a_mean_and_its_interval() -> None:
 def test_which_parameter_moved_what() -> None:
     results = [result(number, number // 40, recovery_ms=10.0 + 5 * (number // 40) + number % 2) for number in range(80)]
     wanted = campaign(40)
-    assert [*moved(groups(wanted, results))] == ["partitions moved broker recovery ms: 10.5 at 1, 15.5 at 2"]
+    assert [*moved(groups(wanted, results))] == [
+        "partitions moved broker recovery ms: 10.5 [10.34, 10.66] at 1, 15.5 [15.34, 15.66] at 2"
+    ]
+    broken = [result(number, number // 40, "pass" if number % 40 < 30 else "fail") for number in range(40)]
+    first, *_ = moved(groups(wanted, [*broken, *results[40:]]))
+    assert first.startswith("partitions moved failing %: 0 [0, 8.76")
     same = [result(number, number // 40, recovery_ms=10.0 + number % 2) for number in range(80)]
     assert [*moved(groups(wanted, same))] == []
 

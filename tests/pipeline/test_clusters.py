@@ -1,41 +1,65 @@
-"""The same campaign on executors of their own (Spark's local cluster): its results are those of a process alone."""
+"""A campaign on executors of their own, on both of Spark's clusters: its results are those of a process alone, also
+where an executor was killed in the middle.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from controller.pipeline.campaign_runs import read_results, run_all
-from tests.pipeline.test_campaign_runs import campaign
+from controller.pipeline.campaign_runs import Result, read_results, run_all
+from tests.pipeline.on_clusters import LOCAL_CLUSTER, STANDALONE, WANTED
+from tests.processes import eventually, running_with
 
-DEADLINE_S = 400.0
-MASTER = "local-cluster[2,1,1024]"
-WORDS = (
-    "broker-kill",
-    "--seeds",
-    "10..11",
-    "--set",
-    "partitions=1,2",
-    "--set",
-    "records=false",
-    "--partitions",
-    "3",
-    "--traces",
-    "none",
-)
+DEADLINE_S = 600.0
+pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.timeout(900)
-def test_executors_of_their_own_give_the_same_results(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "controller.cli", "campaign", *WORDS, "--master", MASTER]
-    done = subprocess.run(
-        [*command, "--report", str(tmp_path / "out")], capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+    return [*run_all(WANTED, range(len(WANTED)), tmp_path_factory.mktemp("alone"), "alone")]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Where the campaigns' results are, and the mark that every JVM of theirs bears."""
+    place = tmp_path_factory.mktemp("clusters")
+    return place, place / "mark"
+
+
+@pytest.fixture(scope="module")
+def told(places: tuple[Path, Path]) -> str:
+    """What the campaigns printed."""
+    command = [sys.executable, "-m", "tests.pipeline.on_clusters", *map(str, places)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    wanted = campaign(seeds=2)
-    expected = [*run_all(wanted, range(len(wanted)), tmp_path / "alone", "alone")]
-    assert read_results((tmp_path / "out" / "results").glob("*.jsonl")) == expected
-    assert done.stdout.endswith("4 of 4 runs passed\n")
+    return done.stdout
+
+
+def results(folder: Path) -> list[Result]:
+    return read_results((folder / "results").glob("*.jsonl"))
+
+
+def test_on_the_local_cluster_an_executor_killed_costs_only_the_runs_it_was_in(
+    told: str, places: tuple[Path, Path], expected: list[Result]
+) -> None:
+    found = re.search(r"killed an executor after ([0-9]+) of 8 runs", told)
+    assert found is not None
+    assert 0 < int(found[1]) < len(expected)
+    folder, _ = places
+    assert results(folder / LOCAL_CLUSTER) == expected
+
+
+def test_on_a_standalone_cluster_with_two_workers(told: str, places: tuple[Path, Path], expected: list[Result]) -> None:
+    assert re.search(r"2 cores on spark://127\.0\.0\.1:[0-9]+", told)
+    folder, _ = places
+    assert results(folder / STANDALONE) == expected
+
+
+def test_no_process_of_either_is_left(told: str, places: tuple[Path, Path]) -> None:
+    _, mark = places
+    eventually(lambda: running_with(f"-Dcamerlengo.mark={mark}") == [], "the clusters have ended")

@@ -194,6 +194,26 @@ STATE = " (state.change.logger)"
             {"event": "ControllerResigned", "node": 7},
             id="a line that does not say whose it is",
         ),
+        pytest.param(
+            "[2023-10-04 18:33:49,243] TRACE [Controller id=3] Leader imbalance ratio for broker 3 is 0.0 "
+            "(kafka.controller.KafkaController)",
+            {"event": "Noted", "level": "TRACE", "message": "Leader imbalance ratio for broker 3 is 0.0", "node": 3},
+            id="a controller at TRACE",
+        ),
+        pytest.param(
+            "[2023-10-04 18:33:49,101] TRACE [Broker id=3] Cached leader info UpdateMetadataPartitionState(topicName="
+            "'t', partitionIndex=0, controllerEpoch=74, leader=3, leaderEpoch=12, isr=[3], zkVersion=12, replicas=[3], "
+            "offlineReplicas=[]) for partition t-0 in response to UpdateMetadata request sent by controller 3 epoch 74 "
+            f"with correlation id 3{STATE}",
+            {"event": "Noted", "level": "TRACE", "leader": None, "node": 3},
+            id="a broker at TRACE",
+        ),
+        pytest.param(
+            "[2023-10-04 18:33:49,092] TRACE [Controller id=3 epoch=74] Received response {error_code=0,_tagged_fields"
+            f"={{}}}} for request UPDATE_METADATA with correlation id 3 sent to broker k:9 (id: 1 rack: null){STATE}",
+            {"event": "Noted", "controller_epoch": 74},
+            id="an answer at TRACE",
+        ),
     ],
 )
 def test_texts_of_several_versions(line: str, expected: dict[str, Any]) -> None:
