@@ -1,8 +1,9 @@
 """One life of a simulated broker: the same `Node` as in a real broker process, with everything around it in memory.
 
 A kill takes all of it but what ZooKeeper and its disk hold. Its session lives on there until the server has missed it
-for its timeout, and its sockets are closed by its machine. The disk loses what was not synced, as with a loss of power:
-that is more than a real kill takes, and so what the replicas must be able to bear.
+for its timeout, and its sockets are closed by its machine. In scenarios the disk then loses what was not synced, as
+with a loss of power: more than a real kill takes, and so what the replicas must be able to bear. In plans a kill
+takes the process alone, and there are faults of disks and machines apart from it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from controller.core.events import Event
 from controller.pending import Pending
 from controller.simulator.answers import Answers, Unanswered
 from controller.simulator.channels import SimulatedChannels, SimulatedPeers
+from controller.simulator.disk import SimulatedDisk
 from controller.simulator.event_driver import EventDriver
 from controller.simulator.images import SharedImages
 from controller.simulator.network import Address, Frame, Network
@@ -27,7 +29,6 @@ from controller.simulator.process import MachineClock, Process, ProcessClock, Pr
 from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection
 from controller.simulator.server import Server
-from controller.storage.disk_memory import MemoryDisk
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
 from controller.zookeeper.drive import drive
@@ -45,8 +46,10 @@ class World:
     recorder: Recorder
     addresses: Mapping[int, Address]
     images: SharedImages = field(default_factory=SharedImages)
-    disks: dict[int, MemoryDisk] = field(default_factory=dict)
+    disks: dict[int, SimulatedDisk] = field(default_factory=dict)
     """By broker; one that has `log.dirs` keeps its disk over all of its lives."""
+    kills_forget: bool = True
+    """Whether every end of a process takes along what was not synced."""
     machines: dict[int, MachineClock] = field(default_factory=dict)
     """By broker: the clock that all of its lives go by."""
 
@@ -104,6 +107,8 @@ class BrokerProcess:
         self._rng = world.streams.stream(f"{self._name}/core")
         self._coin = world.streams.stream(f"{self._name}/resume")
         self._stopping = False
+        self._waits_for_disk = False
+        self._disk_until_ms = 0.0
         self._node: Node | None = None
         self._answers: Answers | None = None
         self.process = Process(self._name)
@@ -143,7 +148,8 @@ class BrokerProcess:
         settings = self._settings
         if not settings.log_dirs:
             return None
-        disk = self._world.disks.setdefault(self.node_id, MemoryDisk())
+        disk = self._world.disks.setdefault(self.node_id, SimulatedDisk())
+        disk.waits = self._wait_for_disk
         disk.now_ms = self.clock.wall_ms()
         return Logs(disk, settings.log_dirs, lambda _topic: settings.log, self.clock.wall_ms)
 
@@ -165,6 +171,8 @@ class BrokerProcess:
         self._answers = Answers(receiving, self.clock, lambda why: self.trace.emit(Noted("error", why)))
         server = Server(self._answers, self.clock, self._paces.step_ms)
         self._world.network.listen(self.process, self._world.addresses[self.node_id], server.accept)
+        if node.upkeep is not None:
+            node.upkeep.on_all_offline = self._disk_gone
         node.start()
         node.registered.on_done(lambda: self._registered(node))
         self.driver.start(node)
@@ -189,6 +197,11 @@ class BrokerProcess:
             self.failure = f"broker {self.node_id} ended of itself: {error}"
             self.clock.call_later(0.0, self.kill)
 
+    def _disk_gone(self) -> None:
+        """A broker without any log directory is of no use to anybody, and ends, as on the real host."""
+        self.failure = f"broker {self.node_id} ended of itself: every log directory is offline"
+        self.clock.call_later(0.0, self.kill)
+
     def _defect(self, event: Event, error: BaseException) -> None:
         if self._node is not None and self._node.registered.error is error:
             return  # it ends of itself, and says why
@@ -197,10 +210,13 @@ class BrokerProcess:
 
     # What can befall it.
 
-    def kill(self) -> None:
+    def kill(self, *, power: bool = False) -> None:
+        """With `power`, its machine's power goes, whatever a kill alone takes in this world."""
         disk = self._world.disks.get(self.node_id)
         if disk is not None and self.alive:
-            disk.crash(self._world.streams.stream(f"{self._name}/crash"))
+            disk.process_ended()
+            if power or self._world.kills_forget:
+                disk.crash(self._world.streams.stream(f"{self._name}/crash"))
         self.process.die()
         self.connection.kill()
         self.driver.stop()
@@ -226,12 +242,33 @@ class BrokerProcess:
         self.kill()
 
     def pause(self) -> None:
-        if self.process.state is ProcessState.RUNNING:
+        if self.process.state is ProcessState.RUNNING or self._waits_for_disk:
+            self._waits_for_disk = False
             self.process.pause()
             self.connection.pause()
 
+    def _wait_for_disk(self, for_ms: float) -> None:
+        """Its one thread that serves requests stands still; what it hears of ZooKeeper has a thread of its own."""
+        if self.process.state is ProcessState.RUNNING:
+            self.process.pause()
+            self._disk_until_ms = self._world.clock.now_ms()
+            self._waits_for_disk = True
+            self._world.clock.call_later(for_ms, self._disk_done)
+        self._disk_until_ms += for_ms
+
+    def _disk_done(self) -> None:
+        if not self._waits_for_disk:
+            return
+        more_ms = self._disk_until_ms - self._world.clock.now_ms()
+        if more_ms > 0:
+            self._world.clock.call_later(more_ms, self._disk_done)
+        else:
+            self._waits_for_disk = False
+            self.process.resume()
+
     def resume(self) -> None:
         """Which of its threads comes first, the one that hears ZooKeeper or the others, is chance."""
+        self._waits_for_disk = False
         if not self.alive:
             return
         first, second = self.connection.resume, self.process.resume

@@ -6,28 +6,32 @@ come often. A plan draws from a stream of its own, so that what is drawn here mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 import msgspec
 from msgspec.structs import replace
 
+from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator import plan as told
-from controller.simulator.plan import Fault, Operation, Outside, Plan, PlanCluster
+from controller.simulator.plan import Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
 from controller.simulator.randomness import Streams
 
 SAFETY_MS = (4_000.0, 12_000.0)
 """How long faults go on."""
 SESSION_TIMEOUTS_MS = (600, 1_000, 2_000, 4_000)
-WITH_LOGS = 0.4
+WITH_LOGS = 0.3
 """The chance that brokers hold logs: followers fetch then, and ISRs follow how far they have come."""
+WITH_RECORDS = 0.25
+"""The chance that clients write and read records."""
+RECORDS = "records"
+CREATED_AGAIN_MS = 3_900.0
 TOPICS = 6
 """How many names there are for topics: few, so that they are deleted and created again."""
-ON = 0.3
-"""The chance of each kind of fault to be on."""
-BETWEEN_MS = (300.0, 4_000.0)
-"""How far apart the faults of a kind are, on average; drawn for each kind of each run."""
+MIXTURES = ((0.3, (300.0, 4_000.0)), (0.3, (300.0, 4_000.0)), (0.1, (150.0, 1_200.0)))
+"""The chance of each kind of fault to be on, and how far apart the faults of a kind are, on average (drawn for each
+kind of each run): many kinds, or few and those often, so that what comes of them is not hidden by others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,13 @@ class _Drawing:
         return self.rng.uniform(0.7, 1.3)
 
 
+OF_DISKS = ("lose-power", "break-disk", "slow-disk")
+"""Kinds that there are only where brokers hold logs."""
 AT_WORK = ("depose",)
 """Kinds that matter while the controller is at something: they come a little after each operation."""
 WHILE_MS = (0.0, 80.0)
+ON_AT_WORK = 0.5
+"""The chance of each of these to be on, whatever the mixture: each strikes a handful of times."""
 
 Draw = Callable[[_Drawing, float], Fault]
 
@@ -66,6 +74,11 @@ FAULTS: Mapping[str, Draw] = {
     "kill": lambda d, at: told.Kill(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
     "stop": lambda d, at: told.Stop(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
     "pause": lambda d, at: told.Pause(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
+    "lose-power": lambda d, at: told.LosePower(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
+    "break-disk": lambda d, at: told.BreakDisk(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
+    "slow-disk": lambda d, at: told.SlowDisk(
+        at_ms=at, node=d.node(), for_ms=d.lasting_ms(), a_change_ms=d.rng.choice((1.0, 10.0, 100.0))
+    ),
     "drift": lambda d, at: told.Drift(
         at_ms=at, node=d.node(), for_ms=d.lasting_ms() * 3, rate=round(d.rng.uniform(0.9, 1.1), 3)
     ),
@@ -109,28 +122,18 @@ def _reset(drawing: _Drawing, at_ms: float) -> Fault:
 def draw_plan(seed: int) -> Plan:
     """The plan of that seed: always the same."""
     rng = Streams(seed).stream("swarm")
-    cluster = PlanCluster(
-        brokers=rng.choice((3, 3, 3, 4, 5, 7)),
-        zookeeper_servers=rng.choice((1, 3)),
-        session_timeout_ms=rng.choice(SESSION_TIMEOUTS_MS),
-        settings={"unclean.leader.election.enable": rng.choice(("false", "false", "true"))},
-    )
+    cluster, has_logs, has_records = _cluster(rng)
     calm_ms = round(rng.uniform(*SAFETY_MS))
     drawing = _Drawing(rng, cluster)
     operations = _operations(drawing, calm_ms)
-    happenings: list[told.Happening] = [*operations]
-    for name, draw in FAULTS.items():
-        if rng.random() < ON and not (cluster.zookeeper_servers == 1 and name == "kill-zookeeper"):
-            moments = _moments(rng, calm_ms, rng.uniform(*BETWEEN_MS))
-            if name in AT_WORK:
-                moments = [round(min(calm_ms, each.at_ms + rng.uniform(*WHILE_MS)), 1) for each in operations]
-            happenings += [draw(drawing, at_ms) for at_ms in moments]
+    happenings = [*operations, *_faults(drawing, operations, calm_ms, has_logs=has_logs)]
     left_out = rng.randint(0, (cluster.brokers - 1) // 2)
     core = tuple(sorted(rng.sample(cluster.nodes, cluster.brokers - left_out)))
     outside = rng.choice(list(Outside))
-    if rng.random() < WITH_LOGS:
-        logs = {"log.dirs": "/logs", "replica.lag.time.max.ms": str(rng.choice((1_000, 3_000, 10_000)))}
-        cluster = replace(cluster, settings={**cluster.settings, **logs})
+    records = None
+    if has_records:
+        records, creations = _records(drawing)
+        happenings += creations
     plan = Plan(
         name=f"swarm-{seed}",
         seed=seed,
@@ -138,10 +141,66 @@ def draw_plan(seed: int) -> Plan:
         core=core,
         outside=outside,
         calm_ms=calm_ms,
+        records=records,
         happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)),
     )
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     return msgspec.convert(msgspec.to_builtins(plan), Plan)
+
+
+def _cluster(rng: Random) -> tuple[PlanCluster, bool, bool]:
+    """Whether its brokers hold logs, and whether somebody writes to them."""
+    settings = {"unclean.leader.election.enable": rng.choice(("false", "false", "true"))}
+    has_records = rng.random() < WITH_RECORDS
+    has_logs = has_records or rng.random() < WITH_LOGS
+    if has_logs:
+        settings |= {"log.dirs": "/logs", "replica.lag.time.max.ms": str(rng.choice((1_000, 3_000, 10_000)))}
+    cluster = PlanCluster(
+        brokers=rng.choice((3, 3, 3, 4, 5, 7)),
+        zookeeper_servers=rng.choice((1, 3)),
+        session_timeout_ms=rng.choice(SESSION_TIMEOUTS_MS),
+        settings=settings,
+    )
+    return cluster, has_logs, has_records
+
+
+def _faults(drawing: _Drawing, operations: Sequence[Operation], calm_ms: float, *, has_logs: bool) -> list[Fault]:
+    rng, faults = drawing.rng, list[Fault]()
+    on, between_ms = rng.choice(MIXTURES)
+    for name, draw in FAULTS.items():
+        if rng.random() >= (ON_AT_WORK if name in AT_WORK else on) or (
+            name == "kill-zookeeper" and drawing.cluster.zookeeper_servers == 1
+        ):
+            continue
+        if name in OF_DISKS and not has_logs:
+            continue
+        moments = _moments(rng, calm_ms, rng.uniform(*between_ms))
+        if name in AT_WORK:
+            moments = [round(min(calm_ms, each.at_ms + rng.uniform(*WHILE_MS)), 1) for each in operations]
+        faults += [draw(drawing, at_ms) for at_ms in moments]
+    return faults
+
+
+def _records(drawing: _Drawing) -> tuple[PlanRecords, list[Operation]]:
+    """Who writes and reads, and the topic: one of its own, which nobody deletes; created again in case that too few
+    brokers lived. Only a producer that waits for all may be idempotent, as in Kafka."""
+    rng = drawing.rng
+    acks = rng.choice((ACKS_ALL, ACKS_ALL, ACKS_ALL, ACKS_LEADER, ACKS_NONE))
+    records = PlanRecords(
+        topic=RECORDS,
+        rate_per_s=rng.choice((5.0, 10.0, 25.0)),
+        acks=acks,
+        idempotent=acks == ACKS_ALL and rng.random() < 0.6,
+        in_flight=rng.choice((1, 5)),
+    )
+    creation = told.CreateTopic(
+        at_ms=float(rng.randint(300, 900)),
+        topic=RECORDS,
+        partitions=rng.randint(1, 3),
+        replication_factor=3,
+        config={"min.insync.replicas": rng.choice(("1", "2", "2"))},
+    )
+    return records, [creation, replace(creation, at_ms=CREATED_AGAIN_MS)]
 
 
 def _moments(rng: Random, until_ms: float, mean_ms: float) -> list[float]:

@@ -48,7 +48,7 @@ def as_happening(fault: InjectedFault, at_ms: float) -> Fault:
 
 class Faults:
     """On the brokers 1 to `brokers` of a booted host. `restart` starts a broker again, once it has gone; `expires` is
-    told of each session that is ended from outside, before it is."""
+    told of each session that is ended from outside, before it is; `powerless` of each broker that loses power."""
 
     def __init__(
         self,
@@ -56,11 +56,13 @@ class Faults:
         brokers: int,
         restart: Callable[[int], None],
         expires: Callable[[int], None] = _nothing,
+        powerless: Callable[[int], None] = _nothing,
     ) -> None:
         self._host = host
         self._nodes = range(1, brokers + 1)
         self._restart = restart
         self._expires = expires
+        self._powerless = powerless
         self._shell = host.world.zookeeper.connect(SHELL_SESSION_MS)
         self._shell.start()
 
@@ -71,7 +73,7 @@ class Faults:
     def tell(self, happening: told.Happening) -> None:
         """To the trace. Kills and the like by the broker alone, as scenarios' faults are told."""
         kind, node = told.kind_of(happening), getattr(happening, "node", None)
-        if isinstance(happening, told.Kill | told.Stop | told.Pause | told.Expire):
+        if isinstance(happening, told.Kill | told.LosePower | told.Stop | told.Pause | told.Expire):
             self._host.take(FaultInjected(kind, str(node)))
         else:
             self._host.take(FaultInjected(kind, told.told(happening).partition(" ")[2]))
@@ -88,6 +90,8 @@ class Faults:
             if node in host.world.machines:
                 host.world.machines[node].set_rate(1.0)
             drive(host.heal(Link(node, ZOOKEEPER)))
+            if node in host.world.disks:
+                self._mend_disk(node)
             process = self._process(node)
             if process is not None:
                 process.zookeeper_slower = 1.0
@@ -124,6 +128,45 @@ class Faults:
             return None
         process.pause()
         return process.resume
+
+    # -- disks
+
+    def _lose_power(self, fault: told.LosePower) -> Undo | None:
+        process = self._process(fault.node)
+        if process is None or fault.node not in self._host.world.disks:
+            return None
+        self._powerless(fault.node)
+        process.kill(power=True)
+        return partial(self._back, process)
+
+    def _break_disk(self, fault: told.BreakDisk) -> Undo | None:
+        disk = self._host.world.disks.get(fault.node)
+        if disk is None or disk.broken:
+            return None
+        disk.fail()
+        return partial(self._mend_disk, fault.node)
+
+    def _mend_disk(self, node: int) -> None:
+        """A broker that has found its disk broken does not try it again until it is started anew."""
+        disk, process = self._host.world.disks[node], self._process(node)
+        was_broken = disk.broken
+        disk.mend()
+        if was_broken and process is not None:
+            process.kill()
+            self._restart(node)
+
+    def _slow_disk(self, fault: told.SlowDisk) -> Undo | None:
+        disk = self._host.world.disks.get(fault.node)
+        if disk is None:
+            return None
+        disk.a_change_ms = fault.a_change_ms
+
+        def undo() -> None:
+            disk.a_change_ms = 0.0
+
+        return undo
+
+    # -- clocks
 
     def _drift(self, fault: told.Drift) -> Undo:
         machine = self._host.world.machines[fault.node]
@@ -278,6 +321,9 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.Kill: Faults._kill,
     told.Stop: Faults._stop,
     told.Pause: Faults._pause,
+    told.LosePower: Faults._lose_power,
+    told.BreakDisk: Faults._break_disk,
+    told.SlowDisk: Faults._slow_disk,
     told.Drift: Faults._drift,
     told.StepWall: Faults._step_wall,
     told.CutZooKeeper: Faults._cut_zookeeper,

@@ -58,7 +58,9 @@ _BOOT_MS = (100.0, 250.0)
 class SimulatedHost:
     name = "simulated"
 
-    def __init__(self, seed: int, recorder: Recorder | None = None) -> None:
+    def __init__(self, seed: int, recorder: Recorder | None = None, *, kills_forget: bool = True) -> None:
+        """`kills_forget`: whether every end of a process takes along what was not synced to its disk."""
+        self._kills_forget = kills_forget
         self.seed: int | None = seed
         self.clock = VirtualClock()
         self.recorder = Recorder() if recorder is None else recorder
@@ -137,7 +139,9 @@ class SimulatedHost:
             self._streams.stream("ensemble"),
             lambda: [process.connection for _, process in sorted(self._processes.items()) if process.alive],
         )
-        self._world = World(self.clock, self._streams, network, zookeeper, self.recorder, addresses)
+        self._world = World(
+            self.clock, self._streams, network, zookeeper, self.recorder, addresses, kills_forget=self._kills_forget
+        )
         self._paces = {node: self.paces(str(node)) for node in cluster.nodes}
         outside_clock = ProcessClock(self.clock, self._outside)
         self._client = SimulatedClient(
@@ -317,6 +321,10 @@ class SimulatedHost:
 
     def history(self) -> History | None:
         return None if self._record_clients is None else self._record_clients.history()
+
+    def acknowledged(self) -> list[int]:
+        """For each partition written to the offset after the last one that was acknowledged so far."""
+        return [] if self._record_clients is None else self._record_clients.acknowledged()
 
     def observe(self) -> Observation:
         assert self._observer is not None

@@ -32,7 +32,7 @@ class Injector:
         self._is_calm = False
         self._asking = 0
         self._wanted: dict[int, bool] = {}
-        self.faults = Faults(host, plan.cluster.brokers, self.start, sentinel.expires)
+        self.faults = Faults(host, plan.cluster.brokers, self.start, sentinel.expires, sentinel.forgotten.lost_power)
 
     @property
     def asking(self) -> int:

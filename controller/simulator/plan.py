@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
+from controller.scenarios.records.workload import ACKS_ALL
+
 FORMAT = 1
 
 
@@ -57,6 +59,20 @@ class Drift(_Node, frozen=True, kw_only=True, tag="drift"):
     """Its clock goes at `rate` times the world's pace."""
 
     rate: float
+
+
+class LosePower(_Node, frozen=True, kw_only=True, tag="lose-power"):
+    """As `kill`, and its machine forgets what was not synced to its disk; the end of a file may be torn."""
+
+
+class BreakDisk(_Node, frozen=True, kw_only=True, tag="break-disk"):
+    """Its disk refuses every change; when it is whole again, the broker is started anew."""
+
+
+class SlowDisk(_Node, frozen=True, kw_only=True, tag="slow-disk"):
+    """Whatever it changes on its disk takes `a_change_ms`, and the broker waits for it."""
+
+    a_change_ms: float
 
 
 class StepWall(_Happening, frozen=True, kw_only=True, tag="step-wall"):
@@ -175,13 +191,15 @@ class AddPartitions(_Happening, frozen=True, kw_only=True, tag="add-partitions")
 
 
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
+DiskFault = LosePower | BreakDisk | SlowDisk
 SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
 Operation = CreateTopic | DeleteTopic | AddPartitions
-Fault = BrokerFault | SessionFault | EnsembleFault | NetworkFault
+Fault = BrokerFault | DiskFault | SessionFault | EnsembleFault | NetworkFault
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
+    | LosePower | BreakDisk | SlowDisk
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
@@ -200,6 +218,17 @@ class PlanCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return range(1, self.brokers + 1)
 
 
+class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clients that write to `topic` and read it, from when the plan first creates it on; brokers need `log.dirs`.
+    `acks`: -1 (all), 1 or 0. `in_flight`: requests a connection that are unanswered."""
+
+    topic: str
+    rate_per_s: float = 20.0
+    acks: int = ACKS_ALL
+    idempotent: bool = False
+    in_flight: int = 1
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`seed` is of everything that the plan does not say. `bound_ms`: how long after the calm the core may take to
     come to rest, in virtual time."""
@@ -213,6 +242,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     calm_ms: float
     bound_ms: float = 60_000.0
     metadata_interval_ms: float = 250.0
+    records: PlanRecords | None = None
     happenings: tuple[Happening, ...] = ()
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator.plan import (
     FORMAT,
     AddPartitions,
@@ -66,6 +67,10 @@ def plan_trouble(plan: Plan) -> str | None:
         return "cluster: expected 1 or more brokers and ZooKeeper servers"
     if not plan.core or not set(plan.core) <= set(nodes):
         return f"core: expected some of {list(nodes)}, found {list(plan.core)}"
+    if plan.records is not None and (plan.records.rate_per_s <= 0 or plan.records.in_flight < 1):
+        return "records: expected a rate above 0 and 1 or more in flight"
+    if plan.records is not None and plan.records.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+        return f"records: acks: expected -1, 1 or 0, found {plan.records.acks}"
     for index, happening in enumerate(plan.happenings):
         trouble = _trouble(plan, happening)
         if trouble is not None:
@@ -94,9 +99,11 @@ def _trouble(plan: Plan, happening: Happening) -> str | None:
 def plan_text(plan: Plan) -> str:
     """The plan as TOML."""
     fields = msgspec.to_builtins(plan)
-    happenings, cluster = fields.pop("happenings"), fields.pop("cluster")
+    happenings, cluster, records = fields.pop("happenings"), fields.pop("cluster"), fields.pop("records")
     lines = [f"{key} = {_value(value)}" for key, value in fields.items()]
     lines += ["", "[cluster]", *(f"{key} = {_value(value)}" for key, value in cluster.items())]
+    if records is not None:
+        lines += ["", "[records]", *(f"{key} = {_value(value)}" for key, value in records.items())]
     for happening in happenings:
         lines += ["", "[[happenings]]", *(f"{key} = {_value(value)}" for key, value in happening.items())]
     return "\n".join(lines) + "\n"

@@ -70,7 +70,7 @@ class SimulatedRecordClients:
             if self._clock.now_ms() > give_up_ms:
                 raise HostFailure("a producer did not come to its end")
             await self._clock.sleep(_LOOK_MS)
-        ends = acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
+        ends = self.acknowledged()
         routes = self._opened("final-reader")
         self._final = SimulatedConsumer(FINAL, routes)
         self._finals = await read_to_the_end(self._final, routes, ends, deadline_ms)
@@ -79,6 +79,10 @@ class SimulatedRecordClients:
     def close(self) -> None:
         for routes in self._routes:
             routes.close()
+
+    def acknowledged(self) -> list[int]:
+        """For each partition the offset after the last one that was acknowledged so far."""
+        return acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
 
     def history(self) -> History:
         reads = [consumer.log for consumer in self._consumers]

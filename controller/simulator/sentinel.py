@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.scenarios.invariants import election_troubles
+from controller.simulator.forgotten import Forgotten
 from controller.trace import (
     ControllerElected,
     ControllerResigned,
@@ -35,6 +36,8 @@ from controller.zookeeper.memory import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
 
 _STATE = "/state"
+OF_BROKEN_DISKS = ("offline", "failed log directories")
+"""What brokers' and controllers' errors say that come of a broken disk."""
 _TOPICS = paths.BROKER_TOPICS + "/"
 NOBODY = -1
 
@@ -55,7 +58,8 @@ class Violation:
 
 class Sentinel(Recorder):
     """The recorder of a run, and its judge while it goes on. `violation` is the first, None so far. Once `guard` was
-    called it knows ZooKeeper's writes too. `clean` says whether leaders may come from their ISRs alone."""
+    called it knows ZooKeeper's writes too. `expected_errors`: words of errors that a node may
+    note without a defect of its own. `clean` says whether leaders may come from their ISRs alone."""
 
     def __init__(self, *, clean: bool) -> None:
         super().__init__()
@@ -75,6 +79,8 @@ class Sentinel(Recorder):
         self._excused: set[int] = set()  # asked whether it holds a session, never walked
         self._numbers: dict[tuple[type, int, int, int], int] = {}
         self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
+        self.forgotten = Forgotten()
+        self.expected_errors: tuple[str, ...] = ()
 
     def guard(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
         self._zookeeper = zookeeper
@@ -137,6 +143,7 @@ class Sentinel(Recorder):
         state = decode_partition_state(path, operation.data)
         last = self._states.get(path) if isinstance(operation, SetData) else None
         self._states[path] = state
+        self.forgotten.state_written(path, state.isr)
         node = self._node_of(session)
         where = path[len(_TOPICS) :].removesuffix(_STATE).replace("/partitions/", "-")
         if session != self._winner or state.controller_epoch != self._epoch:
@@ -190,7 +197,7 @@ class Sentinel(Recorder):
             self._ended[event.session] = at_ms
 
     def _noted(self, at_ms: float, node: int, event: Noted) -> None:
-        if event.level == "error":
+        if event.level == "error" and not any(words in event.message for words in self.expected_errors):
             self.violated("no-defects", [node], event.message)
 
     def _written(self, at_ms: float, node: int, event: PartitionStateWritten) -> None:
@@ -240,6 +247,8 @@ class Sentinel(Recorder):
                 f"{event.topic}-{event.partition}: leader epoch {event.leader_epoch} applied after {epoch}",
             )
         self._roles[key] = (incarnation, event.leader_epoch)
+        if event.leader == node:
+            self.forgotten.leads(node, paths.partition_state(event.topic, event.partition))
 
 
 def _unsound(

@@ -9,10 +9,11 @@ from controller.scenarios.host import ClusterSpec, Workload
 from controller.simulator.administrator import Administrator
 from controller.simulator.host import SimulatedHost
 from controller.simulator.injector import Injector
-from controller.simulator.plan import Plan
+from controller.simulator.plan import BreakDisk, Plan
+from controller.simulator.record_run import RecordRun
 from controller.simulator.rest import Missing, Rest, missing
 from controller.simulator.run import trace_hash
-from controller.simulator.sentinel import Sentinel, Violation
+from controller.simulator.sentinel import OF_BROKEN_DISKS, Sentinel, Violation
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
 
@@ -22,6 +23,12 @@ STAYS_MS = 1_000.0
 """For how long a cluster must be at rest to be so for good."""
 FETCH_LIMIT_MS = 2_000.0
 """Four times replica.fetch.wait.max.ms."""
+PRODUCE_LIMIT_MS = 500.0
+"""Many times what replicas need when nothing is wrong."""
+LATE_MS = 12_000.0
+"""How long records may be kept waiting again and again where all else is at rest: longer than a request's own time, and
+shorter than a producer's patience."""
+LIMITS_MS = {"FETCH": FETCH_LIMIT_MS, "PRODUCE": PRODUCE_LIMIT_MS}
 BOOT_LIMIT_MS = 10_000.0
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -47,8 +54,9 @@ class PlanWorld:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.sentinel = Sentinel(clean=plan.cluster.settings.get(UNCLEAN, "false") != "true")
-        self.host = SimulatedHost(plan.seed, self.sentinel)
+        clean = plan.cluster.settings.get(UNCLEAN, "false") != "true"
+        self.sentinel = Sentinel(clean=clean)
+        self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
         cluster = plan.cluster
         spec = ClusterSpec(
             cluster.brokers,
@@ -61,11 +69,17 @@ class PlanWorld:
         booted.result()
         world = self.host.world
         self.sentinel.guard(world.zookeeper, self.host.clock.now_ms)
+        if any(isinstance(each, BreakDisk) for each in plan.happenings):
+            self.sentinel.expected_errors = OF_BROKEN_DISKS
         self.administrator = Administrator(
             self.host.connection, self.host.clock, world.streams.stream("administrator"), world.addresses
         )
         self.injector = Injector(plan, self.host, self.sentinel, self.administrator)
         self.rest = Rest(self.host, plan.core, self.sentinel, self.administrator)
+        self._late_since_ms: float | None = None
+        self.records: RecordRun | None = None
+        if plan.records is not None:
+            self.records = RecordRun(plan, plan.records, self.host, self.rest, clean=clean)
         self.injector.begin()
 
     @property
@@ -90,6 +104,7 @@ class PlanWorld:
             if found is None:
                 rested_ms = self.now_ms if rested_ms is None else rested_ms
                 if self.now_ms >= rested_ms + STAYS_MS:
+                    self._judge_records()
                     return rested_ms - plan.calm_ms
             else:
                 rested_ms = None
@@ -99,22 +114,34 @@ class PlanWorld:
             self.run_to(self.now_ms + LOOK_MS)
         return None
 
+    def _judge_records(self) -> None:
+        found = None if self.records is None else self.records.judge()
+        if found is not None:
+            self.sentinel.violated(found.invariant, found.nodes, found.detail)
+
     def _missing(self) -> Missing | None:
         found = missing(self.rest)
         if found is None and self.injector.asking:
-            return Missing("answered-once", (), f"{self.injector.asking} operations have no outcome yet")
-        if found is None and (waiting := self._waiting()) is not None:
-            return waiting
+            found = Missing("answered-once", (), f"{self.injector.asking} operations have no outcome yet")
+        if found is None:
+            return self._waiting()
+        self._late_since_ms = None
         return found
 
     def _waiting(self) -> Missing | None:
         """A request that waits for its answer is waited for, so that one which never comes is noticed. Followers'
-        fetches always wait: each for as long as they say, which is short."""
+        fetches always wait: each for as long as they say, which is short; and clients of records go on asking. Those
+        may be kept waiting now and then, but not again and again where all else is at rest."""
         for node in self.plan.core:
             for one in self.host.processes[node].unanswered():
-                if one.api == "FETCH" and one.waiting_ms < FETCH_LIMIT_MS:
+                if one.waiting_ms < LIMITS_MS.get(one.api, 0.0):
                     continue
-                return Missing("answered-once", (node,), f"{one.api} unanswered for {one.waiting_ms:.0f} ms")
+                found = Missing("answered-once", (node,), f"{one.api} unanswered for {one.waiting_ms:.0f} ms")
+                if one.api == "PRODUCE":
+                    self._late_since_ms = self.now_ms if self._late_since_ms is None else self._late_since_ms
+                    if self.now_ms > self._late_since_ms + LATE_MS:
+                        self.sentinel.violated(found.invariant, found.nodes, f"{found.detail}, and all else rests")
+                return found
         return None
 
     def finish(self, until_ms: float | None = None) -> float | None:

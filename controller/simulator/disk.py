@@ -1,0 +1,46 @@
+"""A simulated machine's disk: one in memory that outlives its broker's processes, and its faults.
+
+A process that is killed leaves what it had written to the machine, which writes it down in its time. What the machine
+had not written down goes with its power. A disk that is broken refuses every change, and answers reads still: what was
+written stays there. A slow one makes whoever changes something wait, and a broker has one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.storage.disk_memory import MemoryDisk
+
+
+def _nobody(_for_ms: float) -> None:
+    pass
+
+
+class SimulatedDisk(MemoryDisk):
+    """`a_change_ms`: how long each change takes; `waits` is told of that time, after which the caller goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a_change_ms = 0.0
+        self.waits: Callable[[float], None] = _nobody
+
+    def touch(self) -> None:
+        super().touch()
+        if self.a_change_ms:
+            self.waits(self.a_change_ms)
+
+    @property
+    def broken(self) -> bool:
+        return self.fail_after is not None
+
+    def fail(self) -> None:
+        self.fail_after = self.changes
+
+    def mend(self) -> None:
+        self.fail_after = None
+        self.a_change_ms = 0.0
+
+    def process_ended(self) -> None:
+        """Whoever had it open has not any more."""
+        self.locks.clear()
+        self.waits = _nobody

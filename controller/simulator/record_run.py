@@ -1,0 +1,212 @@
+"""Records in a plan's run: clients that write and read while faults are on, and what must have become of it at rest.
+
+Which promises hold depends on the plan, and on what befell its disks. Without unclean elections, and unless a
+partition's leader had forgotten records (`forgotten.py`), what is below a high watermark stays, and all of the ISR has
+it: so nothing is lost that was acknowledged with `acks=all`, and nothing that a consumer has read. Whatever the plan,
+nothing is there that was not sent, nor twice if its producer is idempotent, and no consumer sees beyond the high
+watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from controller.broker.partition import Partition, Role
+from controller.scenarios.host import PartitionView
+from controller.scenarios.invariants import Finding
+from controller.scenarios.records import checks
+from controller.scenarios.records.checks import RecordChecker, RecordEvidence
+from controller.scenarios.records.joined import Joined, beyond_high_watermark
+from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload
+from controller.simulator.host import SimulatedHost
+from controller.simulator.plan import CreateTopic, Plan, PlanRecords
+from controller.simulator.rest import Missing, Rest
+from controller.storage import PartitionLog
+from controller.storage.batches import headers_of, whole_bytes
+from controller.zookeeper import paths
+from controller.zookeeper.drive import drive
+
+FINAL_READ_MS = 30_000.0
+LOOK_MS = 25.0
+"""How often members of ISRs are looked into."""
+ENDS_MS = 200_000.0
+"""Longer than a producer's records and a final read take together."""
+MIN_INSYNC = "min.insync.replicas"
+ALWAYS: Mapping[str, RecordChecker] = {"records-as-sent": checks.records_as_sent, "records-once": checks.records_once}
+CLEAN: Mapping[str, RecordChecker] = {
+    "records-in-order": checks.records_in_order,
+    "reads-kept": checks.reads_kept,
+    "reads-without-gaps": checks.reads_without_gaps,
+    "partitions-readable": checks.partitions_readable,
+}
+ACKNOWLEDGED_BY_ALL: Mapping[str, RecordChecker] = {
+    "records-kept": checks.records_kept,
+    "records-where-acknowledged": checks.records_where_acknowledged,
+}
+NOT_IN_TIME = "not delivered in time"
+
+
+class RecordRun:
+    """Of a plan with records, begun when its topic is created. `judge` once the cluster is at rest."""
+
+    def __init__(self, plan: Plan, records: PlanRecords, host: SimulatedHost, rest: Rest, *, clean: bool) -> None:
+        self._host = host
+        self._rest = rest
+        self._clean = clean
+        self._topic = next(
+            (one for one in plan.happenings if isinstance(one, CreateTopic) and one.topic == records.topic), None
+        )
+        self._workload = RecordWorkload(
+            topics=records.topic,
+            rate_per_s=records.rate_per_s,
+            producers=1,
+            consumers=1,
+            keys=8,
+            record_bytes=64,
+            acks=records.acks,
+            idempotent=records.idempotent,
+            in_flight=records.in_flight,
+        )
+        self._begun = False
+        if self._topic is not None:
+            host.clock.call_later(self._topic.at_ms, self._begin)
+
+    @property
+    def _partitions(self) -> list[PartitionName]:
+        assert self._topic is not None
+        return [(self._topic.topic, number) for number in range(self._topic.partitions)]
+
+    def _begin(self) -> None:
+        self._begun = True
+        drive(self._host.produce(self._workload, self._partitions)).result()
+        self._look()
+
+    def _look(self) -> None:
+        """(3) Every member of an ISR has what is committed: what its leader takes for that, and what was acknowledged
+        by all. Looked at from time to time, in the members that live."""
+        if not self._keeps or self._rest.sentinel.violation is not None:
+            return
+        acknowledged = self._host.acknowledged() if self._workload.acks == ACKS_ALL else [0] * len(self._partitions)
+        states = self._rest.partitions()
+        for (topic, number), acknowledged_end in zip(self._partitions, acknowledged, strict=True):
+            state = states.get((topic, number))
+            if state is not None:
+                self._look_at(topic, number, state, acknowledged_end)
+        self._host.clock.call_later(LOOK_MS, self._look)
+
+    def _look_at(self, topic: str, number: int, state: PartitionView, committed: int) -> None:
+        led = self._replica(state.leader, topic, number)
+        if led is not None and led.role is Role.LEADER and led.leader_epoch == state.leader_epoch:
+            committed = max(committed, led.high_watermark)
+        sentinel = self._rest.sentinel
+        for member in state.isr:
+            held = self._replica(member, topic, number)
+            if held is None or held.log is None or held.log.log_end_offset >= committed:
+                continue
+            if not sentinel.forgotten.may_have_forgotten(member, paths.partition_state(topic, number)):
+                detail = (
+                    f"{topic}-{number}: it is in the ISR and has {held.log.log_end_offset} of {committed} committed"
+                )
+                sentinel.violated("committed-by-all", [member, state.leader], detail)
+
+    def _replica(self, node: int, topic: str, number: int) -> Partition | None:
+        inside = self._rest.node(node)
+        return None if inside is None else inside.broker.replicas.partition(topic, number)
+
+    def judge(self) -> Missing | None:
+        """What does not hold, the first; None if all does. Lets virtual time pass, until all was read once more."""
+        if not self._begun:
+            return None
+        if self._served():
+            ended = drive(self._host.quiesce(FINAL_READ_MS))
+            self._host.clock.run_until(lambda: ended.done, self._host.clock.now_ms() + ENDS_MS)
+            if not ended.done or ended.error is not None:
+                why = "no end of it" if ended.error is None else str(ended.error)
+                return Missing("clients-served", (), why)
+        return next(iter(self._troubles()), None)
+
+    def _served(self) -> bool:
+        """Whether the core alone can serve every partition: otherwise clients wait in vain."""
+        assert self._topic is not None
+        states = self._rest.partitions()
+        needed = int(self._topic.config.get(MIN_INSYNC, "1"))
+        for name in self._partitions:
+            state = states.get(name)
+            if state is None or state.leader not in self._rest.core or len(state.isr) < needed:
+                return False
+        return True
+
+    def _troubles(self) -> Iterator[Missing]:
+        history = self._host.history()
+        assert history is not None
+        joined = Joined(history)
+        beyond = beyond_high_watermark(joined)
+        if len(beyond):
+            yield Missing(
+                "reads-kept", (), f"{checks.read_in_words(history, int(beyond[0]))}: beyond the high watermark"
+            )
+        evidence = RecordEvidence(self._workload, joined, frozenset(self._partitions) if self._served() else None)
+        for name, check in self._promised().items():
+            found: Finding = check(evidence)
+            if found.held is False:
+                yield Missing(name, (), found.detail)
+        yield from self._replicas_agree()
+        if self._keeps and self._served():
+            for trouble in history.troubles:
+                if NOT_IN_TIME not in trouble:
+                    yield Missing("clients-served", (), trouble)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether what is below a high watermark stays."""
+        names = [paths.partition_state(*name) for name in self._partitions]
+        return self._clean and not any(name in self._rest.sentinel.forgotten.broken for name in names)
+
+    def _promised(self) -> dict[str, RecordChecker]:
+        promised = dict(ALWAYS)
+        if self._keeps:
+            promised |= CLEAN
+            if self._workload.acks == ACKS_ALL:
+                promised |= ACKNOWLEDGED_BY_ALL
+        return promised
+
+    def _replicas_agree(self) -> Iterator[Missing]:
+        """(3) What two members of an ISR have below both high watermarks is the same, to the byte."""
+        states = self._rest.partitions()
+        for topic, number in self._partitions:
+            state = states.get((topic, number))
+            if state is None or state.leader not in self._rest.core:
+                continue
+            mine = _committed(self._replica(state.leader, topic, number))
+            for member in state.isr:
+                if member == state.leader or member not in self._rest.core:
+                    continue
+                theirs = _committed(self._replica(member, topic, number))
+                if mine is None or theirs is None:
+                    continue
+                both = min(len(mine), len(theirs))
+                if mine[:both] != theirs[:both]:
+                    where = next(at for at in range(both) if mine[at] != theirs[at])
+                    yield Missing(
+                        "replicas-agree",
+                        (state.leader, member),
+                        f"{topic}-{number}: they differ from the byte {where} on, below both high watermarks",
+                    )
+
+
+def _committed(partition: Partition | None) -> bytes | None:
+    """The bytes of all batches below the high watermark; None without a log."""
+    if partition is None or partition.log is None:
+        return None
+    return b"".join(_batches(partition.log, partition.high_watermark))
+
+
+def _batches(log: PartitionLog, up_to: int) -> Iterator[bytes]:
+    at = log.log_start_offset
+    while at < up_to:
+        raw = bytes(log.read(at, 1 << 20, up_to=up_to).read())
+        raw = raw[: whole_bytes(memoryview(raw))]
+        if not raw:
+            return
+        yield raw
+        at = headers_of(raw)[-1].last_offset + 1

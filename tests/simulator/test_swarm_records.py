@@ -1,0 +1,195 @@
+"""Records and disks in the swarm: what is promised holds, what ends a promise is known, planted faults are found."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from msgspec.structs import replace
+
+from controller.scenarios.records.history import ACKNOWLEDGED
+from controller.simulator.disk import SimulatedDisk
+from controller.simulator.drawing import RECORDS, draw_plan
+from controller.simulator.forgotten import Forgotten
+from controller.simulator.plan import (
+    BreakDisk,
+    CreateTopic,
+    Happening,
+    Isolate,
+    Kill,
+    LosePower,
+    Plan,
+    PlanCluster,
+    PlanRecords,
+    SlowDisk,
+)
+from controller.simulator.plan_file import PlanError, parse_plan, plan_text
+from controller.simulator.swarm import PlanWorld, run_plan
+from tests.simulator.planted_records import RECORD_FAULTS
+
+
+def plan(*happenings: Happening, acks: int = -1, brokers: int = 3, min_insync: int = 2) -> Plan:
+    return Plan(
+        name="records",
+        seed=2,
+        cluster=PlanCluster(
+            brokers=brokers,
+            session_timeout_ms=1_000,
+            settings={"log.dirs": "/logs", "replica.lag.time.max.ms": "1000"},
+        ),
+        core=(1, 2, 3),
+        calm_ms=6_000.0,
+        records=PlanRecords(topic="r", rate_per_s=40.0, acks=acks, idempotent=acks == -1, in_flight=5),
+        happenings=(
+            CreateTopic(
+                at_ms=1_000.0,
+                topic="r",
+                partitions=2,
+                replication_factor=3,
+                config={"min.insync.replicas": str(min_insync)},
+            ),
+            *happenings,
+        ),
+    )
+
+
+STRICKEN = {
+    "nothing": (),
+    "kills": (Kill(at_ms=2_500.0, node=1, for_ms=300.0), Kill(at_ms=3_000.0, node=2, for_ms=50.0)),
+    "power": (LosePower(at_ms=2_500.0, node=1, for_ms=1_500.0), LosePower(at_ms=4_500.0, node=3, for_ms=1_500.0)),
+    "a broken disk": (BreakDisk(at_ms=2_500.0, node=1, for_ms=1_500.0), BreakDisk(at_ms=5_000.0, node=2)),
+    "slow disks": (
+        SlowDisk(at_ms=2_000.0, node=1, a_change_ms=20.0),
+        SlowDisk(at_ms=2_000.0, node=2, a_change_ms=90.0),
+    ),
+    "cut off": (Isolate(at_ms=2_500.0, node=1, for_ms=1_500.0), Kill(at_ms=3_500.0, node=2, for_ms=100.0)),
+}
+
+
+@pytest.mark.parametrize("what", STRICKEN)
+def test_what_was_acknowledged_stays_and_producers_are_served(what: str) -> None:
+    world = PlanWorld(plan(*STRICKEN[what]))
+    rested_ms = world.finish()
+    history = world.host.history()
+    run = world.result(rested_ms)
+    assert run.violation is None, str(run.violation)
+    assert history is not None
+    assert len(history.finals) == 2
+    assert Counter(history.sends.outcome.tolist()) == {ACKNOWLEDGED: len(history.sends)}
+    assert len(history.sends) > 150
+    assert len(history.reads) > len(history.sends)
+
+
+@pytest.mark.parametrize("acks", [1, 0])
+def test_those_who_wait_for_less_are_promised_less(acks: int) -> None:
+    run = run_plan(plan(*STRICKEN["power"], acks=acks))
+    assert run.violation is None, str(run.violation)
+
+
+def test_records_below_min_insync_are_not_waited_for_at_rest() -> None:
+    """The one broker that is left can't serve whoever wants two: its clients' requests are not held against it."""
+    alone = replace(plan(), core=(1,))
+    run = run_plan(alone)
+    assert run.violation is None, str(run.violation)
+
+
+def test_a_plan_with_records_is_the_same_read_back() -> None:
+    drawn = next(one for one in map(draw_plan, range(100)) if one.records is not None)
+    assert parse_plan(plan_text(drawn), "it") == drawn
+    assert any(isinstance(one, CreateTopic) and one.topic == RECORDS for one in drawn.happenings)
+    with pytest.raises(PlanError, match="acks"):
+        parse_plan(plan_text(plan()).replace("acks = -1", "acks = 2"), "it")
+
+
+# -- when a promise ends
+
+
+def test_a_broker_that_leads_without_having_left_the_isr_breaks_the_promise() -> None:
+    forgotten = Forgotten()
+    forgotten.state_written("p", (1, 2))
+    forgotten.lost_power(1)
+    forgotten.leads(2, "p")
+    assert not forgotten.broken
+    forgotten.leads(1, "p")
+    assert forgotten.broken == {"p"}
+
+
+def test_a_broker_that_left_the_isr_and_came_back_is_as_good_as_any() -> None:
+    forgotten = Forgotten()
+    forgotten.state_written("p", (1, 2))
+    forgotten.lost_power(1)
+    forgotten.state_written("p", (2,))
+    forgotten.state_written("p", (2, 1))
+    forgotten.leads(1, "p")
+    assert not forgotten.broken
+
+
+def test_all_of_an_isr_without_power_at_once_may_lose_and_the_swarm_knows() -> None:
+    at_once = [LosePower(at_ms=4_000.0, node=node, for_ms=200.0) for node in (1, 2, 3)]
+    world = PlanWorld(plan(*at_once))
+    rested_ms = world.finish()
+    broken = set(world.sentinel.forgotten.broken)
+    assert world.result(rested_ms).violation is None
+    assert broken
+
+
+# -- disks
+
+
+def test_a_kill_leaves_what_was_written_and_a_loss_of_power_what_was_synced() -> None:
+    disk = SimulatedDisk()
+    disk.make_directory("d")
+    file = disk.open("d/f")
+    disk.sync_names("d")
+    file.append(b"synced")
+    file.sync()
+    file.append(b"not")
+    disk.lock("d/lock")
+    disk.process_ended()
+    disk.lock("d/lock")
+    assert disk.read("d/f") == b"syncednot"
+    for seed in range(20):
+        disk.crash(random.Random(seed))
+    assert disk.read("d/f")[:6] == b"synced"
+
+
+def test_a_broken_disk_answers_reads_and_refuses_changes_until_it_is_mended() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("f")
+    file.append(b"before")
+    disk.fail()
+    assert disk.broken
+    with pytest.raises(OSError, match="failed"):
+        file.append(b"after")
+    assert file.read_at(0, 6) == b"before"
+    disk.mend()
+    file.append(b"after")
+    assert file.size() == 11
+
+
+def test_whoever_changes_something_on_a_slow_disk_waits() -> None:
+    disk = SimulatedDisk()
+    waits: list[float] = []
+    disk.waits = waits.append
+    disk.open("f").append(b"quick")
+    disk.a_change_ms = 30.0
+    disk.open("f").append(b"slow")
+    assert waits == [30.0]
+
+
+# -- planted faults
+
+SIMPLE = {
+    "high-watermark-one-too-far": "slow disks",
+    "leader-waits-for-nobody": "slow disks",
+    "acknowledged-before-replication": "slow disks",
+    "produce-never-completed": "nothing",
+    "consumers-read-to-the-end": "slow disks",
+}
+
+
+@pytest.mark.parametrize("fault", SIMPLE)
+def test_a_fault_in_the_way_of_records_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    RECORD_FAULTS[fault](monkeypatch)
+    assert run_plan(plan(*STRICKEN[SIMPLE[fault]])).violation is not None
