@@ -101,7 +101,9 @@ class Broker:
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
         self.data: DataPlane | None = None
         if logs is not None:
-            self.data = DataPlane(settings, logs, self.replicas, self.metadata, clock, trace, peers)
+            self.data = DataPlane(
+                settings, logs, self.replicas, self.metadata, clock, trace, peers, lambda: identity.broker_epoch
+            )
         self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
         if self.data is not None:
             self.isr_changes.follow_progress(self.data.progress)

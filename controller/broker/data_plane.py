@@ -57,6 +57,7 @@ class DataPlane:
         clock: Clock,
         trace: Trace,
         peers: Peers,
+        broker_epoch: Callable[[], int],
     ) -> None:
         self._clock = clock
         self._trace = trace
@@ -64,12 +65,12 @@ class DataPlane:
         self.logs = logs
         self.min_insync: Callable[[str], int] = lambda _topic: settings.min_insync_replicas
         self.deletes: Deletes = lambda _topic: True
-        self.timer = TimerOnClock(clock, on_error=self._failed)
         self.directory_failed: Callable[[], None] = lambda: None
+        self.timer = TimerOnClock(clock, on_error=self._failed)
         self.progress = Progress(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
         self.fetchers = ReplicaFetchers(
-            settings, metadata, peers, logs.truncate, clock, trace, self.progress.high_watermark_moved
+            settings, metadata, peers, logs.truncate, clock, trace, self.progress.high_watermark_moved, broker_epoch
         )
         replicas.of_roles.append(self._roles_taken)
         replicas.of_stops.append(self._stopped)

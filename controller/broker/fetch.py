@@ -66,6 +66,7 @@ class Fetch:
         max_bytes = request.max_bytes if from_follower else min(request.max_bytes, self._max_bytes)
         return Ask(
             replica_id=request.replica_id,
+            replica_epoch=request.replica_state.replica_epoch,
             version=version,
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max(max_bytes, 0),

@@ -37,6 +37,7 @@ class Ask:
     from a follower's log."""
 
     replica_id: int
+    replica_epoch: int
     version: int
     min_bytes: int
     max_bytes: int
@@ -119,7 +120,7 @@ class FetchReading:
             tells = told and ask.from_follower
             if known is not None and known.is_still_empty(ask, asked):
                 if tells and known.partition is not None and known.log is not None:
-                    self._hear(known.partition, known.log, ask.replica_id, asked)
+                    self._hear(known.partition, known.log, ask, asked)
                     tells = False
                 if known.is_still_empty(ask, asked):
                     readings.append(known)
@@ -146,7 +147,7 @@ class FetchReading:
                 data = _data(ask, asked, partition, log, b"", divergence)
                 return Reading(topic, data, ends_the_wait=True)
             if tells:
-                self._hear(partition, log, ask.replica_id, asked)
+                self._hear(partition, log, ask, asked)
             up_to = None if ask.from_follower else partition.high_watermark
             found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
         except (Refused, StorageError) as error:
@@ -155,15 +156,20 @@ class FetchReading:
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
         return Reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
 
-    def _hear(self, partition: Partition, log: PartitionLog, broker: int, asked: FetchPartition) -> None:
+    def _hear(self, partition: Partition, log: PartitionLog, ask: Ask, asked: FetchPartition) -> None:
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             raise OffsetOutOfRange(asked.fetch_offset, log.log_start_offset, log.log_end_offset)
         leading = partition.leading
         assert leading is not None
         moved = leading.follower_fetched(
-            broker, asked.fetch_offset, asked.log_start_offset, log.log_end_offset, self._clock.now_ms()
+            ask.replica_id,
+            asked.fetch_offset,
+            asked.log_start_offset,
+            log.log_end_offset,
+            self._clock.now_ms(),
+            ask.replica_epoch,
         )
-        self._progress.follower_fetched(partition, broker, moved=moved)
+        self._progress.follower_fetched(partition, ask.replica_id, moved=moved)
 
 
 def _require_replica(partition: Partition, broker: int, asked: FetchPartition) -> None:

@@ -66,6 +66,7 @@ class FetcherTools:
     logs: FollowerLogs
     clock: Clock
     trace: Trace
+    broker_epoch: Callable[[], int]
 
 
 class Fetcher:
@@ -197,7 +198,9 @@ class Fetcher:
     # -- fetching
 
     async def _fetch(self) -> None:
-        request = fetch_request(self._tools.settings, self._session.next(), self._until_due_ms())
+        request = fetch_request(
+            self._tools.settings, self._session.next(), self._until_due_ms(), self._tools.broker_epoch()
+        )
         response = await self._link.ask(ApiKey.FETCH, self._tools.versions.fetch, request)
         assert isinstance(response, FetchResponse)
         if not self._session.answered(response):

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from controller.broker.fetcher_session import SessionRequest
 from controller.broker.fetcher_states import Followed, Key
 from controller.broker.settings import BrokerSettings
+from controller.protocol.control_values import NO_BROKER_EPOCH
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     FetchRequest,
@@ -24,6 +25,7 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
+    ReplicaState,
 )
 from controller.storage import EpochEnd
 
@@ -38,11 +40,15 @@ def error_of(code: int) -> ErrorCode:
     return ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def fetch_request(settings: BrokerSettings, session: SessionRequest, until_due_ms: float | None) -> FetchRequest:
-    """`until_due_ms`: when another partition is to be asked about. The leader is not to wait for longer than that."""
+def fetch_request(
+    settings: BrokerSettings, session: SessionRequest, until_due_ms: float | None, broker_epoch: int
+) -> FetchRequest:
+    """`until_due_ms`: when another partition is to be asked about. The leader is not to wait for longer than that.
+    `broker_epoch`: whose log it is that what is asked for shows, this life's and no other's (KIP-903)."""
     max_wait_ms = settings.replica_fetch_wait_max_ms
     if until_due_ms is not None:
         max_wait_ms = min(max_wait_ms, math.ceil(until_due_ms))
+    life = ReplicaState() if broker_epoch == NO_BROKER_EPOCH else ReplicaState(settings.broker_id, broker_epoch)
     return FetchRequest(
         max_wait_ms,
         settings.replica_fetch_min_bytes,
@@ -52,6 +58,7 @@ def fetch_request(settings: BrokerSettings, session: SessionRequest, until_due_m
         session_id=session.session_id,
         session_epoch=session.session_epoch,
         forgotten_topics_data=session.forgotten,
+        replica_state=life,
     )
 
 

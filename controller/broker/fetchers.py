@@ -17,6 +17,7 @@ from controller.broker.partition import Partition
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
+from controller.protocol.control_values import NO_BROKER_EPOCH
 from controller.protocol.versions import control_versions
 from controller.storage import LogOffline, PartitionLog
 from controller.trace import Noted, Trace
@@ -24,7 +25,7 @@ from controller.trace import Noted, Trace
 
 class ReplicaFetchers:
     """`truncate` cuts a partition's log (`Logs.truncate`). `appended` hears of each followed partition whose log or
-    high watermark has changed, after the change."""
+    high watermark has changed, after the change. `broker_epoch` gives that of this broker's present registration."""
 
     def __init__(
         self,
@@ -35,13 +36,14 @@ class ReplicaFetchers:
         clock: Clock,
         trace: Trace,
         appended: Callable[[Partition], None],
+        broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH,
     ) -> None:
         self._count = settings.num_replica_fetchers
         self._trace = trace
         self._logs = FollowerLogs(truncate, appended, trace)
         versions = control_versions(settings.inter_broker_protocol)
         self._truncation_on_fetch = versions.truncation_on_fetch
-        self._tools = FetcherTools(settings, versions, metadata, peers, self._logs, clock, trace)
+        self._tools = FetcherTools(settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch)
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._placed: dict[Key, tuple[int, int]] = {}
 

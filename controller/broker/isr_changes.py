@@ -62,11 +62,13 @@ class NotAnswered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The ISR that is asked for, by the state that it was decided on. `given_up`: refused for this leader epoch."""
+    """The ISR that is asked for, by the state that it was decided on, and which lives of its members had what made
+    them fit for it. `given_up`: refused for this leader epoch."""
 
     leader_epoch: int
     zk_version: int
     isr: tuple[int, ...]
+    lives: tuple[int, ...] = ()
     given_up: bool = False
 
 
@@ -169,10 +171,18 @@ class IsrChanges:
         self._catch_up(partition)
         wanted = self._wanted(partition)
         if set(wanted) != set(partition.isr):
-            self._slots[key] = Proposal(partition.leader_epoch, partition.zk_version, wanted)
+            self._slots[key] = Proposal(
+                partition.leader_epoch, partition.zk_version, wanted, self._lives(partition, wanted)
+            )
             partition.propose_isr(wanted)
             if self._trace.enabled:
                 self._trace.emit(IsrProposed(*key, partition.leader_epoch, partition.isr, wanted))
+
+    def _lives(self, partition: Partition, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Nothing to tell where the metadata decides: there is nothing that one could have lost."""
+        if self._progress is None or partition.leading is None:
+            return ()
+        return partition.leading.lives_of(members, self._identity.broker_epoch)
 
     def _empty_slot(self, key: Key, partition: Partition | None) -> None:
         del self._slots[key]
@@ -223,7 +233,8 @@ class IsrChanges:
     def _request(self, sent: Mapping[Key, Proposal]) -> AlterIsrRequest:
         topics: dict[str, list[AlterIsrPartition]] = {}
         for (topic, index), slot in sent.items():
-            topics.setdefault(topic, []).append(AlterIsrPartition(index, slot.leader_epoch, slot.isr, slot.zk_version))
+            asked = AlterIsrPartition(index, slot.leader_epoch, slot.isr, slot.zk_version, slot.lives)
+            topics.setdefault(topic, []).append(asked)
         named = tuple(AlterIsrTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
         return AlterIsrRequest(self._settings.broker_id, named, self._identity.broker_epoch)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 UNKNOWN_OFFSET = -1
+UNKNOWN_EPOCH = -1
 NEVER_MS = -math.inf
 
 Live: TypeAlias = Callable[[int], bool]
@@ -26,13 +27,14 @@ Live: TypeAlias = Callable[[int], bool]
 @dataclass(slots=True)
 class FollowerState:
     """`log_end_offset` and `log_start_offset` as its last fetch told them. `last_caught_up_ms`: the latest time at
-    which it is known to have had all that the leader had."""
+    which it is known to have had all that the leader had. `broker_epoch`: of which life, if it said."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
     last_caught_up_ms: float = NEVER_MS
     last_fetch_ms: float = NEVER_MS
     leader_end_at_fetch: int = UNKNOWN_OFFSET
+    broker_epoch: int = UNKNOWN_EPOCH
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: float) -> None:
         """A fetch that reaches the leader's present end is caught up now; one that reaches the end of the fetch
@@ -77,13 +79,25 @@ class LeaderState:
         return (*self.isr, *(replica for replica in self.proposed if replica not in self.isr))
 
     def follower_fetched(
-        self, broker: int, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: float
+        self,
+        broker: int,
+        fetch_offset: int,
+        log_start_offset: int,
+        leader_end: int,
+        now_ms: float,
+        broker_epoch: int = UNKNOWN_EPOCH,
     ) -> bool:
         """Whether it is known now to have another end than before. KeyError: it is no replica of this partition."""
         follower = self.followers[broker]
         before = follower.log_end_offset
         follower.fetched(fetch_offset, log_start_offset, leader_end, now_ms)
+        follower.broker_epoch = broker_epoch
         return follower.log_end_offset != before
+
+    def lives_of(self, members: Iterable[int], mine: int) -> tuple[int, ...]:
+        """Which life of each member is spoken of, as far as is known: what it had is that life's alone (KIP-903)."""
+        known = {broker: follower.broker_epoch for broker, follower in self.followers.items()} | {self.me: mine}
+        return tuple(known.get(member, UNKNOWN_EPOCH) for member in members)
 
     def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float, live: Live = lambda _broker: True) -> int:
         """The offset below which every member of the maximal ISR has everything: UNKNOWN_OFFSET while one has not been

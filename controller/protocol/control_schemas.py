@@ -16,6 +16,7 @@ from controller.protocol.schema import (
     INT32,
     INT64,
     INTS,
+    LONGS,
     TEXT,
     UUID,
     Adaptation,
@@ -279,6 +280,7 @@ CONTROLLED_SHUTDOWN_RESPONSE = Message(
 
 # --- AlterIsr, 0, flexible
 
+# What AlterPartition 3 tells of each member (KIP-903), here as a tagged field, which others pass over.
 ALTER_ISR_REQUEST = Message(
     Struct(
         v.AlterIsrRequest,
@@ -302,6 +304,7 @@ ALTER_ISR_REQUEST = Message(
                                             Field("leader_epoch", INT32),
                                             Field("new_isr", INTS),
                                             Field("current_isr_version", INT32),
+                                            Field("new_isr_epochs", LONGS, tag=0),
                                         ),
                                     )
                                 ),

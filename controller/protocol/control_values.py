@@ -206,12 +206,14 @@ class ControlledShutdownResponse:
 
 @dataclass(frozen=True, slots=True)
 class AlterIsrPartition:
-    """The ISR a leader asks for. `current_isr_version` is the zkVersion it believes the partition's state to have."""
+    """The ISR a leader asks for. `current_isr_version` is the zkVersion it believes the partition's state to have.
+    `new_isr_epochs`: which life of each member it speaks of, -1 unknown; empty from leaders that do not tell."""
 
     partition_index: int
     leader_epoch: int
     new_isr: tuple[int, ...]
     current_isr_version: int
+    new_isr_epochs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

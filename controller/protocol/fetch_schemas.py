@@ -34,11 +34,14 @@ _PARTITION = Struct(
         Field("partition_max_bytes", INT32),
     ),
 )
+# Fetch 15's tagged field (KIP-903), spoken in 12 already: who does not know a tag passes over it, as Kafka 2.8 does.
+_REPLICA_STATE = Struct(v.ReplicaState, (Field("replica_id", INT32), Field("replica_epoch", INT64)))
 FETCH_REQUEST = Message(
     Struct(
         v.FetchRequest,
         (
             Field("cluster_id", TEXT, since=12, nullable=12, tag=0),
+            Field("replica_state", Nested(_REPLICA_STATE), since=12, tag=1),
             Field("replica_id", INT32),
             Field("max_wait_ms", INT32),
             Field("min_bytes", INT32),

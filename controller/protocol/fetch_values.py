@@ -59,9 +59,17 @@ class ForgottenTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """Which life of a broker fetches: its registration's czxid, -1 untold."""
+
+    replica_id: int = CONSUMER
+    replica_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class FetchRequest:
     """A full fetch names all partitions; an incremental one, within a session, those that changed and those to
-    forget. By default there is no session."""
+    forget. By default there is no session. `replica_state` is told between brokers of this project."""
 
     max_wait_ms: int
     min_bytes: int
@@ -74,6 +82,7 @@ class FetchRequest:
     forgotten_topics_data: tuple[ForgottenTopic, ...] = ()
     rack_id: str = ""
     cluster_id: str | None = None
+    replica_state: ReplicaState = ReplicaState()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -129,6 +130,29 @@ def test_s39_a_follower_that_shuts_down_joins_no_isr() -> None:
     answer = ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1, 3)))
     assert answer.topics[0].partitions[0].error_code == ErrorCode.OPERATION_NOT_ATTEMPTED
     assert ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1, 2))).topics[0].partitions[0].error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("lives", "error"),
+    [
+        (lambda mine, registered: (mine, registered), ErrorCode.NONE),
+        (lambda mine, registered: (mine, registered - 1), ErrorCode.OPERATION_NOT_ATTEMPTED),
+        (lambda mine, registered: (mine, registered + 1), ErrorCode.OPERATION_NOT_ATTEMPTED),
+        (lambda mine, registered: (mine - 1, registered), ErrorCode.NONE),  # who is in it already is no question
+        (lambda mine, registered: (mine, -1), ErrorCode.NONE),  # a follower that did not say, as Kafka 2.8's
+        (lambda mine, registered: (), ErrorCode.NONE),  # a leader that does not, as Kafka 2.8's
+    ],
+)
+def test_s40_a_follower_joins_in_the_life_that_was_seen_to_have_everything(
+    lives: Callable[[int, int], tuple[int, ...]], error: ErrorCode
+) -> None:
+    """KIP-903: a change that was long under way speaks of a life that has ended since, its log perhaps with it."""
+    cluster, host = scene()
+    told = lives(broker_epoch(cluster, 1), broker_epoch(cluster, 3))
+    before = cluster.states()
+    answer = ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1, 3), new_isr_epochs=told))
+    assert answer.topics[0].partitions[0].error_code == error
+    assert (cluster.states() == before) == (error is not ErrorCode.NONE)
 
 
 def test_a_state_that_moved_under_the_write_is_an_invalid_version() -> None:

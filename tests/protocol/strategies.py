@@ -32,6 +32,11 @@ _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(("", "pay", "orders", "x" * 200))
 
 
+OURS = frozenset({"replica_state", "new_isr_epochs"})
+"""Tagged fields that this project has and no Kafka of these versions: others' codecs do not know them, and they have a
+test of their own."""
+
+
 @cache
 def values(message: Message, version: int) -> st.SearchStrategy[Any]:
     """Values that the message can hold in this version, with fields that it lacks at their defaults."""
@@ -59,7 +64,7 @@ def _one_flag(request: StopReplicaRequest) -> StopReplicaRequest:
 
 
 def _struct(table: Struct, version: int) -> st.SearchStrategy[Any]:
-    present = [field for field in table.fields if field.is_in(version)]
+    present = [field for field in table.fields if field.is_in(version) and field.name not in OURS]
     return st.builds(table.value, **{field.name: _field(field, version) for field in present})
 
 

@@ -37,6 +37,7 @@ from controller.protocol.admin_values import (
     FindCoordinatorRequest,
 )
 from controller.protocol.compiler import compile_struct, layout
+from controller.protocol.control_values import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
 from controller.protocol.fetch_values import (
     READ_COMMITTED,
     FetchPartition,
@@ -46,6 +47,7 @@ from controller.protocol.fetch_values import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    ReplicaState,
 )
 from controller.protocol.messages import MESSAGES
 from controller.protocol.produce_values import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
@@ -288,3 +290,20 @@ def test_a_table_that_can_not_be_compiled_is_refused(field: Field, flexible: boo
     value: Any = MESSAGES[ApiKey.API_VERSIONS].response.struct.value
     with pytest.raises((ValueError, TypeError), match=reason):
         compile_struct(Struct(value, (field,)), 0, flexible)
+
+
+def test_which_lives_are_spoken_of_is_told_in_tagged_fields_that_kafka_passes_over() -> None:
+    """KIP-903 between our own brokers, in the versions that a 2.8 broker is spoken to in: without a word of it the
+    bytes are Kafka's, and with it all of Kafka's fields are what they were."""
+    fetch = layout(MESSAGES[ApiKey.FETCH].request, 12)
+    told = replace(FETCH, replica_state=ReplicaState(3, 77))
+    assert fetch.read(fetch.write(told), 0) == told
+    assert fetch.write(told).startswith(fetch.write(FETCH)[:-1])  # whose last byte says that there are no tags
+    alter = layout(MESSAGES[ApiKey.ALTER_ISR].request, 0)
+    silent = AlterIsrRequest(1, (AlterIsrTopic("t", (AlterIsrPartition(0, 5, (1, 2), 3),)),), 40)
+    asked = AlterIsrRequest(1, (AlterIsrTopic("t", (AlterIsrPartition(0, 5, (1, 2), 3, (40, 41)),)),), 40)
+    assert alter.read(alter.write(asked), 0) == asked
+    assert alter.read(alter.write(silent), 0) == silent
+    assert len(alter.write(asked)) > len(alter.write(silent))
+    before = layout(MESSAGES[ApiKey.FETCH].request, 11)
+    assert before.write(told) == before.write(FETCH)

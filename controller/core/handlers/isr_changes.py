@@ -18,6 +18,7 @@ from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, set_states, state_paths, take_in
 from controller.core.term import Term
 from controller.protocol.control_values import (
+    NO_BROKER_EPOCH,
     AlterIsrPartition,
     AlterIsrPartitionResult,
     AlterIsrRequest,
@@ -85,10 +86,24 @@ def _refusal(term: Term, sender: int, row: int | None, asked: AlterIsrPartition)
         return ErrorCode.INVALID_UPDATE_VERSION
     if sender not in asked.new_isr or not set(asked.new_isr) <= set(table.assignment_of(row)):
         return ErrorCode.INVALID_REQUEST
-    # One that shuts down would be leader next (KAFKA-14140). INELIGIBLE_REPLICA is not spoken below AlterPartition 2.
-    if not set(asked.new_isr) - set(current) <= set(term.context.eligible_ids):
+    # One that shuts down would be leader next (KAFKA-14140), and one that had everything in an earlier life may have
+    # lost it with its disk (KIP-903). INELIGIBLE_REPLICA is not spoken below AlterPartition 2.
+    joining = set(asked.new_isr) - set(current)
+    if not joining <= set(term.context.eligible_ids) or _of_earlier_lives(term, joining, asked):
         return ErrorCode.OPERATION_NOT_ATTEMPTED
     return None
+
+
+def _of_earlier_lives(term: Term, joining: set[int], asked: AlterIsrPartition) -> bool:
+    """Whether the leader speaks of a life of one that joins which is not the registered one. It need not say."""
+    if len(asked.new_isr_epochs) != len(asked.new_isr):
+        return False
+    for member, epoch in zip(asked.new_isr, asked.new_isr_epochs, strict=True):
+        if member in joining and epoch != NO_BROKER_EPOCH:
+            broker = term.context.broker(member)
+            if broker is None or broker.epoch != epoch:
+                return True
+    return False
 
 
 async def _write(term: Term, rows: Rows, isrs: Sequence[Sequence[int]]) -> Rows:
