@@ -31,8 +31,13 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from controller.protocol.reassignment_values import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from controller.simulator.network import Address
-from controller.simulator.plan import AddPartitions, CreateTopic, DeleteTopic, Operation
+from controller.simulator.plan import AddPartitions, CreateTopic, DeleteTopic, Operation, Reassign
 from controller.simulator.requests import BrokerConnection
 
 ATTEMPTS = 20
@@ -130,9 +135,7 @@ class Administrator:
         finally:
             connection.close()
         answer: Any = decode_response_body(api_key, version, body)
-        results = answer.topics if api_key is ApiKey.CREATE_TOPICS else _results(answer)
-        error: int = results[0].error_code
-        return error
+        return _error(api_key, answer)
 
     # -- what follows from the answers
 
@@ -166,6 +169,16 @@ class Administrator:
         )
 
 
+def _error(api_key: ApiKey, answer: Any) -> int:
+    error: int
+    if api_key is ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+        error = answer.error_code or answer.responses[0].partitions[0].error_code
+    else:
+        results = answer.topics if api_key is ApiKey.CREATE_TOPICS else _results(answer)
+        error = results[0].error_code
+    return error
+
+
 def _results(answer: Any) -> Any:
     return answer.results if hasattr(answer, "results") else answer.responses
 
@@ -177,5 +190,9 @@ def _request(operation: Operation) -> tuple[ApiKey, Any]:
         return ApiKey.CREATE_TOPICS, CreateTopicsRequest((topic,), TIMEOUT_MS)
     if isinstance(operation, DeleteTopic):
         return ApiKey.DELETE_TOPICS, DeleteTopicsRequest((DeleteTopicState(operation.topic),), TIMEOUT_MS)
+    if isinstance(operation, Reassign):
+        wanted = ReassignablePartition(operation.partition, tuple(operation.replicas) or None)
+        topics = (ReassignableTopic(operation.topic, (wanted,)),)
+        return ApiKey.ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest(topics, TIMEOUT_MS)
     added = CreatePartitionsTopic(operation.topic, operation.partitions)
     return ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest((added,), TIMEOUT_MS)

@@ -56,7 +56,7 @@ class Injector:
         return "nothing" if self._is_calm else await self._carry_out(happening)
 
     async def _carry_out(self, happening: Happening) -> str:
-        if isinstance(happening, told.CreateTopic | told.DeleteTopic | told.AddPartitions):
+        if isinstance(happening, told.Operation):
             self.faults.tell(happening)
             self._asking += 1
             outcome = await self._administrator.carry_out(happening)

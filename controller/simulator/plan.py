@@ -190,12 +190,20 @@ class AddPartitions(_Happening, frozen=True, kw_only=True, tag="add-partitions")
     partitions: int
 
 
+class Reassign(_Happening, frozen=True, kw_only=True, tag="reassign"):
+    """To `replicas`, in that order; none: back where it was before."""
+
+    topic: str
+    partition: int
+    replicas: list[int] = []
+
+
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
 DiskFault = LosePower | BreakDisk | SlowDisk
 SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
-Operation = CreateTopic | DeleteTopic | AddPartitions
+Operation = CreateTopic | DeleteTopic | AddPartitions | Reassign
 Fault = BrokerFault | DiskFault | SessionFault | EnsembleFault | NetworkFault
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
@@ -203,7 +211,7 @@ Happening = (
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
-    | CreateTopic | DeleteTopic | AddPartitions
+    | CreateTopic | DeleteTopic | AddPartitions | Reassign
 )  # fmt: skip
 
 
@@ -247,9 +255,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        return tuple(
-            each for each in self.happenings if not isinstance(each, CreateTopic | DeleteTopic | AddPartitions)
-        )
+        return tuple(each for each in self.happenings if not isinstance(each, Operation))
 
 
 def kind_of(happening: Happening) -> str:

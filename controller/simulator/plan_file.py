@@ -17,10 +17,11 @@ from controller.simulator.plan import (
     FORMAT,
     AddPartitions,
     CreateTopic,
-    DeleteTopic,
     Happening,
     KillZooKeeper,
+    Operation,
     Plan,
+    Reassign,
     kind_of,
 )
 
@@ -91,9 +92,15 @@ def _trouble(plan: Plan, happening: Happening) -> str | None:
         return "partitions: expected 1 or more"
     if isinstance(happening, CreateTopic) and not 1 <= happening.replication_factor <= plan.cluster.brokers:
         return f"replication_factor: expected 1 to {plan.cluster.brokers} (the brokers)"
-    if isinstance(happening, CreateTopic | AddPartitions | DeleteTopic) and not happening.topic:
+    if isinstance(happening, Reassign) and not (happening.partition >= 0 and _are_nodes(plan, happening.replicas)):
+        return f"partition and replicas: expected 0 or more, and brokers 1 to {plan.cluster.brokers}, each once"
+    if isinstance(happening, Operation) and not happening.topic:
         return "topic: expected a name"
     return None
+
+
+def _are_nodes(plan: Plan, replicas: list[int]) -> bool:
+    return len(set(replicas)) == len(replicas) and set(replicas) <= set(plan.cluster.nodes)
 
 
 def plan_text(plan: Plan) -> str:

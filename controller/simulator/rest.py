@@ -21,7 +21,12 @@ from controller.simulator.host import SimulatedHost
 from controller.simulator.observer import partitions
 from controller.simulator.sentinel import NOBODY, Sentinel
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import decode_controller, decode_controller_epoch, decode_topic_assignment
+from controller.zookeeper.codecs import (
+    decode_controller,
+    decode_controller_epoch,
+    decode_reassignments,
+    decode_topic_assignment,
+)
 from controller.zookeeper.memory import InMemoryZooKeeper
 
 ANSWER_LIMIT_MS = 12_000.0
@@ -165,6 +170,32 @@ def _deletions(rest: Rest) -> Iterator[Missing]:
             yield Missing("acknowledged-operations", (), f"{name} is there, and its deletion was acknowledged")
 
 
+def _reassignments(rest: Rest) -> Iterator[Missing]:
+    """(8) A partition arrives once it is led and all of its target lives; what waited for its turn has had it then."""
+    for name in rest.zookeeper.children(paths.BROKER_TOPICS) or ():
+        row = rest.zookeeper.row(paths.topic(name))
+        assert row is not None
+        found = decode_topic_assignment(row.path, row.data)
+        for partition in sorted(found.adding.keys() | found.removing.keys()):
+            removing = found.removing.get(partition, ())
+            target = [replica for replica in found.partitions[partition] if replica not in removing]
+            state = rest.partitions().get((name, partition))
+            if set(target) <= set(rest.core) and state is not None and state.leader in rest.core:
+                yield Missing("converged", (), f"{name}-{partition} is still on its way to {target}")
+    asked = rest.zookeeper.row(paths.REASSIGN_PARTITIONS)
+    if asked is not None:
+        for (name, partition), target_asked in decode_reassignments(asked.path, asked.data).replicas.items():
+            if set(target_asked) <= set(rest.core) and not _is_any_moving(rest):
+                yield Missing("converged", (), f"{name}-{partition} waits to go to {list(target_asked)}")
+
+
+def _is_any_moving(rest: Rest) -> bool:
+    """Whether a target that is dead holds up those that wait."""
+    inside = rest.node(rest.controller())
+    term = None if inside is None else inside.controller.term
+    return term is not None and bool(term.context.partitions.moving_rows())
+
+
 def _context_agrees(rest: Rest) -> Iterator[Missing]:
     """(7) The controller's context is what ZooKeeper holds."""
     controller = rest.controller()
@@ -279,6 +310,7 @@ CHECKS: tuple[Callable[[Rest], Iterator[Missing]], ...] = (
     _one_controller,
     _led,
     _deletions,
+    _reassignments,
     _context_agrees,
     _metadata_agrees,
     _watches,

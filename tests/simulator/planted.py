@@ -179,7 +179,7 @@ def leader_by_the_isrs_order(patch: Patch) -> None:
 
 def dead_replicas_stay(patch: Patch) -> None:
     """S38: dead brokers stay in their ISRs."""
-    patch.setattr(replica_moves, "_shrink", nothing)
+    patch.setattr(replica_moves, "shrink", nothing)
 
 
 def shrinking_keeps_the_epoch(patch: Patch) -> None:
