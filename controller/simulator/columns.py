@@ -118,7 +118,8 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     RequestRefused: lambda e: f"refuses {e.api}: {e.reason}",
     ReplicaRoleApplied: lambda e: f"{e.role} of {e.topic}-{e.partition}, leader {e.leader} epoch {e.leader_epoch}",
     IsrProposed: lambda e: (
-        f"asks for ISR {_members(e.proposed)} of {e.topic}-{e.partition} in epoch {e.leader_epoch}, now {_members(e.isr)}"
+        f"asks for ISR {_members(e.proposed)} of {e.topic}-{e.partition} in epoch {e.leader_epoch},"
+        f" now {_members(e.isr)}"
     ),
     LogTruncated: lambda e: f"cuts {e.topic}-{e.partition} off at {e.offset}",
     MetadataApplied: lambda e: f"metadata: live {_members(e.live)}, {e.partitions} partitions",

@@ -65,6 +65,12 @@ ON_ZOOKEEPER = frozenset({Where.ZOOKEEPER})
 ON_THREADS = frozenset({Where.REAL})
 ON_TIMER_THREADS = frozenset({Where.THREADS})
 
+
+def golden(plan: str) -> Proof:
+    """A plan's whole log, and what must be in it whatever else changes."""
+    return simulated(f"simulator/test_golden.py::test_the_log_is_the_one_expected[{plan}]")
+
+
 BUILT_IN = "simulator/test_runs.py::test_built_in_scenarios_pass"
 """zombie-controller, zookeeper-cut, bounce and rolling-restart are among them."""
 INTERRUPTED = "incidents/test_prefixes.py::test_wherever_it_is_interrupted_the_next_controller_completes_it"

@@ -8,6 +8,7 @@ from tests.incidents.incident import (
     ON_TIMER_THREADS,
     Incident,
     core,
+    golden,
     pure,
     real,
     simulated,
@@ -25,6 +26,17 @@ REQUESTS = (
             real("hosts/test_channels.py::test_a_channel_to_an_earlier_life_is_dropped_with_its_queue"),
             real("hosts/test_local_cluster.py::test_a_paused_broker_comes_back_in_a_new_life"),
             simulated(BUILT_IN),
+        ),
+    ),
+    Incident(
+        "S30",
+        "KAFKA-9539, KIP-570",
+        "A StopReplica that was overtaken",
+        (
+            core("broker/test_epochs.py::test_s30_a_late_stop_replica_does_not_stop_a_newer_role"),
+            simulated(
+                "simulator/test_incidents_in_worlds.py::test_s30_a_stop_replica_that_was_overtaken_stops_nothing"
+            ),
         ),
     ),
     Incident(
@@ -57,6 +69,12 @@ REQUESTS = (
                 "hosts/test_channels.py::test_s33_a_request_whose_answer_was_lost_goes_first_over_the_next_connection"
             ),
         ),
+    ),
+    Incident(
+        "S34",
+        "KAFKA-6880",
+        "A zombie that goes on fetching",
+        (golden("s34-zombie-that-fetches"),),
     ),
 )
 
@@ -92,6 +110,18 @@ ISRS = (
         ),
     ),
     Incident(
+        "S40",
+        "KIP-903, KAFKA-14139, KAFKA-14617",
+        "In sync in an earlier life",
+        (
+            core("core/test_isr_changes.py::test_s40_a_follower_joins_in_the_life_that_was_seen_to_have_everything"),
+            simulated(
+                "simulator/test_incidents_in_worlds.py::"
+                "test_s40_a_follower_that_lost_its_disk_is_not_taken_for_its_earlier_life"
+            ),
+        ),
+    ),
+    Incident(
         "S42",
         "KAFKA-14154",
         "A leader that knows a later controller",
@@ -102,6 +132,28 @@ ISRS = (
         ),
     ),
     Incident(
+        "S43",
+        "KAFKA-12686, KAFKA-12751",
+        "A new role while a change is asked for",
+        (
+            core(
+                "broker/test_isr_changes.py::test_a_newer_leader_epoch_empties_the_slot_and_a_late_answer_says_nothing"
+            ),
+            golden("s43-role-while-a-change-is-asked-for"),
+        ),
+    ),
+    Incident(
+        "S44",
+        "KAFKA-13091, KAFKA-13254",
+        "A shrunk ISR that nobody hears of",
+        (
+            simulated(
+                "simulator/test_incidents_in_worlds.py::"
+                "test_s44_a_shrunk_isr_moves_the_high_watermark_without_another_append"
+            ),
+        ),
+    ),
+    Incident(
         "S46",
         "KAFKA-7482",
         "A broker on its way out that leads on",
@@ -109,6 +161,19 @@ ISRS = (
             core("core/test_controlled_shutdown.py::test_s46_the_broker_that_goes_is_told_that_it_leads_no_more"),
             real("hosts/test_local_cluster.py::test_sigterm_moves_every_leader_before_the_broker_goes"),
             simulated(BUILT_IN),
+        ),
+    ),
+    Incident(
+        "S47",
+        "KAFKA-2729, KAFKA-1382",
+        "A leader with a version that is behind",
+        (
+            core("broker/test_isr_changes.py::test_a_version_that_is_behind_is_caught_up_with_from_the_metadata"),
+            simulated(
+                "simulator/test_incidents_in_worlds.py::"
+                "test_s47_a_leader_that_missed_a_change_follows_and_isrs_change_on"
+            ),
+            golden("s47-leader-without-zookeeper"),
         ),
     ),
 )

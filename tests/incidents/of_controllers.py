@@ -9,6 +9,7 @@ from tests.incidents.incident import (
     ON_ZOOKEEPER,
     Incident,
     core,
+    golden,
     real,
     simulated,
     zookeeper,
@@ -212,6 +213,15 @@ THREADS = (
             real("core/test_queue.py::test_many_threads_put_and_every_caller_is_answered_once"),
         ),
     ),
+    Incident(
+        "S20",
+        "KAFKA-9189",
+        "Shutting down without ZooKeeper",
+        (
+            core("broker/test_node.py::test_s20_a_shutdown_without_zookeeper_is_bounded"),
+            golden("s20-shutdown-without-zookeeper"),
+        ),
+    ),
 )
 
 WATCHES = (
@@ -256,5 +266,17 @@ WATCHES = (
             zookeeper("zookeeper/test_kazoo_faults.py::test_a_change_in_the_gap_between_two_connections_is_told"),
         ),
         ON_ZOOKEEPER,
+    ),
+    Incident(
+        "S28",
+        "KAFKA-2406, KAFKA-2722",
+        "ISRs that flap by the thousand",
+        (
+            core(
+                "core/test_isr_changes.py::test_s28_a_notification_tells_of_the_partitions_that_it_names_and_no_others"
+            ),
+            core("broker/test_isr_changes.py::test_many_partitions_go_in_one_request_and_one_request_at_a_time"),
+            golden("s28-isrs-that-flap"),
+        ),
     ),
 )
