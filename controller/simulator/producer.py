@@ -86,6 +86,7 @@ class SimulatedProducer:
         self._clock = routes.clock
         self._workload = workload
         self._lanes = [_Lane() for _ in routes.partitions]
+        self._busy: set[int] = set()  # places with something due or to be sent again; walked in order
         self._id_and_epoch = (-1, -1)
         self._stopped = False
         self._pumping = False
@@ -128,6 +129,7 @@ class SimulatedProducer:
             key = (len(self.log.key) + self.log.producer) % self._workload.keys
             place = home(key, len(self._lanes))
             self._lanes[place].due.append(self.log.sent(key, place, due_ms))
+            self._busy.add(place)
             self._pump_soon()
 
     # -- requests
@@ -145,12 +147,18 @@ class SimulatedProducer:
         self._give_up_the_old()
         for node in self._routes.nodes:
             while self._routes.pipeline(node).in_flight < self._workload.in_flight:
-                batches = [batch for place in self._routes.led_by(node) if (batch := self._next(place, node))]
+                led = [place for place in self._in_order() if self._routes.leaders[place] == node]
+                batches = [batch for place in led if (batch := self._next(place, node))]
                 if not batches:
                     break
                 self._send(node, batches)
-        if any(lane.due or lane.again for lane in self._lanes):
+        if self._in_order():
             self._pump_soon(BACKOFF_MS)
+
+    def _in_order(self) -> list[int]:
+        """The places with something due or to be sent again."""
+        self._busy = {place for place in self._busy if self._lanes[place].due or self._lanes[place].again}
+        return sorted(self._busy)
 
     def _next(self, place: int, node: int) -> _Batch | None:
         """The batch of that partition to be sent next, if one may be: none while what failed is not settled, nor to
@@ -241,6 +249,7 @@ class SimulatedProducer:
     def _again(self, batch: _Batch, code: int) -> None:
         lane = self._lanes[batch.place]
         lane.again = deque(sorted([*lane.again, batch], key=lambda each: each.sequence))
+        self._busy.add(batch.place)
         lane.broken = True
         lane.held_ms = self._clock.now_ms() + BACKOFF_MS
         if code not in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
@@ -259,7 +268,8 @@ class SimulatedProducer:
         """What could not be delivered in time. An idempotent producer that gives up what may be written can't tell
         any more with which sequence to go on."""
         oldest_ms = self._clock.now_ms() - DELIVERY_TIMEOUT_MS
-        for lane in self._lanes:
+        for place in self._in_order():
+            lane = self._lanes[place]
             while lane.due and self.log.sent_at_ms[lane.due[0]] < oldest_ms:
                 self.log.ended(lane.due.popleft(), FAILED, self._clock.now_ms(), error="never sent")
             while lane.again and self.log.sent_at_ms[lane.again[0].records[0]] < oldest_ms:
