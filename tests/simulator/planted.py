@@ -39,6 +39,8 @@ from controller.zookeeper.watches import StandingWatches
 from tests.core import test_planted_faults as core_faults
 from tests.incidents import faults
 from tests.scenarios import test_planted_faults as scenario_faults
+from tests.simulator.planted_elections import ELECTION_FAULTS
+from tests.simulator.planted_reassignments import REASSIGNMENT_FAULTS
 from tests.simulator.planted_records import RECORD_FAULTS
 
 Patch = pytest.MonkeyPatch
@@ -290,7 +292,9 @@ FAULTS: Mapping[str, Plant] = {
     "created-partitions-not-told": created_partitions_not_told,
     "proposals-never-cleared": proposals_never_cleared,
     "isr-change-at-any-version": isr_change_at_any_version,
+    **ELECTION_FAULTS,
     **RECORD_FAULTS,
+    **REASSIGNMENT_FAULTS,
 }
 
 
