@@ -28,6 +28,9 @@ _stat = Struct("!qqqqiiiqiiq")
 _version_and_row_head = Struct("!32xi32xiBii")
 _VERSION_IN_STAT = 32
 _END = _multi_header.pack(-1, 1, -1)
+_SET_DATA = _multi_header.pack(SET_DATA, 0, -1)
+_set_result = Struct("!9xqqqqiiiqiiq")
+_SET_RESULT = _multi_header.pack(SET_DATA, 0, 0)
 
 
 def string(text: str) -> bytes:
@@ -69,24 +72,24 @@ def multi(operations: Iterable[Write], default_acl: Sequence[ACL], chroot: str) 
     """The body of a multi; `chroot` is put before each operation's path."""
     open_acl = _acl(default_acl)
     pieces: list[bytes] = []
+    integer = _int.pack
     for operation in operations:
-        path = string(prefixed(chroot, operation.path))
-        if isinstance(operation, SetData):
-            pieces += (
-                _multi_header.pack(SET_DATA, 0, -1),
-                path,
-                _buffer(operation.data),
-                _int.pack(operation.version),
-            )
-        elif isinstance(operation, Create):
+        if isinstance(operation, SetData):  # the hot path of writing states: no call that is not needed
+            path = prefixed(chroot, operation.path).encode() if chroot else operation.path.encode()
+            data = operation.data
+            size = -1 if data is None else len(data)
+            pieces += (_SET_DATA, integer(len(path)), path, integer(size), data or b"", integer(operation.version))
+            continue
+        named = string(prefixed(chroot, operation.path))
+        if isinstance(operation, Create):
             flags = _EPHEMERAL * operation.ephemeral + _SEQUENTIAL * operation.sequential
             acl = open_acl if operation.acl is None else _acl(operation.acl)
-            pieces += (_multi_header.pack(CREATE, 0, -1), path, _buffer(operation.data), acl, _int.pack(flags))
+            pieces += (_multi_header.pack(CREATE, 0, -1), named, _buffer(operation.data), acl, _int.pack(flags))
         elif isinstance(operation, Check):
-            pieces += (_multi_header.pack(CHECK, 0, -1), path, _int.pack(operation.version))
+            pieces += (_multi_header.pack(CHECK, 0, -1), named, _int.pack(operation.version))
         else:
             assert isinstance(operation, Delete)
-            pieces += (_multi_header.pack(DELETE, 0, -1), path, _int.pack(operation.version))
+            pieces += (_multi_header.pack(DELETE, 0, -1), named, _int.pack(operation.version))
     pieces.append(_END)
     return b"".join(pieces)
 
@@ -128,7 +131,7 @@ def read_data(message: bytes, offset: int) -> tuple[bytes | None, int]:
 
 
 def read_stat(message: bytes, offset: int) -> Stat:
-    return Stat(*_stat.unpack_from(message, offset))
+    return Stat._make(_stat.unpack_from(message, offset))
 
 
 def read_names(message: bytes, offset: int) -> tuple[tuple[str, ...], int]:
@@ -159,7 +162,7 @@ def read_rows(message: bytes, offset: int, paths: Sequence[str], error_of: Error
             rows.append(None)
             continue
         data, offset = read_data(message, offset)
-        rows.append(Row(path, data, Stat(*_stat.unpack_from(message, offset))))
+        rows.append(Row(path, data, read_stat(message, offset)))
         offset += _stat.size
     return tuple(rows)
 
@@ -253,8 +256,11 @@ def read_multi(message: bytes, offset: int, count: int) -> tuple[list[str | Stat
     """A write multi: (results, -1, 0), or ([], index, code) of the operation that failed. In a failed one the server
     gives 0 to the operations before it and another code than its own to those after."""
     results: list[str | Stat | None] = []
-    for index in range(count):
+    index = 0
+    while index < count:
         kind, _, _ = _multi_header.unpack_from(message, offset)
+        if kind == SET_DATA and (stats := _all_set(message, offset, count - index)) is not None:
+            return [*results, *stats], -1, 0
         offset += _multi_header.size
         if kind == ERROR_RESULT:
             code = _int.unpack_from(message, offset)[0]
@@ -269,4 +275,16 @@ def read_multi(message: bytes, offset: int, count: int) -> tuple[list[str | Stat
             results.append(path)
         else:
             results.append(None)
+        index += 1
     return results, -1, 0
+
+
+def _all_set(message: bytes, offset: int, count: int) -> list[Stat] | None:
+    """So many stats, one after the other, as a batch of states is answered; None unless all that is left is such."""
+    size = _set_result.size
+    if len(message) != offset + count * size + len(_END):
+        return None
+    rows = np.frombuffer(message, dtype=np.uint8, count=count * size, offset=offset).reshape(count, size)
+    if not (rows[:, : len(_SET_RESULT)] == np.frombuffer(_SET_RESULT, dtype=np.uint8)).all():
+        return None
+    return list(map(Stat._make, _set_result.iter_unpack(memoryview(message)[offset : offset + count * size])))

@@ -229,8 +229,14 @@ class KazooConnection:
     # -- writes and watches
 
     def multi(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
-        for operation in operations:
-            validate_new_path(operation.path, isinstance(operation, Create) and operation.sequential)
+        sequential = [one.path for one in operations if isinstance(one, Create) and one.sequential]
+        if sequential:
+            for path in sequential:
+                validate_new_path(path, sequential=True)
+            named = [one.path for one in operations if not (isinstance(one, Create) and one.sequential)]
+        else:
+            named = [one.path for one in operations]
+        validate_paths(named)
         return self._multi(tuple(operations), self._chroot)
 
     def _multi(self, operations: Sequence[Write], chroot: str) -> Pending[tuple[WriteResult, ...]]:

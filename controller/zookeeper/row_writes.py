@@ -158,8 +158,8 @@ class RowWriter(Generic[W]):
             indices, sent = left, self._send_rows(left)
 
     def _record(self, indices: Sequence[int], results: Sequence[WriteResult]) -> None:
-        for index, result in zip(indices, results, strict=True):
-            self._versions[index] = result.version if isinstance(result, Stat) else 0
+        versions = [result.version if isinstance(result, Stat) else 0 for result in results]
+        self._versions[np.array(indices)] = versions
 
     async def _look_again(self, indices: Sequence[int], uncertain: bool) -> list[int]:
         """Reads the rows; those still to be written. The rest is recorded as written or moved."""

@@ -163,6 +163,27 @@ def test_a_multis_results_are_read_in_order() -> None:
     assert jute.read_multi(message, 0, 4) == (["/a", Stat(*STAT), None, None], -1, 0)
 
 
+@pytest.mark.parametrize("odd", [None, 1, 2, 3])
+def test_a_batch_of_sets_is_read_at_once_and_one_with_something_else_in_it_row_by_row(odd: int | None) -> None:
+    stats = [Stat(*(1_000 * row + field for field in range(11))) for row in range(4)]
+    results: list[Any] = [None, *stats]  # behind the fence
+    parts = [head(13), *(head(5) + struct.pack("!qqqqiiiqiiq", *stat) for stat in stats)]
+    if odd is not None:
+        results[odd], parts[odd] = "/a", head(1) + buffer(b"/a")
+    message = b"reply." + b"".join(parts) + END
+    assert jute.read_multi(message, 6, 5) == (results, -1, 0)
+    assert jute._all_set(message, 6 + len(head(13)), 4) == (stats if odd is None else None)
+
+
+def test_a_reply_to_sets_that_is_cut_short_is_not_read_at_once() -> None:
+    message = (head(5) + STAT_BYTES) * 3 + END
+    assert jute._all_set(message, 0, 3) == [Stat(*STAT)] * 3
+    assert jute._all_set(message[:-1], 0, 3) is None
+    assert jute._all_set(message, 0, 2) is None
+    with pytest.raises(struct.error):
+        jute.read_multi(message[: -len(END) - 1], 0, 3)
+
+
 def test_the_first_operation_with_a_code_is_the_one_that_failed() -> None:
     codes = [0, -103, -2]
     message = b"".join(head(-1, code) + struct.pack("!i", code) for code in codes) + END
