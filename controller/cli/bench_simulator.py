@@ -1,8 +1,9 @@
 """`camerlengo bench simulator`: what the simulator gets done in a second, on one core.
 
 The bare scheduler alone, a plan of the swarm, a cluster that loses a broker every 30 virtual seconds with all
-invariants on, and a whole estate that loses some of a thousand brokers. CPU time of this process is what counts, so
-that other work on the machine moves the figures less; of the estate the time by the wall is told too.
+invariants on, the same while records are produced, and a whole estate that loses some of a thousand brokers. CPU time
+of this process is what counts, so that other work on the machine moves the figures less; of the estate the time by the
+wall is told too.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ from collections.abc import Callable
 from typing import Any
 
 from controller.clock import VirtualClock
+from controller.scenarios.records.history import ACKNOWLEDGED
+from controller.scenarios.records.workload import RecordWorkload
 from controller.scenarios.report import render_table
 from controller.simulator.drawing import draw_plan
 from controller.simulator.estate import EstateSpec, EstateWorld
 from controller.simulator.plan import CreateTopic, Happening, Kill, Plan, PlanCluster
 from controller.simulator.swarm import PlanWorld, run_plan
+from controller.zookeeper.drive import drive
 
 HELP = "the simulator: events a second, virtual seconds a second"
 
 Row = dict[str, Any]
-WHATS = ("scheduler", "swarm", "cluster", "estate")
+WHATS = ("scheduler", "swarm", "cluster", "records", "estate")
 KILL_EVERY_MS = 30_000.0
 DOWN_MS = 5_000.0
 SETTLE_MS = 20_000.0
+WARM_UP_MS = 2_000.0
+"""Before the measurement, for a producer to find the leaders."""
+TOPIC = "wide"
 ESTATE_LIMIT_MS = 120_000.0
 
 
@@ -39,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--virtual-seconds", type=float, default=120.0, help="of the cluster, once it is at rest")
+    parser.add_argument("--produce", type=float, default=10.0, help="requests a virtual second (%(default)g)")
     parser.add_argument(
         "--world", default="1000x400000", metavar="BROKERSxPARTITIONS", type=_world, help="of the estate (%(default)s)"
     )
@@ -63,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         "scheduler": _scheduler,
         "swarm": _swarm,
         "cluster": _cluster,
+        "records": _records,
         "estate": _estate,
     }
     rows = [row for name in arguments.what or WHATS for row in measures[name](arguments)]
@@ -106,19 +115,21 @@ def _swarm(arguments: argparse.Namespace) -> list[Row]:
     ]
 
 
-def cluster_plan(brokers: int, partitions: int, virtual_ms: float) -> Plan:
-    """One topic of three replicas; from when it is there, a broker is killed every 30 s and is back 5 s later."""
+def cluster_plan(brokers: int, partitions: int, virtual_ms: float, *, records: bool = False) -> Plan:
+    """One topic of three replicas; from when it is there, a broker is killed every 30 s and is back 5 s later. With
+    `records` the brokers have logs, and followers fetch."""
     happenings: list[Happening] = [
-        CreateTopic(at_ms=2_000.0, topic="wide", partitions=partitions, replication_factor=min(3, brokers))
+        CreateTopic(at_ms=2_000.0, topic=TOPIC, partitions=partitions, replication_factor=min(3, brokers))
     ]
     at_ms, node = SETTLE_MS, 1
     while at_ms < SETTLE_MS + virtual_ms:
         happenings.append(Kill(at_ms=at_ms, node=node, for_ms=DOWN_MS))
         at_ms, node = at_ms + KILL_EVERY_MS, node % brokers + 1
+    settings = {"log.dirs": "/logs"} if records else {}
     return Plan(
         name="bench",
         seed=1,
-        cluster=PlanCluster(brokers=brokers, session_timeout_ms=6_000),
+        cluster=PlanCluster(brokers=brokers, session_timeout_ms=6_000, settings=settings),
         core=tuple(range(1, brokers + 1)),
         calm_ms=SETTLE_MS + virtual_ms,
         metadata_interval_ms=10_000.0,  # clients that have their metadata seldom ask for it
@@ -129,18 +140,39 @@ def cluster_plan(brokers: int, partitions: int, virtual_ms: float) -> Plan:
 def _cluster(arguments: argparse.Namespace) -> list[Row]:
     """Building it is not counted."""
     plan = cluster_plan(arguments.brokers, arguments.partitions, arguments.virtual_seconds * 1_000)
+    took_s, events = _run_cluster(plan, 0.0, arguments.partitions)
+    name = f"{arguments.brokers} brokers, {arguments.partitions:,} partitions"
+    return [
+        _row(f"{name}: a kill every {KILL_EVERY_MS / 1000:g} s", arguments.virtual_seconds / took_s, "virtual s/s"),
+        _row(f"{name}: trace", events / took_s, "events/s"),
+    ]
+
+
+def _records(arguments: argparse.Namespace) -> list[Row]:
+    """The same cluster, whose brokers hold records; a producer waits for all replicas, to another partition each time,
+    one record a request."""
+    plan = cluster_plan(arguments.brokers, arguments.partitions, arguments.virtual_seconds * 1_000, records=True)
+    took_s, _ = _run_cluster(plan, arguments.produce, arguments.partitions)
+    name = f"{arguments.brokers} brokers, {arguments.partitions:,} partitions, {arguments.produce:g} produce requests/s"
+    return [_row(f"{name}: a kill every {KILL_EVERY_MS / 1000:g} s", arguments.virtual_seconds / took_s, "virtual s/s")]
+
+
+def _run_cluster(plan: Plan, produce_per_s: float, partitions: int) -> tuple[float, int]:
+    """CPU seconds, and events of the trace, from when it is at rest on."""
     world = PlanWorld(plan)
+    world.run_to(SETTLE_MS - WARM_UP_MS)
+    if produce_per_s:
+        workload = RecordWorkload(TOPIC, produce_per_s, producers=1, consumers=0, keys=partitions)
+        drive(world.host.produce(workload, [(TOPIC, number) for number in range(partitions)])).result()
     world.run_to(SETTLE_MS)
     events, began_s = len(world.sentinel.records), time.process_time()
     world.run_to(plan.calm_ms)
     took_s = time.process_time() - began_s
     violation = world.result(None).violation
     assert violation is None, str(violation)
-    name = f"{arguments.brokers} brokers, {arguments.partitions:,} partitions"
-    return [
-        _row(f"{name}: a kill every {KILL_EVERY_MS / 1000:g} s", arguments.virtual_seconds / took_s, "virtual s/s"),
-        _row(f"{name}: trace", (len(world.sentinel.records) - events) / took_s, "events/s"),
-    ]
+    history = world.host.history()
+    assert history is None or (history.sends.outcome == ACKNOWLEDGED).any(), "nothing was acknowledged"
+    return took_s, len(world.sentinel.records) - events
 
 
 def _estate(arguments: argparse.Namespace) -> list[Row]:

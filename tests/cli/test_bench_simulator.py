@@ -34,6 +34,13 @@ def test_the_scheduler_and_a_cluster_are_reported(capsys: pytest.CaptureFixture[
     assert figures["5 brokers, 20 partitions: a kill every 30 s, virtual s/s"] > 0
 
 
+def test_a_cluster_that_records_are_produced_to_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = _figures(capsys, "records", "--partitions", "20", "--virtual-seconds", "5", "--produce", "5")
+    (name,) = figures
+    assert name == "5 brokers, 20 partitions, 5 produce requests/s: a kill every 30 s, virtual s/s"
+    assert figures[name] > 0
+
+
 @pytest.mark.parametrize("world", ["2x100", "10", "10x0", "x", "10xten"])
 def test_a_world_that_there_cannot_be_is_refused(world: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
