@@ -54,6 +54,7 @@ _AGAIN = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.TOPIC_ALREADY_EXISTS,
     ErrorCode.REASSIGNMENT_IN_PROGRESS,
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
 )
 """Errors that may be gone a moment later: the broker asked is behind, or others are not there yet, or not gone yet."""
 

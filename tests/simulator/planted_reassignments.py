@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.core import elections, reassignment, removed_replicas
+from controller.core import elections, reassignment, reassignment_znodes, removed_replicas
 from controller.core.handlers import reassignment as asked
 from controller.core.reassignment_znodes import Partition
 from controller.core.term import Term
@@ -52,7 +52,7 @@ def unneeded_left_running(patch: Patch) -> None:
 
 def arrival_not_persisted(patch: Patch) -> None:
     """The topic's znode goes on naming both sets."""
-    persist = reassignment.persist
+    persist = reassignment_znodes.persist
 
     async def only_departures(
         term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
