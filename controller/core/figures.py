@@ -41,7 +41,8 @@ def figures_of(term: Term, unclean_elections: int) -> Figures:
     context, table = term.context, term.context.partitions
     imbalance, doomed, ineligible = table.off_preferred, 0, 0
     if context.deletions.queued:
-        rows = np.flatnonzero(context.queued(table.all_rows()))
+        topics = [found for name in sorted(context.deletions.queued) if (found := table.topic_named(name)) is not None]
+        rows = np.concatenate([np.empty(0, dtype=np.int64), *(topic.rows for topic in topics)])
         imbalance -= int(np.count_nonzero(table.are_off_preferred(rows)))
         real = table.assignment[rows] != NO_BROKER
         doomed = int(np.count_nonzero(real))

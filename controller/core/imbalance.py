@@ -11,6 +11,9 @@ import numpy as np
 
 from controller.core.partition_table import NO_BROKER, Int32s, PartitionTable, Rows
 
+DENSE_IDS = 1 << 20
+"""Up to this broker id brokers are counted in a table, beyond it after sorting."""
+
 
 def preferred_leaders(table: PartitionTable, rows: Rows) -> Int32s:
     """int32[n]: the first of each assignment; -1 of an empty one."""
@@ -26,8 +29,11 @@ def to_rebalance(table: PartitionTable, rows: Rows, percentage: int) -> Rows:
     off = table.are_off_preferred(rows)
     if not off.any():
         return rows[:0]
-    brokers, places = np.unique(preferred_leaders(table, rows), return_inverse=True)
-    wanted = np.bincount(places, minlength=len(brokers))
-    missed = np.bincount(places[off], minlength=len(brokers))
+    places: Rows = preferred_leaders(table, rows).astype(np.int64) + 1  # of an empty assignment: 0
+    if places.max() > DENSE_IDS:
+        _, places = np.unique(places, return_inverse=True)
+    wanted = np.bincount(places)
+    missed = np.bincount(places[off], minlength=len(wanted))
     over = missed * 100 > wanted * percentage
-    return rows[off & over[places]]
+    chosen: Rows = rows[off][over[places[off]]]
+    return chosen

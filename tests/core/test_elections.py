@@ -328,6 +328,13 @@ def test_more_than_so_many_percent_of_what_a_broker_should_lead(
     assert to_rebalance(table, table.all_rows(), percentage).tolist() == list(range(moved))
 
 
+def test_large_broker_ids_are_judged_as_small_ones_are() -> None:
+    large = 2_000_000_000
+    table = table_of(((large, 2), 2), ((large, 2), large), ((2, large), 2), ((2, large), 2))
+    assert to_rebalance(table, table.all_rows(), 10).tolist() == [0]
+    assert to_rebalance(table, table.all_rows(), 50).tolist() == []
+
+
 def test_brokers_are_judged_apart_and_what_has_no_state_is_not_judged() -> None:
     table = table_of(((1, 2), 2), ((1, 2), 1), ((2, 1), 1), ((2, 1), 2), ((2, 1), 2), ((3,), -1), ((4,), -1))
     table.zk_version[6] = -1
