@@ -64,7 +64,7 @@ class Sentinel(Recorder):
     def __init__(self, *, clean: bool) -> None:
         super().__init__()
         self.violation: Violation | None = None
-        self._clean = clean
+        self.clean = clean
         self._now_ms: Callable[[], float] = lambda: 0.0
         self._zookeeper: InMemoryZooKeeper | None = None
         self._nodes: dict[int, int] = {}
@@ -153,7 +153,7 @@ class Sentinel(Recorder):
                 f"{where} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is broker"
                 f" {self._node_of(self._winner)}'s",
             )
-        for trouble in _unsound(state, last, self._assignment(path), clean=self._clean):
+        for trouble in _unsound(state, last, self._assignment(path), clean=self.clean):
             self.violated("partition-states-sound", [node], f"{where}: {trouble}")
 
     def _assignment(self, path: str) -> tuple[int, ...]:

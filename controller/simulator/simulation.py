@@ -30,7 +30,7 @@ from controller.simulator.plan import Fault, Operation, Plan, PlanCluster
 from controller.simulator.process import ProcessState
 from controller.simulator.rest import Rest, missing
 from controller.simulator.run import trace_hash
-from controller.simulator.sentinel import Sentinel, Violation
+from controller.simulator.sentinel import OF_BROKEN_DISKS, Sentinel, Violation
 from controller.trace import TraceEvent
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
@@ -76,7 +76,8 @@ class Simulation:
     """Brokers 1 to `brokers` (0: a world without any), which run from the start unless `start` says otherwise.
 
     `settings` are every broker's, as in server.properties; with `log.dirs` among them brokers hold logs, followers
-    fetch and ISRs follow how far they have come. `racks` are dealt out in turn. Times are virtual milliseconds.
+    fetch and ISRs follow how far they have come; a kill leaves what was written, a `LosePower` only what was synced.
+    `racks` are dealt out in turn. Times are virtual milliseconds.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Simulation:
         cluster = plan.cluster
         self._brokers = cluster.nodes
         self.sentinel: Sentinel = _ToldSentinel(clean=cluster.settings.get(UNCLEAN, "false") != "true")
-        self.host = SimulatedHost(plan.seed, self.sentinel)
+        self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
         settings = tuple(sorted(cluster.settings.items()))
         spec = ClusterSpec(
             cluster.brokers, cluster.zookeeper_servers, cluster.session_timeout_ms, racks=racks, settings=settings
@@ -338,6 +339,8 @@ class Simulation:
     def inject(self, happening: Fault | Operation) -> Pending[str]:
         """Whatever a plan may have happen, at its `at_ms` or at once if that is past, for its `for_ms` (0: until it is
         undone by hand, or by `mend`). Answered when it is over: "ended", or "nothing" if it made no sense then."""
+        if isinstance(happening, told.BreakDisk):
+            self.sentinel.expected_errors = OF_BROKEN_DISKS
         return self.injector.take(happening)
 
     def start(self, broker: int) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.scenarios.host import ClusterSpec, Workload
-from controller.simulator.administrator import Administrator
-from controller.simulator.host import SimulatedHost
-from controller.simulator.injector import Injector
 from controller.simulator.plan import BreakDisk, Plan
 from controller.simulator.record_run import RecordRun
 from controller.simulator.rest import Missing, Rest, missing
 from controller.simulator.run import trace_hash
-from controller.simulator.sentinel import OF_BROKEN_DISKS, Sentinel, Violation
+from controller.simulator.sentinel import OF_BROKEN_DISKS, Violation
+from controller.simulator.simulation import Simulation
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
 
@@ -29,8 +26,6 @@ LATE_MS = 12_000.0
 """How long records may be kept waiting again and again where all else is at rest: longer than a request's own time, and
 shorter than a producer's patience."""
 LIMITS_MS = {"FETCH": FETCH_LIMIT_MS, "PRODUCE": PRODUCE_LIMIT_MS}
-BOOT_LIMIT_MS = 10_000.0
-UNCLEAN = "unclean.leader.election.enable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +49,18 @@ class PlanWorld:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        clean = plan.cluster.settings.get(UNCLEAN, "false") != "true"
-        self.sentinel = Sentinel(clean=clean)
-        self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
-        cluster = plan.cluster
-        spec = ClusterSpec(
-            cluster.brokers,
-            cluster.zookeeper_servers,
-            cluster.session_timeout_ms,
-            settings=tuple(sorted(cluster.settings.items())),
-        )
-        booted = drive(self.host.boot(spec, Workload(plan.metadata_interval_ms)))
-        self.host.clock.run_until(lambda: booted.done, BOOT_LIMIT_MS)
-        booted.result()
-        world = self.host.world
-        self.sentinel.guard(world.zookeeper, self.host.clock.now_ms)
+        self.simulation = Simulation.of_plan(plan)
+        self.sentinel = self.simulation.sentinel
+        self.host = self.simulation.host
         if any(isinstance(each, BreakDisk) for each in plan.happenings):
             self.sentinel.expected_errors = OF_BROKEN_DISKS
-        self.administrator = Administrator(
-            self.host.connection, self.host.clock, world.streams.stream("administrator"), world.addresses
-        )
-        self.injector = Injector(plan, self.host, self.sentinel, self.administrator)
+        self.administrator = self.simulation.administrator
+        self.injector = self.simulation.injector
         self.rest = Rest(self.host, plan.core, self.sentinel, self.administrator)
         self._late_since_ms: float | None = None
         self.records: RecordRun | None = None
         if plan.records is not None:
-            self.records = RecordRun(plan, plan.records, self.host, self.rest, clean=clean)
+            self.records = RecordRun(plan, plan.records, self.host, self.rest, clean=self.sentinel.clean)
         self.injector.begin()
 
     @property
