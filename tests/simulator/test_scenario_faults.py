@@ -111,10 +111,16 @@ def test_a_scenario_has_it_and_is_over_it_in_the_end(step: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", ['do = "lose-power"\nnode = 2\nfor_ms = 300', 'do = "slow-disk"\nnode = 2\na_change_ms = 20.0']
+    "step",
+    [
+        'do = "lose-power"\nnode = 2\nfor_ms = 300',
+        'do = "break-disk"\nnode = 2\nfor_ms = 500',
+        'do = "slow-disk"\nnode = 2\na_change_ms = 20.0',
+    ],
 )
 def test_a_scenario_has_faults_of_disks_where_brokers_hold_logs(step: str) -> None:
-    result = run(step, cluster=WITH_LOGS)
+    until_its_old_session_is_over = 'do = "let-run"\nms = 3000'
+    result = run(step, until_its_old_session_is_over, cluster=WITH_LOGS)
     assert result.report.verdict == "pass", [each for each in result.report.judgement.invariants if not each.held]
 
 
