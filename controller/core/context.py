@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from controller.core.failed_replicas import FailedReplicas, rows_of
 from controller.core.partition_table import NO_STATE, Bools, Bytes, Int32s, PartitionTable, Rows
 from controller.core.ports import Endpoint
 from controller.protocol.control_values import UpdateMetadataBroker
@@ -78,7 +79,8 @@ class ControllerContext:
     """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be read. `waiting`: reassignments
     that are asked for in ZooKeeper and not begun, the target by partition, in the order in which they were asked for.
     `offline_partitions`: how many partitions are in the state Offline. `unclean_elections`: how many were written in
-    this term. `paused`: why nothing may be moved by choice, None if it may."""
+    this term. `paused`: why nothing may be moved by choice, None if it may. `failed`: replicas of live brokers on log
+    directories that failed, which are taken for dead wherever it matters who lives."""
 
     partitions: PartitionTable = field(default_factory=PartitionTable)
     left_out: set[str] = field(default_factory=set)
@@ -87,6 +89,7 @@ class ControllerContext:
     offline_partitions: int = 0
     unclean_elections: int = 0
     paused: str | None = None
+    failed: FailedReplicas = field(default_factory=FailedReplicas)
     _brokers: dict[int, LiveBroker] = field(default_factory=dict)
     _shutting_down: frozenset[int] = frozenset()
 
@@ -124,6 +127,7 @@ class ControllerContext:
         for broker in brokers:
             self._brokers.pop(broker, None)
             self._shutting_down -= {broker}
+            self.failed.forget((broker,))
 
     def mark_shutting_down(self, broker: int) -> None:
         self._shutting_down |= {broker}
@@ -132,11 +136,30 @@ class ControllerContext:
 
     def eligible(self, rows: Rows) -> Bools:
         """bool beside the assignments of `rows`: replicas on live brokers that are not shutting down."""
-        return live_mask(self.partitions.assignment[rows], self.eligible_ids)
+        return self.usable(rows, self.partitions.assignment[rows], self.eligible_ids)
 
     def alive(self, rows: Rows) -> Bools:
         """As `eligible`, with the brokers that are shutting down."""
-        return live_mask(self.partitions.assignment[rows], self._brokers)
+        return self.usable(rows, self.partitions.assignment[rows], self._brokers)
+
+    def eligible_in_isr(self, rows: Rows) -> Bools:
+        """As `eligible`, beside the ISRs."""
+        return self.usable(rows, self.partitions.isr[rows], self.eligible_ids)
+
+    def led(self, rows: Rows) -> Bools:
+        """bool beside `rows`: whether the leader is an eligible replica."""
+        leaders = self.partitions.leader[rows][:, None]
+        beside: Bools = self.usable(rows, leaders, self.eligible_ids)[:, 0]
+        return beside
+
+    def usable(self, rows: Rows, brokers: Int32s, living: Collection[int]) -> Bools:
+        """bool like `brokers` (int32[n, w] beside `rows`): those among `living` whose replica has not failed."""
+        return self.failed.usable(self.partitions, rows, brokers, live_mask(brokers, living))
+
+    def replicas(self, keys: Iterable[tuple[str, int]], broker: int) -> Replicas:
+        """That broker's replicas of these partitions, of those that it has."""
+        rows = rows_of(self.partitions, keys)
+        return Replicas.where(rows, self.partitions.assignment[rows] == broker)
 
     def replicas_on(self, brokers: Collection[int]) -> Replicas:
         rows = self.partitions.all_rows()
@@ -148,7 +171,7 @@ class ControllerContext:
     def rows_led_by_nobody_eligible(self) -> Rows:
         """Partitions with a state whose leader is none, dead or shutting down. None is sought for a topic that is
         queued for deletion."""
-        led = live_mask(self.partitions.leader, self.eligible_ids)
+        led = self.led(self.partitions.all_rows())
         return self.staying(np.flatnonzero((self.partitions.zk_version != NO_STATE) & ~led))
 
     def rows_to_elect(self, *states: PartitionState) -> Rows:
@@ -210,6 +233,7 @@ class ControllerContext:
         """Every row number from before is void."""
         names = list(topics)
         self.deletions.forget(names)
+        self.failed.forget_topics(frozenset(names))
         self.partitions.remove_topics(names)
         self.offline_partitions = int(np.count_nonzero(self.partitions.partition_state == PartitionState.Offline))
 

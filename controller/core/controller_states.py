@@ -58,6 +58,7 @@ STATES: Mapping[type, ControllerState] = {
     happened.TopicDeletion: ControllerState.TopicDeletion,
     happened.StopReplicaResponse: ControllerState.TopicDeletion,
     happened.IsrChangeNotification: ControllerState.IsrChange,
+    happened.LogDirEventNotification: ControllerState.LogDirChange,
     happened.AlterIsrRequested: ControllerState.IsrChange,
     happened.ControlledShutdownRequested: ControllerState.ControlledShutdown,
     happened.UncleanLeaderElectionEnabled: ControllerState.UncleanLeaderElectionEnable,

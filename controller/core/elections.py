@@ -25,7 +25,6 @@ from statemachines.leader_election_columns import (
     elect_offline_columns,
     elect_reassigned_columns,
     is_member,
-    live_mask,
 )
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -50,7 +49,7 @@ async def _decide_offline(term: Term, rows: Rows) -> Decision:
     context, table = term.context, term.context.partitions
     live = context.eligible(rows)
     isr = table.isr[rows]
-    isr_live = live_mask(isr, context.eligible_ids)
+    isr_live = context.eligible_in_isr(rows)
     in_isr = is_member(table.assignment[rows], isr)
     hopeless = ~(live & in_isr).any(axis=1) & live.any(axis=1)
     unclean = np.zeros(len(rows), dtype=np.bool_)

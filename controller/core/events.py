@@ -156,6 +156,13 @@ class IsrChangeNotification:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirEventNotification:
+    """The children of /log_dir_event_notification."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class UncleanLeaderElectionEnabled:
     """Unclean election was switched on, for a topic or (None) for all that have no setting of their own."""
 

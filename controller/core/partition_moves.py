@@ -83,8 +83,7 @@ async def _initialise(term: Term, rows: Rows, batch: RequestBatch) -> Rows:
 
 
 def _led_by_eligible(term: Term, rows: Rows) -> Bools:
-    led: Bools = np.isin(term.context.partitions.leader[rows], term.context.eligible_ids)
-    return led
+    return term.context.led(rows)
 
 
 async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election) -> Rows:

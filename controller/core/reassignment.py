@@ -211,7 +211,7 @@ async def _lead_from_target(term: Term, rows: Rows) -> None:
     context, table = term.context, term.context.partitions
     rows = rows[table.zk_version[rows] != NO_STATE]
     leads = (table.assignment[rows] == table.leader[rows][:, None]).any(axis=1)
-    leads &= np.isin(table.leader[rows], context.eligible_ids)
+    leads &= context.led(rows)
     kept, others = rows[leads], rows[~leads]
     batch = RequestBatch(term)
     await partition_moves.bring_online(term, others, batch, REASSIGNED)

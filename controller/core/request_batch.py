@@ -155,7 +155,9 @@ class RequestBatch:
         rows = self._sorted_once(self._metadata_rows)
         rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.doomed(rows)]
         replicas = table.assignment[rows]
-        offline = np.where(live_mask(replicas, term.context.eligible_ids), NO_BROKER, replicas).astype(np.int32)
+        offline = np.where(term.context.usable(rows, replicas, term.context.eligible_ids), NO_BROKER, replicas).astype(
+            np.int32
+        )
         version = term.settings.versions.update_metadata
         body = update_metadata_body(
             version,

@@ -33,7 +33,7 @@ async def _decide_unclean(term: Term, rows: Rows) -> Decision:
     """As for a leader that is gone, with an election from outside the ISR allowed whatever the configs say."""
     context, table = term.context, term.context.partitions
     live, isr = context.eligible(rows), table.isr[rows]
-    isr_live = live_mask(isr, context.eligible_ids)
+    isr_live = context.eligible_in_isr(rows)
     elected = elect_offline_columns(table.assignment[rows], isr, live, unclean=True, isr_live=isr_live)
     return Decision(elected, live, context.eligible_ids)
 

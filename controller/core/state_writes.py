@@ -57,7 +57,7 @@ async def set_states(term: Term, states: NewStates) -> Rows:
     data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr, extra)
     versions = table.zk_version[states.rows].tolist()
     names = state_paths(term, states.rows)
-    writes = [SetData(path, one, version) for path, one, version in zip(names, data, versions, strict=True)]
+    writes = list(map(SetData, names, data, versions))
     result = await term.zookeeper.commit_rows(term.leadership, writes)
     moved = [place for place, _ in result.moved]
     _record(term, states, result.versions)
@@ -139,7 +139,7 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
             zk_version=version,
             assignment=table.assignment_of(row) + table.leaving.get(row, ()),
             previous_isr=members(before[place]),
-            live=states.live,
+            live=term.context.failed.among(states.live, (topic, partition)),
             unclean=unclean,
         )
         term.trace.emit(event)

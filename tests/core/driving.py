@@ -423,6 +423,7 @@ class Cluster:
         if not host.controller.active:
             return frozenset({("node", paths.CONTROLLER)})
         parents = [paths.BROKER_IDS, paths.BROKER_TOPICS, paths.ISR_CHANGE_NOTIFICATION]
+        parents += [paths.LOG_DIR_EVENT_NOTIFICATION]
         parents += [paths.CONFIG_CHANGES, paths.DELETE_TOPICS]
         nodes = [paths.CONTROLLER, *(path for path, _ in WATCHED_NODES)]
         nodes += [paths.broker(int(name)) for name in self.server.children(paths.BROKER_IDS) or ()]

@@ -49,7 +49,7 @@ def test_the_phases_run_in_kafkas_order_and_are_told_with_a_table() -> None:
     assert [phase.phase for phase in phases] == PHASES
     assert {phase.phase: phase.items for phase in phases} == {
         **dict.fromkeys(PHASES, 0),
-        "watches": 8,
+        "watches": 9,
         "load context": 2,
         "update metadata": 1,
         "replica machine": 2,

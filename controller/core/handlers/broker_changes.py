@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.core import partition_moves, replica_moves, topic_deletion
-from controller.core.context import LiveBroker
+from controller.core.context import LiveBroker, Replicas
 from controller.core.events import BrokerChange, BrokerModifications
 from controller.core.handlers import reassignment
 from controller.core.loading import live_broker, read_brokers, watch_brokers
@@ -48,9 +48,13 @@ async def broker_change(term: Term, event: BrokerChange) -> None:
 
 
 async def on_broker_failure(term: Term, gone: Sequence[int]) -> None:
-    """The context has forgotten them. Leaders are elected, and written, before ISRs shrink. A replica that was to be
-    deleted can't be now."""
-    replicas = term.context.replicas_on(gone)
+    """The context has forgotten them."""
+    await on_replicas_lost(term, term.context.replicas_on(gone))
+
+
+async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
+    """The context knows that nobody serves them any more. Leaders are elected, and written, before ISRs shrink. A
+    replica that was to be deleted can't be now."""
     doomed = term.context.doomed(replicas.rows)
     staying = replica_moves.pick(replicas, ~doomed)
     led = await elect_for_lost_leaders(term)

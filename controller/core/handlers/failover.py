@@ -21,6 +21,7 @@ from controller.core.events import (
     BrokerChange,
     Event,
     IsrChangeNotification,
+    LogDirEventNotification,
     TopicChange,
     TopicConfigChange,
     TopicDeletion,
@@ -43,6 +44,7 @@ WATCHED_PARENTS: tuple[tuple[str, Event], ...] = (
     (paths.BROKER_IDS, BrokerChange()),
     (paths.BROKER_TOPICS, TopicChange()),
     (paths.ISR_CHANGE_NOTIFICATION, IsrChangeNotification()),
+    (paths.LOG_DIR_EVENT_NOTIFICATION, LogDirEventNotification()),
     (paths.DELETE_TOPICS, TopicDeletion()),
     (paths.CONFIG_CHANGES, TopicConfigChange(None)),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from controller.core import topic_deletion
 from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from controller.core.handlers.log_directories import replicas_answered
 from controller.core.handlers.topic_deletion import stop_replica_answered
 from controller.core.request_batch import NAMES
 from controller.core.term import Term
@@ -33,14 +34,7 @@ async def response(term: Term, event: Response) -> None:
     if isinstance(event, StopReplicaResponse) and event.to_delete:
         await stop_replica_answered(term, event)
     if isinstance(event, LeaderAndIsrResponse):
-        failed = [
-            one.partition_index
-            for topic in event.body.topics
-            for one in topic.partition_errors
-            if one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        ]
-        if failed:
-            term.note("error", f"broker {event.broker} has {len(failed)} replicas on failed log directories")
+        await replicas_answered(term, event)
 
 
 def _name(error: int) -> str:

@@ -1,0 +1,78 @@
+"""Log directories that fail on brokers that live.
+
+The notice in ZooKeeper names a broker and no directory: its replicas are told to it once more, and its answer says
+which of them it can't serve, as any later answer does. Those are lost as if their broker had died, and whatever elects
+passes over them, until the broker answers otherwise or comes back in another life (KIP-112, Kafka 2.8's
+processLeaderAndIsrResponseReceived).
+"""
+
+from __future__ import annotations
+
+from controller.core import replica_moves, topic_deletion
+from controller.core.events import LeaderAndIsrResponse, LogDirEventNotification
+from controller.core.failed_replicas import Key
+from controller.core.handlers.broker_changes import on_replicas_lost
+from controller.core.notifications import delete_children, list_children
+from controller.core.request_batch import RequestBatch
+from controller.core.term import Term
+from controller.protocol.errors import ErrorCode
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_log_dir_event
+from controller.zookeeper.errors import DamagedZnode
+
+
+async def log_dir_event_notification(term: Term, event: LogDirEventNotification) -> None:
+    """The children are listed here, not where the watch fired; one that is gone was another event's."""
+    parent = paths.LOG_DIR_EVENT_NOTIFICATION
+    names = await list_children(term, parent)
+    if not names:
+        return
+    reading = await term.zookeeper.read([paths.child(parent, name) for name in names])
+    named: set[int] = set()
+    for found in reading.rows:
+        if found is None:
+            continue
+        try:
+            named.add(decode_log_dir_event(found.path, found.data).broker_id)
+        except DamagedZnode as damaged:
+            term.note("error", str(damaged))
+    ask(term, sorted(named & set(term.context.broker_ids)))
+    await delete_children(term, parent, names)
+
+
+def ask(term: Term, brokers: list[int]) -> None:
+    """Which of their replicas they can serve. Those that are known to have failed stay so until they answer."""
+    if not brokers:
+        return
+    term.note("warning", f"a log directory failed on brokers {brokers}")
+    batch = RequestBatch(term)
+    replicas = topic_deletion.not_deleted(term, term.context.replicas_on(brokers))
+    replica_moves.bring_online(term, replicas, batch)
+    batch.send()
+
+
+async def replicas_answered(term: Term, event: LeaderAndIsrResponse) -> None:
+    """Replicas that have failed since their broker last answered are lost."""
+    failed = _partitions(term, event, ErrorCode.KAFKA_STORAGE_ERROR)
+    # Nobody is to pay for what was never said: most answers are long, and all well.
+    sound = _partitions(term, event, ErrorCode.NONE) if term.context.failed.of(event.broker) else ()
+    new = term.context.failed.heard(event.broker, failed, sound)
+    if not new:
+        return
+    term.note("warning", f"broker {event.broker} has {len(new)} more replicas on failed log directories")
+    await on_replicas_lost(term, term.context.replicas(sorted(new), event.broker))
+
+
+def _partitions(term: Term, event: LeaderAndIsrResponse, error: ErrorCode) -> list[Key]:
+    """Those answered with this error. Topics that are gone by now have no name."""
+    found = [
+        (topic, one.partition_index)
+        for topic in event.body.topics
+        for one in topic.partition_errors
+        if one.error_code == error
+    ]
+    if not found:
+        return []
+    names = {topic.id: topic.name for topic in term.context.partitions.topics}
+    named = ((topic.topic_name or names.get(topic.topic_id), partition) for topic, partition in found)
+    return [(name, partition) for name, partition in named if name is not None]
