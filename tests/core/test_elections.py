@@ -16,6 +16,7 @@ from controller.core.election_events import (
     Outcomes,
     TopicPartition,
 )
+from controller.core.events import Shutdown
 from controller.core.imbalance import to_rebalance
 from controller.core.partition_table import PartitionTable, padded
 from controller.core.settings import ControllerSettings
@@ -27,6 +28,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.codecs import PreferredElection, encode_preferred_election
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData
 from tests.core.driving import Cluster, Host, check_written
+from tests.core.test_terms import expire_at
 
 PREFERRED, UNCLEAN = ElectionKind.PREFERRED, ElectionKind.UNCLEAN
 QUIET = ControllerSettings(auto_leader_rebalance=False)
@@ -354,3 +356,36 @@ def test_an_event_is_answered_once() -> None:
     ]
     with pytest.raises(RuntimeError, match="answered twice"):
         event.refuse()
+
+
+# -- what went wrong with it in Kafka
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_s17_a_session_that_ends_while_leaders_go_back_ends_the_term_and_the_next_one_goes_on(at: int) -> None:
+    """KAFKA-4360: the resignation waited for the scheduler, which waited for the controller's lock."""
+    cluster, host = scene(SOON)
+    host.events.put(AutoPreferredElection(1))
+    if at == 2:  # while its write is on its way
+        expire_at(cluster, host, host.awaits + 1)
+    else:
+        cluster.server.expire(host.client.session())
+    cluster.pass_ms(20_000)
+    cluster.settle()
+    assert host.controller.controller_epoch == 2
+    assert cluster.states()["t-0"][0] == 2
+    cluster.check()
+
+
+def test_s18_a_shutdown_leaves_no_clock_behind() -> None:
+    """KAFKA-1699: the scheduler of the rebalance was stopped while it waited for the lock of who stopped it."""
+    cluster, host = scene(SOON)
+    term = host.controller.term
+    assert term is not None
+    host.events.put(Shutdown())
+    cluster.settle()
+    assert host.controller.term is None
+    looks = host.handled.count(AutoPreferredElection(1))
+    cluster.pass_ms(30_000)
+    assert host.handled.count(AutoPreferredElection(1)) == looks
+    assert not term.timers.any_left()

@@ -62,7 +62,7 @@ def test_every_event_that_is_handled_has_its_state_and_every_state_kafkas_number
     assert state_of(object()) is ControllerState.Idle
 
 
-def test_gauges_follow_a_cluster_through_its_troubles() -> None:
+def test_s56d_gauges_follow_a_cluster_through_its_troubles() -> None:
     """Each step's figures are held against a count of the context by `Cluster.check` too."""
     cluster = Cluster()
     cluster.register(2, 3)

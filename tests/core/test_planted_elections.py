@@ -103,7 +103,7 @@ FAULTS: Mapping[str, tuple[Callable[[Patch], Any], Proof]] = {
             "controller.core.partition_table.PartitionTable.are_off_preferred",
             lambda self, rows: rows < (0 if len(rows) > 1 else -1),
         ),
-        test_measures.test_gauges_follow_a_cluster_through_its_troubles,
+        test_measures.test_s56d_gauges_follow_a_cluster_through_its_troubles,
     ),
     "a leader that was seen must be seen again": (
         lambda patch: patch.setattr(DelayedElectLeader, "_look", forget_who_was_seen),

@@ -24,11 +24,7 @@ _PLAIN = (
     2,
     3,
     4,
-    *range(6, 17),
-    19,
-    20,
-    22,
-    23,
+    *range(6, 24),
     25,
     *range(27, 35),
     37,
@@ -46,7 +42,7 @@ _PLAIN = (
     54,
     55,
 )
-NUMBERS = (*(f"S{number:02}" for number in _PLAIN), "S56a", "S56b", "S56c", "S56e", "S57", "S58", "S60", "S61")
+NUMBERS = (*(f"S{number:02}" for number in _PLAIN), "S56a", "S56b", "S56c", "S56d", "S56e", "S57", "S58", "S60", "S61")
 """The incidents that have to be proved."""
 
 

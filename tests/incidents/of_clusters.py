@@ -251,6 +251,12 @@ DELETIONS = (
         ),
     ),
     Incident(
+        "S56d",
+        "KAFKA-13572",
+        "A gauge that deletions turn negative",
+        (core("core/test_measures.py::test_s56d_gauges_follow_a_cluster_through_its_troubles"),),
+    ),
+    Incident(
         "S56e",
         "KAFKA-12835",
         "A topic's id lost in a rewrite",

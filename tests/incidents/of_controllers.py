@@ -203,6 +203,28 @@ THREADS = (
         ON_THREADS,
     ),
     Incident(
+        "S17",
+        "KAFKA-4360",
+        "A session ends while leaders are given back",
+        (
+            core(
+                "core/test_elections.py::test_s17_a_session_that_ends_while_leaders_go_back_ends_the_term_and_the_next_one_goes_on"
+            ),
+            real("hosts/test_interleavings.py::test_s13_a_term_ends_while_the_requests_in_flight_have_no_answer_yet"),
+        ),
+        ON_THREADS,
+    ),
+    Incident(
+        "S18",
+        "KAFKA-1663, KAFKA-1699",
+        "A shutdown that waits for who waits for it",
+        (
+            core("core/test_elections.py::test_s18_a_shutdown_leaves_no_clock_behind"),
+            real("hosts/test_event_thread.py::test_s18_a_thread_that_waits_for_an_answer_can_be_stopped"),
+        ),
+        ON_THREADS,
+    ),
+    Incident(
         "S19",
         "KAFKA-10193",
         "Callers left waiting by a resignation",
@@ -221,6 +243,12 @@ THREADS = (
             core("broker/test_node.py::test_s20_a_shutdown_without_zookeeper_is_bounded"),
             golden("s20-shutdown-without-zookeeper"),
         ),
+    ),
+    Incident(
+        "S21",
+        "KAFKA-10189",
+        "The percentile of an hour that is over",
+        (core("core/test_measures.py::test_s21_a_busy_hour_is_forgotten_once_it_is_quiet"),),
     ),
 )
 
