@@ -85,9 +85,11 @@ class DelayedFetch(DelayedOperation):
         return [(topic, asked.partition) for topic, asked in self._partitions]
 
     def try_complete(self) -> bool:
-        ended = [watched.look() for watched in self._watched]
-        enough = sum(watched.size_bytes for watched in self._watched) >= self._ask.min_bytes
-        return (enough or any(ended)) and self.force_complete()
+        ended, size_bytes = False, 0
+        for watched in self._watched:  # all of them: each sees by this how far its partition has come
+            ended |= watched.look()
+            size_bytes += watched.size_bytes
+        return (ended or size_bytes >= self._ask.min_bytes) and self.force_complete()
 
     def on_complete(self) -> None:
         self._answer(self._reader.read_again(self._ask, self._partitions, self._readings))

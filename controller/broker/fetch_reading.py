@@ -8,7 +8,7 @@ it already. Source: Kafka 2.8's Partition.readRecords and ReplicaManager.readFro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.broker.partition import Partition
 from controller.broker.progress import Progress
@@ -44,10 +44,10 @@ class Ask:
     isolation_level: int
     whole_first_batch: bool
     only_leader: bool
+    from_follower: bool = field(init=False)
 
-    @property
-    def from_follower(self) -> bool:
-        return self.replica_id >= 0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "from_follower", self.replica_id >= 0)  # asked for each partition, several times
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,14 @@ class FetchReading:
         for (topic, asked), known in zip(partitions, before, strict=True):
             tells = told and ask.from_follower
             if known is not None and known.is_still_empty(ask, asked):
-                if tells and known.partition is not None and known.log is not None:
-                    self._hear(known.partition, known.log, ask, asked)
-                    tells = False
-                if known.is_still_empty(ask, asked):
+                if not tells:
+                    readings.append(known)
+                    continue
+                assert known.partition is not None
+                assert known.log is not None
+                self._hear(known.partition, known.log, ask, asked)
+                tells = False
+                if known.partition.high_watermark == known.data.high_watermark:  # all that hearing may have moved
                     readings.append(known)
                     continue
             limit = min(max(asked.partition_max_bytes, 0), left)

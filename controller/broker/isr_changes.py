@@ -148,8 +148,10 @@ class IsrChanges:
         self._clock.call_later(lag_max_ms / 2, self._look_at_all)
 
     def _follower_fetched(self, partition: Partition, broker: int) -> None:
+        if broker in partition.isr or self._version is None:
+            return
         key = (partition.topic, partition.index)
-        if self._version is not None and broker not in partition.isr and key not in self._slots:
+        if key not in self._slots:
             self._propose(key, partition)
             self._ask()
 
