@@ -262,6 +262,8 @@ def _by_row(
     """What is told of a topic's partitions, by row number; of a partition that is not there, nothing."""
     found: dict[int, tuple[int, ...]] = {}
     for topic, replicas_by_partition in enumerate(sparse):
+        if not replicas_by_partition:
+            continue
         start, end = int(starts[topic]), int(starts[topic + 1])
         for number, replicas in replicas_by_partition.items():
             row = start + int(np.searchsorted(partition[start:end], number))

@@ -8,12 +8,13 @@ ZooKeeper's zookeeper.jute (MultiHeader, ReplyHeader, Stat, SetWatches) and Mult
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from struct import Struct
 
 import numpy as np
 
 from controller.zookeeper.operations import ACL, Check, Columns, Create, Delete, Row, SetData, Stat, Write
+from controller.zookeeper.paths import partitions as parent_of_partitions
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, CHECK, MULTI = 1, 2, 3, 4, 5, 8, 9, 13, 14
 MULTI_READ, SET_WATCHES = 22, 101
@@ -28,6 +29,8 @@ _stat = Struct("!qqqqiiiqiiq")
 _version_and_row_head = Struct("!32xi32xiBii")
 _VERSION_IN_STAT = 32
 _END = _multi_header.pack(-1, 1, -1)
+_LEAVES = [b"%d/state" % number for number in range(1_000)]
+"""Of the partitions that nearly all topics have."""
 _SET_DATA = _multi_header.pack(SET_DATA, 0, -1)
 _set_result = Struct("!9xqqqqiiiqiiq")
 _SET_RESULT = _multi_header.pack(SET_DATA, 0, 0)
@@ -62,6 +65,21 @@ def multi_read(opcode: int, paths: Sequence[str]) -> bytes:
     heads = {length: head + _int.pack(length) for length in set(map(len, encoded))}
     pieces = zip(map(heads.__getitem__, map(len, encoded)), encoded, repeat(b"\0"), strict=False)
     return b"".join(chain(chain.from_iterable(pieces), (_END,)))
+
+
+def multi_read_states(topics: Iterable[tuple[str, Sequence[int]]], chroot: str) -> bytes:
+    """The body of a multi-read of `GET_DATA` of state znodes, by topic: the bytes that `multi_read` makes of their
+    paths. What precedes a number is the same for all of a topic whose numbers have as many digits."""
+    head = _multi_header.pack(GET_DATA, 0, -1)
+    pieces: list[bytes] = []
+    for name, partitions in topics:
+        parent = f"{prefixed(chroot, parent_of_partitions(name))}/".encode()
+        leaves = [_LEAVES[number] if number < len(_LEAVES) else b"%d/state" % number for number in partitions]
+        for length, run in groupby(leaves, len):
+            before = head + _int.pack(len(parent) + length) + parent
+            pieces += (before, (b"\0" + before).join(run), b"\0")
+    pieces.append(_END)
+    return b"".join(pieces)
 
 
 def set_watches(since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]) -> bytes:

@@ -40,6 +40,8 @@ from controller.zookeeper.operations import (
     WriteResult,
 )
 from controller.zookeeper.path_rules import validate_new_path, validate_path
+from controller.zookeeper.paths import partitions as parent_of_partitions
+from controller.zookeeper.state_paths import StatePaths
 
 T = TypeVar("T")
 
@@ -167,6 +169,9 @@ class KazooConnection:
         return many or Reading(*await self._each(jute.GET_DATA, paths, _parse_row))
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
+        if isinstance(paths, StatePaths) and len(paths) <= LONGEST_READ:
+            validate_paths([parent_of_partitions(name) for name, _ in paths.topics])
+            return drive(self._read_columns(paths))
         return drive(self._read_columns(_batch(paths, LONGEST_READ)))
 
     async def _read_columns(self, paths: Sequence[str]) -> Columns:
@@ -193,7 +198,10 @@ class KazooConnection:
         and breaks the connection."""
         if not self._link.multi_read():
             return None
-        body = jute.multi_read(opcode, self._prefixed(paths))
+        if isinstance(paths, StatePaths) and opcode == jute.GET_DATA:
+            body = jute.multi_read_states(paths.topics, self._chroot)
+        else:
+            body = jute.multi_read(opcode, self._prefixed(paths))
         try:
             many: T = await self._link.request(jute.MULTI_READ, body, parse, paths[0] if paths else "/")
         except UnsupportedOperation:

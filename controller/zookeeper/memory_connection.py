@@ -156,6 +156,7 @@ def _batch(paths: Sequence[str], most: int = BATCH) -> tuple[str, ...]:
 
 
 def _valid(paths: Sequence[str]) -> tuple[str, ...]:
+    paths = tuple(paths)
     for path in paths:
         validate_path(path)
-    return tuple(paths)
+    return paths
