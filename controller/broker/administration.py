@@ -90,6 +90,8 @@ class Administration:
         data.directory_failed = notices.failed
         data.min_insync = self.configs.min_insync
         data.deletes = self.configs.deletes
+        data.throttle.rate = self.configs.leader_throttle_rate
+        data.throttle.replicas = self.configs.leader_throttled_replicas
         self._logs.settings_of = self.configs.log_settings
         self.configs.changed = self._changed
         self._changed(None)

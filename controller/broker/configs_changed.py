@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from controller.broker.configs_table import BROKER_SETTINGS, DYNAMIC_NAMES
 from controller.broker.record_access import Refused
-from controller.core.topic_settings import BY_BROKER_NAME, TOPIC_SETTINGS, TopicSetting, config_fault, elements
+from controller.core.topic_settings import (
+    BY_BROKER_NAME,
+    THROTTLE_RATES,
+    TOPIC_SETTINGS,
+    TopicSetting,
+    config_fault,
+    elements,
+)
 from controller.protocol.admin_values import (
     CONFIG_TYPE_LIST,
     OPERATION_APPEND,
@@ -88,7 +95,7 @@ def _setting(resource_type: int, name: str) -> TopicSetting:
     if name not in DYNAMIC_NAMES:
         known = "Cannot update this config dynamically" if name in BROKER_SETTINGS else "Unknown broker config name"
         raise Refused(ErrorCode.INVALID_CONFIG, f"{known}: {name}")
-    return BY_BROKER_NAME[name]
+    return THROTTLE_RATES[name] if name in THROTTLE_RATES else BY_BROKER_NAME[name]
 
 
 def _check(resource_type: int, config: Config) -> None:

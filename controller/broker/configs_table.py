@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from controller.broker.settings import DEFAULT_TEXTS
-from controller.core.topic_settings import BY_BROKER_NAME
+from controller.core.topic_settings import BY_BROKER_NAME, THROTTLE_RATES
 from controller.protocol.admin_values import (
     CONFIG_TYPE_BOOLEAN,
     CONFIG_TYPE_INT,
@@ -44,8 +44,8 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Other names by which a broker may be told the same, in the order in which they count."""
 
-DYNAMIC_NAMES = frozenset(name for name, setting in BY_BROKER_NAME.items() if setting.in_use)
-"""What may be altered while a broker runs: the defaults of its topics."""
+DYNAMIC_NAMES = frozenset(name for name, setting in BY_BROKER_NAME.items() if setting.in_use) | THROTTLE_RATES.keys()
+"""What may be altered while a broker runs: the defaults of its topics, and how fast replicas may catch up."""
 
 _BOOLEANS = frozenset(
     {
@@ -168,6 +168,8 @@ def _table() -> Mapping[str, BrokerSetting]:
     for name, setting in BY_BROKER_NAME.items():
         if setting.in_use:
             found[name] = BrokerSetting(name, setting.kind, setting.default, setting.documentation, dynamic=True)
+    for name, rate in THROTTLE_RATES.items():
+        found[name] = BrokerSetting(name, rate.kind, rate.default, rate.documentation, dynamic=True)
     for name, words in _WORDS.items():
         found.setdefault(name, BrokerSetting(name, _kind(name), DEFAULT_TEXTS.get(name), words))
     return MappingProxyType(dict(sorted(found.items())))

@@ -29,6 +29,7 @@ from controller.broker.produce import Produce
 from controller.broker.progress import Progress
 from controller.broker.record_access import RecordAccess
 from controller.broker.replica_manager import ReplicaManager
+from controller.broker.replication_throttle import ReplicationThrottle
 from controller.broker.settings import BrokerSettings
 from controller.broker.wanted_isr import live_followers
 from controller.clock import Clock
@@ -84,7 +85,8 @@ class DataPlane:
         self.deletions: Purgatory[tuple[str, int], DelayedDeleteRecords] = Purgatory(
             self.timer, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
         )
-        reading = FetchReading(self.access, self.progress, clock)
+        self.throttle = ReplicationThrottle(settings.broker_id, clock)
+        reading = FetchReading(self.access, self.progress, clock, self.throttle)
         fetch = Fetch(
             reading,
             self.progress,

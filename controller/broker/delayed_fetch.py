@@ -18,9 +18,10 @@ from controller.timer.operation import DelayedOperation
 class _Watched:
     """One partition of it. `size_bytes`: what there is of it, counted up to `_seen_end`."""
 
-    __slots__ = ("_ask", "_asked", "_reading", "_seen_end", "size_bytes")
+    __slots__ = ("_ask", "_asked", "_reader", "_reading", "_seen_end", "size_bytes")
 
-    def __init__(self, ask: Ask, asked: FetchPartition, reading: Reading) -> None:
+    def __init__(self, reader: FetchReading, ask: Ask, asked: FetchPartition, reading: Reading) -> None:
+        self._reader = reader
         self._asked = asked
         self._ask = ask
         self._reading = reading
@@ -39,7 +40,7 @@ class _Watched:
         shrunk, self._seen_end = end < self._seen_end or log.log_end_offset < self._asked.fetch_offset, end
         if shrunk:
             return True
-        if end <= self._asked.fetch_offset:
+        if end <= self._asked.fetch_offset or self._reader.holds_back(self._ask, self._reading):
             self.size_bytes = 0
             return False
         if self._ask.min_bytes <= 1:
@@ -78,7 +79,7 @@ class DelayedFetch(DelayedOperation):
         self._readings = readings
         self._answer = answer
         self._watched = [
-            _Watched(ask, asked, reading) for (_, asked), reading in zip(partitions, readings, strict=True)
+            _Watched(reader, ask, asked, reading) for (_, asked), reading in zip(partitions, readings, strict=True)
         ]
 
     def keys(self) -> list[tuple[str, int]]:

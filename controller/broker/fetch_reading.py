@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from controller.broker.partition import Partition
 from controller.broker.progress import Progress
 from controller.broker.record_access import RecordAccess, Refused, local_log, refused
+from controller.broker.replication_throttle import ReplicationThrottle
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
@@ -87,8 +88,9 @@ class Reading:
 
 
 class FetchReading:
-    def __init__(self, access: RecordAccess, progress: Progress, clock: Clock) -> None:
+    def __init__(self, access: RecordAccess, progress: Progress, clock: Clock, throttle: ReplicationThrottle) -> None:
         self._access = access
+        self._throttle = throttle
         self._progress = progress
         self._clock = clock
 
@@ -105,6 +107,19 @@ class FetchReading:
     ) -> list[Reading]:
         """The same fetch when its wait is over: a follower has told nothing new by it."""
         return self._read_all(ask, partitions, before, told=False)
+
+    def holds_back(self, ask: Ask, reading: Reading) -> bool:
+        """Whether the partition has nothing for who asks only since that goes too fast."""
+        partition = reading.partition
+        return partition is not None and self._holds_back(ask, partition)
+
+    def _holds_back(self, ask: Ask, partition: Partition) -> bool:
+        leading = partition.leading
+        return (
+            ask.from_follower
+            and leading is not None
+            and self._throttle.holds_back(partition.topic, partition.index, ask.replica_id, leading.isr)
+        )
 
     def _read_all(
         self,
@@ -153,10 +168,15 @@ class FetchReading:
             if tells:
                 self._hear(partition, log, ask, asked)
             up_to = None if ask.from_follower else partition.high_watermark
+            if self._holds_back(ask, partition):
+                data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
+                return Reading(topic, data, 0, False, partition, log, partition.leader_epoch)
             found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
         except (Refused, StorageError) as error:
             data = FetchPartitionData(asked.partition, refused(error).error, NO_OFFSET, b"")
             return Reading(topic, data, ends_the_wait=True)
+        if ask.from_follower:
+            self._throttle.sent(topic, asked.partition, found.length)
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
         return Reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
 

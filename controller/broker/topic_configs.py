@@ -12,7 +12,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from controller.broker.settings import BrokerSettings
-from controller.core.topic_settings import BY_BROKER_NAME, TOPIC_SETTINGS, elements
+from controller.core.topic_settings import (
+    BY_BROKER_NAME,
+    LEADER_THROTTLED_RATE,
+    THROTTLE_RATES,
+    TOPIC_SETTINGS,
+    elements,
+)
 from controller.storage import LogSettings
 from controller.storage.settings import TOPIC_NAMES as OF_LOGS
 from controller.storage.settings import UNLIMITED
@@ -54,6 +60,19 @@ class TopicConfigs:
         if topic not in self._topics:
             return MORE_THAN_ANY_ISR
         return int(self._value(self._topics[topic], "min.insync.replicas"))
+
+    def leader_throttle_rate(self) -> int | None:
+        """leader.replication.throttled.rate, in bytes a second; None: none was set."""
+        rate = THROTTLE_RATES[LEADER_THROTTLED_RATE]
+        for dynamic in (self.broker, self.default):
+            text = dynamic.get(LEADER_THROTTLED_RATE)
+            if text is not None and rate.fault(text) is None:
+                return int(text)
+        return None
+
+    def leader_throttled_replicas(self, topic: str) -> str:
+        """leader.replication.throttled.replicas of a topic whose config is known."""
+        return self._value(self._topics.get(topic, NOTHING), "leader.replication.throttled.replicas")
 
     def deletes(self, topic: str) -> bool | None:
         """Whether its records may be deleted; None if its config has not been read yet."""

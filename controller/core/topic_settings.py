@@ -150,7 +150,12 @@ _TABLE: tuple[TopicSetting, ...] = (
         "index.interval.bytes", 4096, 0, "log.index.interval.bytes", "How many bytes of a log one index entry is for."
     ),
     TopicSetting(
-        "leader.replication.throttled.replicas", CONFIG_TYPE_LIST, "", "", _throttled, _NOT_HERE, in_use=False
+        "leader.replication.throttled.replicas",
+        CONFIG_TYPE_LIST,
+        "",
+        "",
+        _throttled,
+        "Which replicas catch up no faster than their leader's leader.replication.throttled.rate.",
     ),
     _long("max.compaction.lag.ms", LONG_MAX, 1, "log.cleaner.max.compaction.lag.ms", _NOT_HERE, in_use=False),
     _int("max.message.bytes", 1024**2 + 12, 0, "message.max.bytes", "How large a record batch may be, as it is sent."),
@@ -222,6 +227,20 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = MappingProxyType({one.name: one for
 
 BY_BROKER_NAME: Mapping[str, TopicSetting] = MappingProxyType({one.broker: one for one in _TABLE if one.broker})
 """The settings of topics by the broker's setting that is their default."""
+
+
+LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
+THROTTLE_RATES: Mapping[str, TopicSetting] = MappingProxyType(
+    {
+        LEADER_THROTTLED_RATE: _long(
+            LEADER_THROTTLED_RATE, LONG_MAX, 0, "", "How many bytes a second leave for replicas that are not in sync."
+        ),
+        "follower.replication.throttled.rate": _long(
+            "follower.replication.throttled.rate", LONG_MAX, 0, "", _NOT_HERE, in_use=False
+        ),
+    }
+)
+"""Of brokers alone, and dynamic alone: for the replicas that topics' `*.replication.throttled.replicas` name."""
 
 
 def config_fault(config: Mapping[str, str]) -> str | None:

@@ -1,0 +1,70 @@
+"""How fast a leader lets replicas that are not in sync catch up: leader.replication.throttled.rate, for the partitions
+that their topics' leader.replication.throttled.replicas name.
+
+Kafka's quota: bytes over eleven samples of a second. What is over it is held back, not refused: a follower's fetch
+finds nothing of that partition, and asks again. Followers in sync are never held back, or a producer would wait for a
+move. Rules and a count; the clock is monotonic. Source: ReplicationQuotaManager of Kafka 2.8.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+
+from controller.clock import Clock
+from controller.core.topic_settings import elements
+
+SAMPLES = 11
+"""replication.quota.window.num"""
+SAMPLE_MS = 1_000.0
+"""replication.quota.window.size.seconds"""
+ALL = "*"
+
+
+class Measured:
+    """Bytes a second over the last samples, the present one as far as it has come."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._samples: deque[tuple[int, int]] = deque()
+
+    def add(self, size_bytes: int) -> None:
+        now = int(self._clock.now_ms() // SAMPLE_MS)
+        before = self._samples.pop()[1] if self._samples and self._samples[-1][0] == now else 0
+        self._samples.append((now, before + size_bytes))
+
+    def bytes_per_s(self) -> float:
+        now_ms = self._clock.now_ms()
+        oldest = int(now_ms // SAMPLE_MS) - SAMPLES + 1
+        while self._samples and self._samples[0][0] < oldest:
+            self._samples.popleft()
+        window_ms = (SAMPLES - 1) * SAMPLE_MS + now_ms % SAMPLE_MS
+        return sum(size for _, size in self._samples) * 1_000.0 / window_ms
+
+
+class ReplicationThrottle:
+    """`rate` gives the bytes a second that there may be (None: as many as there are), `replicas` a topic's
+    leader.replication.throttled.replicas; both may be replaced by who knows configs."""
+
+    def __init__(self, broker_id: int, clock: Clock) -> None:
+        self._broker_id = broker_id
+        self._measured = Measured(clock)
+        self.rate: Callable[[], int | None] = lambda: None
+        self.replicas: Callable[[str], str] = lambda _topic: ""
+
+    def holds_back(self, topic: str, index: int, replica: int, isr: Collection[int]) -> bool:
+        """Whether that follower is given nothing of the partition for now."""
+        rate = self.rate()
+        if rate is None or replica in isr or not self._names(topic, index):
+            return False
+        return self._measured.bytes_per_s() >= rate
+
+    def sent(self, topic: str, index: int, size_bytes: int) -> None:
+        """To a follower. Those in sync count too, as in Kafka: what is left is for the others."""
+        if self.rate() is not None and self._names(topic, index):
+            self._measured.add(size_bytes)
+
+    def _names(self, topic: str, index: int) -> bool:
+        """Whether the partition is throttled where this broker leads it."""
+        text = self.replicas(topic)
+        return text.strip() == ALL or f"{index}:{self._broker_id}" in elements(text)
