@@ -54,7 +54,7 @@ def plan(*happenings: Happening, acks: int = -1, brokers: int = 3, min_insync: i
     )
 
 
-STRICKEN = {
+STRICKEN: dict[str, tuple[Happening, ...]] = {
     "nothing": (),
     "kills": (Kill(at_ms=2_500.0, node=1, for_ms=300.0), Kill(at_ms=3_000.0, node=2, for_ms=50.0)),
     "power": (LosePower(at_ms=2_500.0, node=1, for_ms=1_500.0), LosePower(at_ms=4_500.0, node=3, for_ms=1_500.0)),
