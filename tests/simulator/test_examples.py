@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import re
+import runpy
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -49,6 +52,21 @@ def test_every_block_of_a_page_is_in_a_program_that_is_tested(page: str) -> None
     for block in map(flat, blocks):
         places = (block, textwrap.indent(block, "    "))
         assert any(place in program for program in programs for place in places), f"no program has\n{block}"
+
+
+def words(text: str) -> list[str]:
+    """Line by line, without the numbers, which another choice of the controller's or a request more may change."""
+    return [re.sub(r"[\d.]+", "#", re.sub(r"\[[\d, ]*\]", "[]", line)).strip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(("page", "program"), [("embedding", "first_world"), ("another-controller", "shards")])
+def test_a_program_prints_what_its_page_shows(page: str, program: str) -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(str(DOCS / "examples" / f"{program}.py"), run_name="__main__")
+    _, found, after = (DOCS / f"{page}.md").read_text().partition(f"$ python docs/examples/{program}.py\n")
+    assert found
+    assert words(after.partition("```")[0]) == words(printed.getvalue())
 
 
 # -- SimPy
