@@ -10,7 +10,7 @@ from controller.pipeline.states import PARTITION
 
 def elections(states: DataFrame) -> DataFrame:
     """How many times leaders were chosen, by run, `why` and whether `unclean`; `moved` of them to another broker."""
-    chosen = states.where((f.col("leader") >= 0) & ~f.col("why").isin("alter isr", "replica offline"))
+    chosen = states.where((f.col("leader") >= 0) & ~f.col("why").isin("alter isr", "replica offline", "reassignment"))
     moved = (f.col("leader") != f.coalesce(f.col("previous_leader"), f.lit(-2))).cast("int")
     counted = chosen.groupBy("run", "why", "unclean").agg(f.count("*").alias("elections"), f.sum(moved).alias("moved"))
     return counted.orderBy("run", "why", "unclean")
