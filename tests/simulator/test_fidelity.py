@@ -29,14 +29,6 @@ from controller.protocol.client_values import (
 )
 from controller.protocol.control_values import EPOCH_DURING_DELETE, LEADER_DURING_DELETE
 from controller.simulator.channels import _Channel
-from controller.zookeeper import paths
-from controller.zookeeper.codecs import (
-    IsrChangeNotification,
-    PartitionState,
-    encode_isr_change_notification,
-    encode_partition_state,
-)
-from controller.zookeeper.operations import Create, SetData
 from tests.kafka_recording import (
     ALTER_ISRS,
     DEATH_OF_2,
@@ -159,15 +151,11 @@ def catch_up(cluster: RecordedCluster) -> None:
 
 
 def both_shut_down(cluster: RecordedCluster) -> None:
-    """The controller among them. Each asks, and asks again 5 s later. In between, the recorded cluster had elected a
-    preferred leader: that state is put in its place."""
-    ((topic, partition), (_, state)) = next(iter(recorded_states(PREFERRED_ELECTION).items()))
-    elected = PartitionState(state.leader, state.leader_epoch, state.isr, state.controller_epoch)
-    path = paths.partition_state(topic, partition)
-    cluster.write(SetData(path, encode_partition_state(elected), state.zk_version - 1))
-    notice = encode_isr_change_notification(IsrChangeNotification(((topic, partition),)))
-    cluster.write(Create(f"{paths.ISR_CHANGE_NOTIFICATION}/{paths.ISR_CHANGE_PREFIX}", notice, sequential=True))
-    cluster.settle()
+    """The controller among them. Each asks, and asks again 5 s later. Before, the controller gives a partition back to
+    its preferred leader, by itself, 5 s after its failover."""
+    mark = len(cluster.heard)
+    cluster.pass_ms(6_000.0)
+    assert cluster.told_since(mark) == recorded(PREFERRED_ELECTION)
 
     asked_first, asked_again = (range(249, 258), (259, *range(261, 265)))
     mark = len(cluster.heard)
