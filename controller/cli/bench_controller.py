@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     parts, sizes = _parts(arguments), _sizes(arguments)
-    circumstances = _circumstances()
+    load_before = os.getloadavg()[0]
     try:
         figures = _measure(arguments, parts, sizes)
     except EmbeddedServerUnavailable as error:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.plots.mkdir(parents=True, exist_ok=True)
             save(arguments.plots / PLOT_PNG, "Failover over so many partitions", panels(figures), columns=2)
         if arguments.page is not None:
-            for name, lines in zip(TABLES, page_tables(figures, circumstances), strict=True):
+            for name, lines in zip(TABLES, page_tables(figures, _circumstances(load_before)), strict=True):
                 put_table(arguments.page, name, lines)
     except (PlotsUnavailable, NoSuchTable, OSError) as error:
         print(f"camerlengo bench: {error}", file=sys.stderr)
@@ -149,11 +149,11 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _circumstances() -> str:
-    """Of the machine, before it is put to work."""
+def _circumstances(load_before: float) -> str:
+    """Load averages are of the minute before the runs and of their last."""
     return (
-        f"Python {platform.python_version()}; {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the"
-        f" runs; commit {_commit()}."
+        f"Python {platform.python_version()}; {os.cpu_count()} cores, load average {load_before:.1f} before the runs and"
+        f" {os.getloadavg()[0]:.1f} at their end; commit {_commit()}."
     )
 
 
