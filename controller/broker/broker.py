@@ -218,7 +218,7 @@ class Broker:
 
     def _elect_leaders(self, exchange: Exchange, request: ElectLeadersRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            self.elections.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER, exchange.answer)
             return
         self.elections.elect_leaders(request, exchange.answer)
 

@@ -116,6 +116,11 @@ class Elections:
             lambda: finish(dict.fromkeys(partitions, (ErrorCode.REQUEST_TIMED_OUT, None))),
         )
 
+    def refuse(self, request: ElectLeadersRequest, error: ErrorCode, message: str, answer: Answer) -> None:
+        """Partition by partition, as Kafka does: version 0 has no place for one error of all."""
+        errors: Errors = dict.fromkeys(self._partitions(request), (error, message))
+        answer(ElectLeadersResponse(_results(errors, without_needless=False)))
+
     def _partitions(self, request: ElectLeadersRequest) -> tuple[TopicPartition, ...]:
         """Each once. None asks for all that this broker knows."""
         if request.topic_partitions is None:

@@ -154,10 +154,13 @@ def test_another_kind_is_refused_whole(under_test: BrokerUnderTest) -> None:
     assert under_test.events.put_so_far == []
 
 
-def test_another_broker_than_the_controller_says_so_partition_by_partition() -> None:
+@pytest.mark.parametrize("version", range(3))
+def test_another_broker_than_the_controller_says_so_partition_by_partition(version: int) -> None:
     under_test = BrokerUnderTest(controller=False)
-    assert results(asked(under_test)) == dict.fromkeys((("t", 0), ("t", 1)), int(ErrorCode.NOT_CONTROLLER))
-    assert asked(under_test, None).value().error_code == ErrorCode.NOT_CONTROLLER
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1), ("u", 3, 2)))
+    refused = int(ErrorCode.NOT_CONTROLLER)
+    assert results(asked(under_test, version=version)) == dict.fromkeys((("t", 0), ("t", 1)), refused)
+    assert results(asked(under_test, None, version=version)) == dict.fromkeys((("t", 0), ("u", 3)), refused)
     assert under_test.events.put_so_far == []
 
 
