@@ -152,8 +152,8 @@ def _tell(line: str) -> None:
 def _circumstances(load_before: float) -> str:
     """Load averages are of the minute before the runs and of their last."""
     return (
-        f"Python {platform.python_version()}; {os.cpu_count()} cores, load average {load_before:.1f} before the runs and"
-        f" {os.getloadavg()[0]:.1f} at their end; commit {_commit()}."
+        f"Python {platform.python_version()}; {os.cpu_count()} cores, load average {load_before:.1f} before the runs"
+        f" and {os.getloadavg()[0]:.1f} at their end; commit {_commit()}."
     )
 
 

@@ -89,10 +89,10 @@ def registrations(ports: Mapping[int, int]) -> list[Create]:
 def write_partitions(client: ZooKeeperClient, leadership: Leadership, size: TreeSize) -> None:
     for first in range(0, size.topics, TOPICS_AT_ONCE):
         topics = range(first, min(first + TOPICS_AT_ONCE, size.topics))
-        run(client.create_rows(leadership, list(_znodes(size, topics))), WRITING_LIMIT_S)
+        run(client.create_rows(leadership, list(znodes(size, topics))), WRITING_LIMIT_S)
 
 
-def _znodes(size: TreeSize, topics: range) -> Iterator[Create]:
+def znodes(size: TreeSize, topics: range) -> Iterator[Create]:
     """Parents before their children."""
     for topic in topics:
         name = f"topic-{topic:06d}"
