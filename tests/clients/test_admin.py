@@ -215,7 +215,9 @@ def test_a_partition_moves_under_its_producers(
     assert python_admin.alter_partition_reassignments({partition: [3, 1]}) == {partition: None}
     assert set(produced(cluster, "moving", *range(21, 26))) <= {OK, KafkaError.NOT_LEADER_FOR_PARTITION}
     eventually(lambda: python_admin.list_partition_reassignments() == {}, "it has arrived")
-    eventually(lambda: replicas() == (3, [3, 1]), "and everybody knows")
+    eventually(lambda: replicas() == (1, [3, 1]), "and everybody knows; who led and is of the target leads on")
+    admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("moving", 0)]).result(DEADLINE_S)
+    eventually(lambda: replicas() == (3, [3, 1]), "until the new first replica is asked for")
     removed = cluster.folder / "logs-2" / "moving-0"
     eventually(lambda: not removed.exists(), "what was removed is deleted")
     assert produced(cluster, "moving", *range(26, 31)) == [OK] * 5
