@@ -21,16 +21,14 @@ from controller.trace_records import TraceRecord, encode_record
 from tests.simulator.scenarios import FAULTS, scenario
 
 SEED = 7
-WITH_RECORDS = "broker-kill"
 OWN_WORLD = "a world of one's own"
 
 
 def scenarios() -> Iterator[tuple[str, Scenario]]:
-    """All there are, without clients of records, and one with them."""
+    """All there are; `acks-1-loss` alone with clients of records, which are what it is about."""
     for name in sorted(built_in()):
         parameters = load_scenario(name).parameters
         yield name, load_scenario(name, {"records": "false"} if "records" in parameters else {})
-    yield f"{WITH_RECORDS}, with records", load_scenario(WITH_RECORDS, {"rate": "10"})
     for name in sorted(FAULTS):
         yield name, scenario(name)
 

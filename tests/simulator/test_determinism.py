@@ -48,7 +48,7 @@ def differences(folders: list[Path]) -> dict[str, str]:
 
 def test_every_scenario_is_the_same_run_whatever_python_hashes(tmp_path: Path) -> None:
     folders = two_runs(tmp_path)
-    assert len([*folders[0].iterdir()]) == len(built_in()) + len(FAULTS) + 2
+    assert len([*folders[0].iterdir()]) == len(built_in()) + len(FAULTS) + 1
     assert differences(folders) == {}
 
 
