@@ -6,10 +6,11 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from controller.cli.bench_purgatory_load import Load, key_sets, requests
+from controller.cli.bench_purgatory_load import Load, Requests, key_sets, requests
 from controller.cli.bench_purgatory_runs import (
     NUL,
     Nowhere,
@@ -27,7 +28,22 @@ from controller.timer.virtual import VirtualTimer
 WARM_MS = 1_000
 
 Ring = list[list[Request]]
-"""The requests whose condition comes to hold, by the millisecond in which it does, modulo the timeout."""
+"""The requests whose condition comes to hold, by the millisecond in which it does, modulo the timeout. One list more is
+for those whose timeout comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Requests in the order in which they come; by the end of millisecond `first_ms` + n, `bounds[n]` of them have.
+
+    Of each, when its condition holds, what it watches, and how it is put into its list of the ring.
+    """
+
+    first_ms: int
+    bounds: list[int]
+    due_ms: list[int]
+    keys: list[tuple[str, ...]]
+    keep: list[Callable[[Request], None]]
 
 
 def run_virtual(
@@ -41,31 +57,29 @@ def run_virtual(
     made_of = kind_on(timer, tally)
     sets = key_sets(load)
     wait_ms = load.timeout_ms
-    ring: Ring = [[] for _ in range(wait_ms)]
+    ring: Ring = [[] for _ in range(wait_ms + 1)]
+    keeps = [slot.append for slot in ring]
     cpu_s = best = 0.0
     done = 0
     with collecting(collector):
         blocks = sys.getallocatedblocks()
         for asked in requests(load):
             chunk = in_time(asked, load) if design == "load" else asked
-            first_ms = max(timer.now_ms, int(chunk.arrival_ms[0]))
-            last_ms = int(chunk.arrival_ms[-1])
-            bounds = np.searchsorted(chunk.arrival_ms, np.arange(first_ms + 1, last_ms + 2)).tolist()
-            latencies, chosen = chunk.latency_ms.tolist(), [sets[number] for number in chunk.key_set.tolist()]
+            ready = _chunk(chunk, max(timer.now_ms, int(chunk.arrival_ms[0])), wait_ms, sets, keeps)
             started_s = time.process_time()
-            _quiet_until(timer, ring, first_ms)
-            _feed(timer, purgatory, made_of, load, ring, (first_ms, bounds, latencies, chosen))
+            _quiet_until(timer, ring, ready.first_ms)
+            _feed(timer, purgatory, made_of, load, ring, ready)
             chunk_s = time.process_time() - started_s
             cpu_s += chunk_s
-            done += len(latencies)
-            if first_ms > WARM_MS:
-                best = max(best, len(latencies) / chunk_s)
+            done += len(ready.keys)
+            if ready.first_ms > WARM_MS:
+                best = max(best, len(ready.keys) / chunk_s)
             progress(done)
         started_s = time.process_time()
         _quiet_until(timer, ring, timer.now_ms + wait_ms + 1)
         cpu_s += time.process_time() - started_s
         purgatory.purge()
-        del asked, chunk, latencies, chosen, bounds
+        del asked, chunk, ready
         gc.collect()
         left = sys.getallocatedblocks() - blocks
     expired = tally.expired
@@ -88,30 +102,50 @@ def run_virtual(
     )
 
 
+def _chunk(
+    rows: Requests,
+    first_ms: int,
+    wait_ms: int,
+    sets: list[tuple[str, ...]],
+    keeps: list[Callable[[Request], None]],
+) -> _Chunk:
+    due_ms = rows.arrival_ms + rows.latency_ms
+    slots = np.where(rows.latency_ms < wait_ms, due_ms % wait_ms, wait_ms)
+    bounds = np.searchsorted(rows.arrival_ms, np.arange(first_ms + 1, int(rows.arrival_ms[-1]) + 2))
+    return _Chunk(
+        first_ms,
+        bounds.tolist(),
+        due_ms.tolist(),
+        [sets[number] for number in rows.key_set.tolist()],
+        [keeps[number] for number in slots.tolist()],
+    )
+
+
 def _feed(
     timer: VirtualTimer,
     purgatory: Purgatory[str, Request] | Nowhere,
     made_of: type[Request],
     load: Load,
     ring: Ring,
-    chunk: tuple[int, list[int], list[int], list[tuple[str, ...]]],
+    chunk: _Chunk,
 ) -> None:
     """One chunk, millisecond by millisecond: what is over, what holds, what comes."""
-    first_ms, bounds, latencies, chosen = chunk
     watch, wait_ms, size = purgatory.try_complete_else_watch, load.timeout_ms, load.size
     begin = 0
-    for now_ms, end in enumerate(bounds, first_ms):
+    for now_ms, end in enumerate(chunk.bounds, chunk.first_ms):
         timer.advance_to(now_ms)
         due = ring[now_ms % wait_ms]
         for request in due:
             request.force_complete()
         due.clear()
-        for latency_ms, keys in zip(latencies[begin:end], chosen[begin:end], strict=True):
+        now = slice(begin, end)
+        for due_ms, keys, keep in zip(chunk.due_ms[now], chunk.keys[now], chunk.keep[now], strict=True):
             request = made_of(wait_ms)
-            request.due = due_ms = now_ms + latency_ms
+            request.due = due_ms
             request.data = NUL * size
-            if not watch(request, keys) and latency_ms < wait_ms:
-                ring[due_ms % wait_ms].append(request)
+            if not watch(request, keys):
+                keep(request)
+        ring[-1].clear()
         begin = end
 
 
@@ -119,7 +153,7 @@ def _quiet_until(timer: VirtualTimer, ring: Ring, until_ms: int) -> None:
     """Milliseconds in which nothing comes."""
     for now_ms in range(timer.now_ms, until_ms):
         timer.advance_to(now_ms)
-        due = ring[now_ms % len(ring)]
+        due = ring[now_ms % (len(ring) - 1)]
         for request in due:
             request.force_complete()
         due.clear()

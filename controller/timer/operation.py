@@ -35,13 +35,22 @@ class _Nobody:
     __slots__ = ()
 
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
-        if operation.state is not PENDING:
-            return False
         operation.state = end
+        operation.judge = ENDED
         return True
 
 
+class _Ended:
+    """Of an operation that has ended and never was watched."""
+
+    __slots__ = ()
+
+    def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
+        return False
+
+
 NOBODY: Final[Judge] = _Nobody()
+ENDED: Final[Judge] = _Ended()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -56,6 +65,8 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
     """
 
     __slots__ = ("judge", "state", "timeout_ms", "trying")
+    trying: bool
+    """For a purgatory that has threads, which sets it: whether one is in `try_complete` now."""
 
     def __init__(self, timeout_ms: int) -> None:
         """`timeout_ms` counts from when it is watched; 0 or less: it is tried once, and then its time is over."""
@@ -65,9 +76,7 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
         self.timeout_ms = timeout_ms
         self.state: OperationState = PENDING
         self.judge: Judge = NOBODY
-        """The purgatory that watches it: whoever ends it asks there."""
-        self.trying: bool
-        """For a purgatory that has threads, which sets it: whether one is in `try_complete` now."""
+        """The purgatory that watches it, or did: whoever ends it asks there. `NOBODY`: it may be handed in."""
 
     @abstractmethod
     def try_complete(self) -> bool:

@@ -8,8 +8,9 @@ timer at once, in constant time. It stays in the watch lists, where finding it w
 estimates how many operations are in them. It grows by one with each that is watched, and is set to the number of those
 that are pending just before a purge, so that what is watched meanwhile adds to it: it errs upwards, never downwards.
 A purge begins when E exceeds the pending by more than an interval (source: Kafka's DelayedOperationPurgatory, 0.9 to
-3.9), and by more than a share of them, for it walks past all that are pending: so its cost an operation is constant
-however many those are. E less the pending is how many have ended since the last purge, and that is what is counted.
+3.9), and by more than a share of them, for it enters all that are pending anew, in new lists: so its cost an operation
+is constant however many those are. E less the pending is how many have ended since the last purge, and that is what is
+counted.
 
 This one is for a host with one thread, as a simulator or an event loop is; it takes no lock.
 `controller.timer.threaded_purgatory` is for threads.
@@ -18,15 +19,19 @@ This one is for a host with one thread, as a simulator or an event loop is; it t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
 from controller.timer.native import mypyc_attr
 from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.report import log_failure
-from controller.timer.task import TimerTask
+from controller.timer.task import NOWHERE, TimerTask
 from controller.timer.watchers import K, O, WatchLists
+from controller.timer.wheel import TimingWheel
 from statemachines.operation import OperationState
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 PURGE_INTERVAL = 1_000
 """Kafka's: how many ended operations in the watch lists are worth a purge. More costs memory, fewer cost time."""
@@ -68,11 +73,15 @@ class Purgatory(Generic[K, O]):
         if purge_share < 0:
             raise ValueError(f"purge_share {purge_share}: expected 0 or more")
         self._timer = timer
+        self._wheel = timer if isinstance(timer, TimingWheel) else None
+        """A timer that is a wheel is not asked to start and to cancel: its few steps are taken here as it has them,
+        since the two calls cost as much."""
         self._purge_interval = purge_interval
         self._purge_share = purge_share
         self._on_error = on_error
         self._watchers: WatchLists[K, O] = WatchLists() if watchers is None else watchers
-        self._handed_in = 0
+        self._pending: dict[DelayedOperation, tuple[K, ...]] = {}
+        """All that are watched and pending, in the order in which they came, and their keys."""
         self._ended = 0
         self._ended_at_purge = 0
         self._purge_beyond = purge_interval
@@ -84,7 +93,7 @@ class Purgatory(Generic[K, O]):
     @property
     def delayed(self) -> int:
         """Operations that are watched and pending."""
-        return self._handed_in - self._ended
+        return len(self._pending)
 
     @property
     def watched(self) -> int:
@@ -98,13 +107,13 @@ class Purgatory(Generic[K, O]):
         AlreadyWatched. What the operation raises comes through, and so does what the timer raises (that it is
         closed) or a key (that it has no hash): then the operation is cancelled, if it had not ended.
         """
-        if operation.judge is not NOBODY or operation.state is not PENDING:
+        if operation.judge is not NOBODY:
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True
         # Nothing can have happened since: one thread.
         operation.judge = self
-        self._handed_in += 1
+        self._pending[operation] = keys = tuple(keys)  # the caller's may change, and then a purge would lose it
         by_key = self._watchers.by_key
         try:
             for key in keys:
@@ -112,7 +121,19 @@ class Purgatory(Generic[K, O]):
                     by_key[key].append(operation)
                 except KeyError:
                     by_key[key] = [operation]
-            self._timer.start(operation, operation.timeout_ms)
+            wheel = self._wheel
+            if wheel is None or operation._next is not None:  # who is in a timer already is refused there
+                self._timer.start(operation, operation.timeout_ms)
+            else:
+                timeout_ms = operation.timeout_ms
+                due_ms: i64 = wheel.now_ms + timeout_ms
+                operation._due_ms = due_ms
+                if due_ms >= wheel._soonest_ms or not wheel._sooner(operation, timeout_ms):
+                    fresh = wheel._fresh
+                    last = fresh._previous
+                    operation._previous = last
+                    operation._next = fresh
+                    fresh._previous = last._next = operation
         except Exception:
             self.settle(operation, CANCELLED)
             raise
@@ -148,7 +169,7 @@ class Purgatory(Generic[K, O]):
     def purge(self) -> int:
         """Leaves ended operations out of every watch list; how many entries that were."""
         self._purged_at(self._ended)
-        gone = sum(self._watchers.sweep(key) for key in self._watchers.watched_keys())
+        gone = self._watchers.enter_anew(self._pending)
         self.purges += 1
         self.purged += gone
         return gone
@@ -158,9 +179,19 @@ class Purgatory(Generic[K, O]):
         if operation.state is not PENDING:
             return False
         operation.state = end
+        del self._pending[operation]
         self._ended += 1
         if end is not EXPIRED:
-            self._timer.cancel(operation)
+            if self._wheel is None:
+                self._timer.cancel(operation)
+            else:
+                following = operation._next
+                if following is not None:
+                    previous = operation._previous
+                    previous._next = following
+                    following._previous = previous
+                    operation._next = None
+                    operation._previous = NOWHERE
         return True
 
     def _try(self, operation: O) -> bool:

@@ -1,7 +1,7 @@
 """A task is its own list node; a bucket is the sentinel of a ring of tasks.
 
 Nothing is allocated beside a task when it is started, and it is unlinked without a search. Who may touch the links:
-the wheel alone.
+the wheel, and a purgatory on a wheel, which links and unlinks as that does.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class TimerTask:
     """
 
     __slots__ = ("_callback", "_due_ms", "_next", "_previous")
+    # Not set until the task is started: a fifth of what it costs to make one and start it. Nor is their type said in
+    # `__init__`, where the interpreter would do something for it.
+    _due_ms: i64
+    _previous: TimerTask  # `NOWHERE` again while the task is in no timer, lest it keep its neighbour
 
     def __init__(self, callback: Callable[[], None] | None = None) -> None:
         self._callback = callback
         self._next: TimerTask | None = None  # None exactly while the task is in no timer
-        # Said, not set, until the task is started: a fifth of what it costs to make one and start it.
-        self._previous: TimerTask | None
-        self._due_ms: i64
 
     def run(self) -> None:
         """Called once for each start that was not cancelled; the task is in no timer then, and may be started again."""
@@ -59,6 +60,10 @@ class TimerTask:
         return self._due_ms
 
 
+NOWHERE: Final = TimerTask()
+"""Before a task that is in no timer."""
+
+
 @mypyc_attr(free_list_len=1)
 class CallbackTask(TimerTask):
     """What a timer makes itself, for a callback. Compiled, the memory of one that is over is kept for the next."""
@@ -74,8 +79,11 @@ BareTask: type[CallbackTask] = (
 )
 
 
+DUE_BEFORE_ALL_MS: Final = -(1 << 62)
+
+
 class Bucket(TimerTask):
-    """A ring of tasks. `_due_ms` is the first millisecond that it stands for."""
+    """A ring of tasks. It is due before any of them, so that whoever walks it for tasks that are due together ends."""
 
     __slots__ = ("level", "queued")
 
@@ -83,6 +91,7 @@ class Bucket(TimerTask):
         super().__init__()
         self._previous = self
         self._next = self
+        self._due_ms = DUE_BEFORE_ALL_MS
         self.level = level
         self.queued = False  # in the queue of buckets; one that holds tasks always is
 

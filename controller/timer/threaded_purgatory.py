@@ -1,17 +1,18 @@
 """The purgatory for a host with threads: any thread may watch, check, complete and cancel.
 
 What every operation passes takes no lock of its own: it is made of steps that are one step each in CPython. An
-operation is pending while it is in a set, and of several that would end it the one that removes it from there is the
-one that does. Its watch lists are `sharded_watchers`. Who may look at it is decided by two marks on the operation, of
-which each thread sets one before it reads the other's; a lock is needed for a look after the first alone.
+operation is pending while it is in a dictionary, and of several that would end it the one that removes it from there
+is the one that does. Its watch lists are `sharded_watchers`. Who may look at it is decided by two marks on the
+operation, of which each thread sets one before it reads the other's; a lock is needed for a look after the first alone.
 
 No method of an operation runs under a lock, and none is held while another is asked for, so no order of locks exists
 that could be violated (S57, KAFKA-3994, KAFKA-6042). Not for signal handlers and finalizers, which may come while
 their own thread holds one.
 
-What is assumed: `set.add` and `set.remove` of objects that compare by identity, `list.append`, assignment to a slice
-and `next` of a count are each one step, and what one thread does first the others see first. The interpreter's lock
-gives both. A build without it gives the first by locks in the containers; the second was not tried there.
+What is assumed: to enter an object that compares by identity in a dictionary and to delete it there, `list.append`,
+assignment to a slice and `next` of a count are each one step, and what one thread does first the others see first. The
+interpreter's lock gives both. A build without it gives the first by locks in the containers; the second was not tried
+there.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ class ThreadedPurgatory(Purgatory[K, O]):
         self._lists = lists
         self._numbers = itertools.count(1)
         """Of those that are watched. A purge takes a number too, as if it were one that has ended."""
-        self._pending: set[DelayedOperation] = set()
         self._asked_again: set[DelayedOperation] = set()
         """Those of which there was news since their last look began."""
         self._guard = threading.Lock()
@@ -74,7 +74,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
         operation.trying = True  # nobody else knows of it yet; who learns of it finds this thread in the look below
         operation.judge = self
         pending = self._pending
-        pending.add(operation)
+        pending[operation] = ()  # its lists are swept one by one, so nobody asks here for their keys
         try:
             self._lists.watch(operation, keys)
             # Its condition may have come true before it stood in the lists, and then nobody will look again.
@@ -109,7 +109,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
 
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
         try:
-            self._pending.remove(operation)
+            del self._pending[operation]
         except KeyError:
             return False
         operation.state = end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.timer.report import log_failure
-from controller.timer.task import TimerTask
+from controller.timer.task import NOWHERE, TimerTask
 from controller.timer.wheel import TimingWheel
 
 
@@ -57,7 +57,8 @@ class VirtualTimer(TimingWheel):
                 assert following is not None
                 ready._next = following
                 following._previous = ready
-                task._next = task._previous = None
+                task._next = None
+                task._previous = NOWHERE
                 fired += 1
                 try:
                     callback = task._callback

@@ -6,8 +6,8 @@ out when its list is next looked at, or by a purge.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any, Generic, TypeVar
 
 from controller.timer.native import mypyc_attr
 from controller.timer.operation import PENDING, DelayedOperation
@@ -40,6 +40,24 @@ class WatchLists(Generic[K, O]):
         else:
             del self.by_key[key]
         return len(before) - len(left)
+
+    def enter_anew(self, pending: Mapping[Any, Collection[K]]) -> int:
+        """Leaves out of every list what is not `pending`; how many entries that were. `pending`: all operations that
+        are, in the order in which they came, and their keys.
+
+        It makes the lists anew instead of looking through them: an operation is looked at once, not once in each of
+        its lists, and those that have ended are not looked at at all.
+        """
+        before = self.watched()
+        by_key: dict[K, list[O]] = {}
+        for operation, keys in pending.items():
+            for key in keys:
+                try:
+                    by_key[key].append(operation)
+                except KeyError:
+                    by_key[key] = [operation]
+        self.by_key = by_key
+        return before - self.watched()
 
     def take(self, key: K) -> list[O]:
         """Those that watch the key, who no longer do."""

@@ -24,7 +24,7 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from controller.timer.task import COMPILED, BareTask, Bucket, CallbackTask, TimerTask
+from controller.timer.task import COMPILED, NOWHERE, BareTask, Bucket, CallbackTask, TimerTask
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -70,6 +70,8 @@ class TimingWheel:
     """`tick_ms` is how finely time is cut: a task fires at the start of the tick in which it is due, so up to
     `tick_ms` - 1 early, as in Kafka. `wheel_size` trades buckets for cascades; the order of firing does not depend
     on it. Times are whole milliseconds on an axis that begins at `start_ms`. ValueError.
+
+    `start` and `cancel` are not for subclasses to override: `controller.timer.purgatory` takes their steps itself.
     """
 
     __slots__ = (
@@ -129,7 +131,6 @@ class TimingWheel:
             return
         fresh = self._fresh
         last = fresh._previous
-        assert last is not None
         task._previous = last
         task._next = fresh
         fresh._previous = last._next = task
@@ -148,7 +149,6 @@ class TimingWheel:
             return task
         fresh = self._fresh
         last = fresh._previous
-        assert last is not None
         task._previous = last
         task._next = fresh
         fresh._previous = last._next = task
@@ -160,10 +160,10 @@ class TimingWheel:
         if following is None:
             return False
         previous = task._previous
-        assert previous is not None
         previous._next = following
         following._previous = previous
-        task._next = task._previous = None
+        task._next = None
+        task._previous = NOWHERE
         return True
 
     def restart(self, task: TimerTask, delay_ms: int) -> None:
@@ -211,7 +211,8 @@ class TimingWheel:
         assert following is not None
         ready._next = following
         following._previous = ready
-        task._next = task._previous = None
+        task._next = None
+        task._previous = NOWHERE
         return task
 
     def _due_at_once(self) -> None:
@@ -229,7 +230,6 @@ class TimingWheel:
             return False
         ready = self._ready
         last = ready._previous
-        assert last is not None
         task._previous = last
         task._next = ready
         ready._previous = last._next = task
@@ -238,15 +238,22 @@ class TimingWheel:
         return True
 
     def _place(self) -> None:
-        """What was started since the clock last moved, first come first, to the ends of its buckets."""
+        """What was started since the clock last moved, first come first, to the ends of its buckets. Requests have
+        one timeout, mostly, so those that come in one tick are due in one: a run of such moves as a whole."""
         fresh = self._fresh
         lowest = self._lowest
         furthest_ms: i64 = self.now_ms + MAX_DELAY_MS
         task = fresh._next
         while task is not fresh:
             assert task is not None
-            following = task._next
             due_ms: i64 = task._due_ms
+            last = task
+            following = last._next
+            assert following is not None
+            while following._due_ms == due_ms:
+                last = following
+                following = last._next
+                assert following is not None
             if due_ms > furthest_ms:
                 bucket = self._beyond
             else:
@@ -256,25 +263,28 @@ class TimingWheel:
                 bucket = wheel.buckets[due_ms // wheel.tick_ms % wheel.size]
                 if not bucket.queued:
                     self._queue_bucket(bucket, due_ms - due_ms % wheel.tick_ms)
-            last = bucket._previous
-            assert last is not None
-            task._previous = last
-            task._next = bucket
-            bucket._previous = last._next = task
+            end = bucket._previous
+            end._next = task
+            task._previous = end
+            last._next = bucket
+            bucket._previous = last
             task = following
         fresh._next = fresh._previous = fresh
 
     def _bring_down(self, wheel: Wheel, bucket: Bucket) -> None:
         """Each task of a bucket of the wheel above `wheel` to its bucket on a finer one, last first, before what is
-        there. Most go to `wheel` itself."""
+        there; a run that is due in one tick moves as a whole. Most go to `wheel` itself."""
         lowest = self._lowest
         tick_ms, size, buckets = wheel.tick_ms, wheel.size, wheel.buckets
         finer_end_ms: i64 = wheel.finer_end_ms()
         task = bucket._previous
         while task is not bucket:
-            assert task is not None
-            previous = task._previous
             due_ms: i64 = task._due_ms
+            head = task
+            previous = head._previous
+            while previous._due_ms == due_ms:
+                head = previous
+                previous = head._previous
             if due_ms >= finer_end_ms:
                 finer = buckets[due_ms // tick_ms % size]
                 if not finer.queued:
@@ -289,9 +299,10 @@ class TimingWheel:
                     self._queue_bucket(finer, due_ms - due_ms % own.tick_ms)
             first = finer._next
             assert first is not None
-            task._previous = finer
+            head._previous = finer
+            finer._next = head
             task._next = first
-            finer._next = first._previous = task
+            first._previous = task
             task = previous
         bucket._next = bucket._previous = bucket
 
@@ -300,8 +311,6 @@ class TimingWheel:
         ready = self._ready
         first, last, tail = bucket._next, bucket._previous, ready._previous
         assert first is not None
-        assert last is not None
-        assert tail is not None
         tail._next = first
         first._previous = tail
         last._next = ready

@@ -45,6 +45,33 @@ class DropsOne(VirtualTimer):
         super()._bring_down(wheel, bucket)
 
 
+class TurnsRuns(VirtualTimer):
+    """What was started in one tick goes to its buckets last first."""
+
+    def _place(self) -> None:
+        tasks = []
+        while (task := self._fresh._next) is not self._fresh:
+            assert task is not None
+            super().cancel(task)
+            tasks.append(task)
+        for task in reversed(tasks):
+            super().start(task, task._due_ms - self.now_ms)
+        super()._place()
+
+
+class CutsRuns(VirtualTimer):
+    """Of what comes down, as much moves as is due with the last, and stays due when that is."""
+
+    def _bring_down(self, wheel: Wheel, bucket: Bucket) -> None:
+        last = bucket._previous
+        task = bucket._next
+        while task is not bucket:
+            assert task is not None
+            task._due_ms = last._due_ms
+            task = task._next
+        super()._bring_down(wheel, bucket)
+
+
 class CachesTheNext(VirtualTimer):
     """Who runs next is decided before a task runs, which may cancel it."""
 
@@ -67,7 +94,9 @@ class RestartsInPlace(VirtualTimer):
             super().restart(task, delay_ms)
 
 
-@pytest.mark.parametrize("faulty", [LimitTooFar, LosesOrder, DropsOne, CachesTheNext, RestartsInPlace])
+@pytest.mark.parametrize(
+    "faulty", [LimitTooFar, LosesOrder, DropsOne, TurnsRuns, CutsRuns, CachesTheNext, RestartsInPlace]
+)
 def test_a_faulty_wheel_is_caught(faulty: type[VirtualTimer]) -> None:
     @settings(max_examples=500, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(history=histories(1, SIZE))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.timer import TimerTask, VirtualTimer
+from controller.timer import AlreadyStarted, Timer, TimerTask, VirtualTimer
 from controller.timer.on_loop import AsyncioTimer
 from controller.timer.operation import require_single_end
 from controller.timer.purgatory import AlreadyWatched, Purgatory
@@ -28,8 +28,30 @@ from tests.timer.operations import Switched
 
 Pending, Completed, Expired, Cancelled = OperationState
 Make = Callable[..., Purgatory[str, Switched]]
+
+
+class Behind:
+    """A timer that is no wheel, as a host's is: a purgatory has to ask it."""
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+
+    def __len__(self) -> int:
+        return len(self.timer)
+
+    def start(self, task: TimerTask, delay_ms: int) -> None:
+        self.timer.start(task, delay_ms)
+
+    def restart(self, task: TimerTask, delay_ms: int) -> None:
+        self.timer.restart(task, delay_ms)
+
+    def cancel(self, task: TimerTask) -> bool:
+        return self.timer.cancel(task)
+
+
 KINDS: dict[str, Make] = {
     "one thread": Purgatory,
+    "one thread, no wheel": lambda timer, **settings: Purgatory(Behind(timer), **settings),
     "threads": ThreadedPurgatory,
     "one shard": partial(ThreadedPurgatory, shards=1),
 }
@@ -184,6 +206,27 @@ def test_an_operation_is_watched_once(make: Make) -> None:
     operation.force_complete()
     with pytest.raises(AlreadyWatched, match="it is Completed"):
         make(VirtualTimer()).try_complete_else_watch(operation, ["a"])
+
+
+@EACH_KIND
+def test_one_that_is_in_a_timer_already_is_not_watched(make: Make) -> None:
+    timer = VirtualTimer()
+    purgatory = make(timer)
+    timer.start(operation := Switched(), 500)
+    with pytest.raises(AlreadyStarted):
+        purgatory.try_complete_else_watch(operation, ["a"])
+    assert (operation.state, operation.answers, purgatory.delayed, len(timer)) == (Cancelled, 0, 0, 0)
+
+
+@EACH_KIND
+def test_it_watches_what_it_was_handed_in_with_whatever_becomes_of_the_callers_list(make: Make) -> None:
+    purgatory = make(VirtualTimer())
+    purgatory.try_complete_else_watch(operation := Switched(), keys := ["a", "a", "b"])
+    keys[:] = ["c"]
+    assert purgatory.purge() == 0
+    assert purgatory.watched == 3
+    operation.on = True
+    assert (purgatory.check_and_complete("c"), purgatory.check_and_complete("b")) == (0, 1)
 
 
 @EACH_KIND

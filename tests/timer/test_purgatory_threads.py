@@ -254,7 +254,7 @@ class NotInOneStep(Shared):
             return False
         wait_a_turn()
         operation.state = end
-        self._pending.discard(operation)
+        self._pending.pop(operation, None)
         self._timer.cancel(operation)
         return True
 
