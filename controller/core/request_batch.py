@@ -14,7 +14,7 @@ import numpy as np
 
 from controller.core.context import LiveBroker, Replicas
 from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
-from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, Rows
+from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, PartitionTable, Rows
 from controller.core.ports import ControlRequest
 from controller.core.term import Term
 from controller.protocol.api_keys import ApiKey
@@ -85,14 +85,13 @@ class RequestBatch:
     def send(self) -> None:
         """Queues everything; nothing, if there is nothing. Raises SessionGone or LeaseExpired, with nothing queued."""
         self._term.require()
-        topics = [(topic.name, topic.id) for topic in self._term.context.partitions.topics]
-        self._send_leader_and_isr(topics)
-        self._send_update_metadata(topics)
+        self._send_leader_and_isr()
+        self._send_update_metadata()
         self._send_stop_replicas()
 
     # -- LeaderAndIsr
 
-    def _send_leader_and_isr(self, topics: Sequence[tuple[str, bytes]]) -> None:
+    def _send_leader_and_isr(self) -> None:
         term, table = self._term, self._term.context.partitions
         version = term.settings.versions.leader_and_isr
         for broker, rows, is_new in self._by_broker():
@@ -102,7 +101,7 @@ class RequestBatch:
                 controller_id=term.broker_id,
                 controller_epoch=term.epoch,
                 broker_epoch=broker.epoch,
-                topics=topics,
+                topics=_NamesAndIds(table),
                 columns=columns,
                 is_new=is_new,
                 live_leaders=self._live_leaders(columns.leader),
@@ -146,7 +145,7 @@ class RequestBatch:
 
     # -- UpdateMetadata
 
-    def _send_update_metadata(self, topics: Sequence[tuple[str, bytes]]) -> None:
+    def _send_update_metadata(self) -> None:
         term = self._term
         receivers = [broker for broker in term.context.brokers if broker.id in self._metadata_brokers]
         if not receivers:
@@ -163,7 +162,7 @@ class RequestBatch:
             version,
             controller_id=term.broker_id,
             controller_epoch=term.epoch,
-            topics=topics,
+            topics=_NamesAndIds(table),
             columns=self._columns_during_delete(rows),
             offline=offline,
             live_brokers=[broker.advertised for broker in term.context.brokers],
@@ -255,6 +254,17 @@ class RequestBatch:
 
         term.trace_sent(broker.id, broker.epoch, NAMES[api], partitions)
         term.channels.send(broker.id, ControlRequest(int(api), version, body, response_event, rest))
+
+
+class _NamesAndIds:
+    """What a request says of a topic, by its number in the table."""
+
+    def __init__(self, table: PartitionTable) -> None:
+        self._topics = table.topics
+
+    def __getitem__(self, number: int, /) -> tuple[str, bytes]:
+        topic = self._topics[number]
+        return topic.name, topic.id
 
 
 def _to_delete(topics: Mapping[str, Sequence[StopReplicaPartitionState]]) -> tuple[tuple[str, int], ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,13 @@ REPLICAS_MAX = 126
 _PADDING = -1
 _HEAD = struct.Struct(">iiq")
 _EPOCH_START, _EPOCH_STOP = 8, 16
+
+
+class Topics(Protocol):
+    """(name, id) of the topic that a number stands for; a sequence will do. Asked only for those that have rows, since
+    a cluster has many and most requests name few."""
+
+    def __getitem__(self, number: int, /) -> tuple[str, bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ def leader_and_isr_body(
     controller_id: int,
     controller_epoch: int,
     broker_epoch: int,
-    topics: Sequence[tuple[str, bytes]],
+    topics: Topics,
     columns: PartitionColumns,
     is_new: Bools,
     live_leaders: Sequence[LeaderAndIsrLiveLeader],
@@ -113,7 +121,7 @@ def update_metadata_body(
     *,
     controller_id: int,
     controller_epoch: int,
-    topics: Sequence[tuple[str, bytes]],
+    topics: Topics,
     columns: PartitionColumns,
     offline: Int32s,
     live_brokers: Sequence[UpdateMetadataBroker],
@@ -227,9 +235,7 @@ def _head(controller_id: int, controller_epoch: int, broker_epoch: int) -> bytea
     return bytearray(_HEAD.pack(controller_id, controller_epoch, broker_epoch))
 
 
-def _topics(
-    out: bytearray, matrix: _Matrix, topics: Sequence[tuple[str, bytes]], topic_index: Int32s, *, with_ids: bool
-) -> None:
+def _topics(out: bytearray, matrix: _Matrix, topics: Topics, topic_index: Int32s, *, with_ids: bool) -> None:
     """The array of topics: each one's head, then its rows."""
     flexible = matrix.flexible
     content, starts = matrix.compressed()
