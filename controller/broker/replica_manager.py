@@ -16,6 +16,7 @@ from controller.broker.partition import Partition, Role
 from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
+    NO_BROKER_EPOCH,
     NO_EPOCH,
     NO_TOPIC_ID,
     LeaderAndIsrPartitionError,
@@ -60,6 +61,7 @@ class ReplicaManager:
         self.of_roles: list[Heard] = []
         self.of_stops: list[Heard] = []
         self.controller_epoch = 0
+        self._registration = NO_BROKER_EPOCH
 
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
@@ -84,9 +86,14 @@ class ReplicaManager:
 
     def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest) -> None:
         """Replicas here that a later leader epoch's assignment does not name: reassigned while nobody could tell this
-        broker, whose session had ended and whose process had not. They lead and follow no more; their files stay until
-        somebody says that they are to go (KIP-550)."""
-        left = [partition for partition in self._named_in(request) if self._is_elsewhere(partition)]
+        broker, whose session had ended and whose process had not; or whose topic has gone since. They lead and follow
+        no more; their files stay until somebody says that they are to go (KIP-550). The first partitions that are
+        named to a new registration are all that there are."""
+        anew = bool(request.topic_states) and request.broker_epoch > self._registration
+        if anew:
+            self._registration = request.broker_epoch
+        named = self._partitions.values() if anew else self._named_in(request)
+        left = [partition for partition in named if self._is_elsewhere(partition, anew)]
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             partition.stand_down()
@@ -105,14 +112,13 @@ class ReplicaManager:
         )
         return [self._partitions[key] for key in keys if key in self._partitions]
 
-    def _is_elsewhere(self, partition: Partition) -> bool:
+    def _is_elsewhere(self, partition: Partition, anew: bool) -> bool:
+        if not partition.fetching and partition.role is Role.NONE:
+            return False
         state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
-        return (
-            state is not None
-            and state.leader_epoch > partition.leader_epoch
-            and self._broker_id not in state.replicas
-            and (partition.fetching or partition.role is not Role.NONE)
-        )
+        if state is None:
+            return anew
+        return state.leader_epoch > partition.leader_epoch and self._broker_id not in state.replicas
 
     # -- LeaderAndIsr
 

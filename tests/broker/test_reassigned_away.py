@@ -51,6 +51,19 @@ def test_what_is_no_news_or_names_it_changes_nothing(leader_epoch: int, replicas
     assert produced(broker.produce()).error_code == ErrorCode.NONE
 
 
+def test_what_a_new_registration_is_told_first_is_all_that_there_is() -> None:
+    """Reassigned away in between, and then the topic deleted, of which nobody told this broker either."""
+    broker = Holder()
+    broker.begin_leading((1,))
+    other = metadata(("other", 0, 2), replicas=(2, 3))
+    broker.ask(ApiKey.UPDATE_METADATA, other)
+    assert broker.partition().role is Role.LEADER
+    broker.ask(ApiKey.UPDATE_METADATA, replace(other, broker_epoch=other.broker_epoch + 5))
+    assert broker.partition().role is Role.NONE
+    assert produced(broker.produce()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broker.log().log_end_offset == 0
+
+
 def test_one_that_comes_back_takes_its_role_again() -> None:
     broker = Holder()
     broker.begin_leading((1,))
