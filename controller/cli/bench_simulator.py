@@ -14,6 +14,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from controller.clock import VirtualClock
@@ -50,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--world", default="1000x400000", metavar="BROKERSxPARTITIONS", type=_world, help="of the estate (%(default)s)"
     )
+    parser.add_argument("--logs", action="store_true", help="brokers of the estate hold logs, which are empty")
     parser.add_argument("--lose", type=int, default=10, help="how many brokers the estate loses at once (%(default)s)")
     parser.add_argument("--json", action="store_true")
 
@@ -177,7 +179,7 @@ def _run_cluster(plan: Plan, produce_per_s: float, partitions: int) -> tuple[flo
 
 def _estate(arguments: argparse.Namespace) -> list[Row]:
     """It is whole when all of it has been looked at, which is counted; what its building takes is told apart."""
-    spec: EstateSpec = arguments.world
+    spec: EstateSpec = replace(arguments.world, logs=arguments.logs)
     began_s = time.process_time()
     world = EstateWorld(spec)
     world.build()
@@ -190,7 +192,7 @@ def _estate(arguments: argparse.Namespace) -> list[Row]:
     took_s, wall_s = time.process_time() - began_s, time.monotonic() - wall_s
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     world.close()
-    name = f"{spec.brokers:,} brokers, {spec.partitions:,} partitions"
+    name = f"{spec.brokers:,} brokers, {spec.partitions:,} partitions" + (" with logs" if spec.logs else "")
     return [
         _row(f"{name}: building it", built_s, "CPU s"),
         _row(f"{name}: whole without {len(lost)}", took_s, "CPU s"),

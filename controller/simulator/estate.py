@@ -3,8 +3,8 @@ lose some of them.
 
 It is not grown topic by topic: ZooKeeper is given the znodes of a cluster that has run, as from its snapshot, with a
 controller that nobody reaches, so that every broker registers before anyone leads. Then that controller goes, one of
-the brokers is elected, loads everything and tells everybody, all by the code that always does. Brokers hold no records
-here, so that no fetch is under way between them.
+the brokers is elected, loads everything and tells everybody, all by the code that always does. Brokers have no logs
+unless it is asked for; with them each follower's fetch is parked at its leader as long as there is nothing to fetch.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ NEVER_MS = 1e12
 AT_ONCE = 10_000
 """Znodes a transaction while ZooKeeper's are restored."""
 LOOK_MS = 100.0
+PARKED_MS = 29_000
+"""How long an idle fetch waits at its leader: almost the 30 s after which a follower counts as behind."""
 FORMER_CONTROLLER = 0
 """Whom /controller names until everybody is registered. No broker of the estate has that id."""
 FORMER_EPOCH = 1
@@ -56,6 +58,14 @@ class EstateSpec:
     a_topic: int = 100
     replication_factor: int = 3
     session_timeout_ms: int = 18_000
+    logs: bool = False
+    """Whether brokers hold logs, which are empty; some kilobytes each, and as much for each pair of brokers that have a
+    partition in common."""
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        parked = (("log.dirs", "/logs"), ("replica.fetch.wait.max.ms", str(PARKED_MS)))
+        return parked if self.logs else ()
 
     def topics(self, rng: Random) -> dict[str, dict[int, tuple[int, ...]]]:
         """Each topic's assignment."""
@@ -74,7 +84,7 @@ class EstateWorld:
         self.spec = spec
         self.sentinel = Sentinel(clean=True)
         self.host = SimulatedHost(seed, self.sentinel)
-        cluster = ClusterSpec(spec.brokers, 1, spec.session_timeout_ms)
+        cluster = ClusterSpec(spec.brokers, 1, spec.session_timeout_ms, settings=spec.settings)
         booted = drive(self.host.boot(cluster, Workload(NEVER_MS)))
         self.clock = self.host.clock
         self.clock.run_until(lambda: booted.done, 10_000.0)

@@ -205,6 +205,21 @@ def test_an_invariant_that_breaks_while_it_is_waited_for_ends_the_wait() -> None
     world.close()
 
 
+def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked() -> None:
+    world = EstateWorld(EstateSpec(brokers=8, partitions=120, a_topic=15, logs=True))
+    world.build()
+    world.lose([2, 5])
+    world.until_whole([1, 3, 4, 6, 7, 8], 60_000.0)
+    assert world.sentinel.violation is None
+    for broker in (1, 3, 4, 6, 7, 8):
+        partitions_here = list(_node(world, broker).broker.replicas.partitions())
+        assert partitions_here
+        assert all(partition.log is not None for partition in partitions_here)
+    fetching = [one for broker in (1, 3) for one in world.host.processes[broker].unanswered() if one.api == "FETCH"]
+    assert fetching
+    world.close()
+
+
 def test_an_estate_that_nobody_leads_is_not_whole() -> None:
     world = EstateWorld(EstateSpec(brokers=3, partitions=30))
     world.build()
