@@ -119,8 +119,8 @@ def _measure(arguments: argparse.Namespace, parts: list[str], sizes: list[int]) 
         others.append(measure(size(many, 2, BROKERS), f"broker gone that led all {many}", _lose_broker))
     if "shutdown" in parts:
         others.append(measure(size(many, 2, BROKERS), f"controlled shutdown of the leader of {many}", _shut_down))
-    elected_ms = elect_in_columns(MOST_PARTITIONS, arguments.runs) if "election" in parts else ()
-    return Figures(tuple(failovers), tuple(others), elected_ms)
+    elected = elect_in_columns(MOST_PARTITIONS, arguments.runs) if "election" in parts else ()
+    return Figures(tuple(failovers), tuple(others), elected)
 
 
 def _fail_over(made: Bench) -> Failover:

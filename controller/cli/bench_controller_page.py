@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from controller.cli.bench_controller_runs import BrokerGone, ControlledShutdown, Failover
+from controller.cli.bench_election import Elected
 from controller.cli.bench_pages import markdown
 from controller.cli.bench_plots import Line, Panel
 
@@ -17,6 +18,10 @@ T = TypeVar("T")
 KAFKA_MS = {10_000: 1_400.0, 50_000: 5_400.0, 100_000: 8_100.0}
 """Kafka 2.8.2's failovers, measured on such a machine: quiet, its JVM warm, medians."""
 ABSENT = "-"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +37,14 @@ class Measured(Generic[T]):
         return statistics.median(figure(one) for one in self.runs)
 
     def spread(self, figure: Callable[[T], float]) -> str:
-        values = [figure(one) for one in self.runs]
-        return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+        return _spread([figure(one) for one in self.runs])
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     failovers: tuple[Measured[Failover], ...]
     others: tuple[Measured[BrokerGone] | Measured[ControlledShutdown], ...]
-    elected_ms: tuple[float, ...]
+    elected: tuple[Elected, ...]
 
 
 def phase_medians(measured: Measured[Failover]) -> dict[str, float]:
@@ -100,10 +104,9 @@ def _other_rows(figures: Figures) -> list[list[str]]:
             [f"{one.name}: {end}", one.spread(of), one.spread(_controller_cpu), one.spread(_zookeeper_cpu)]
             for end, of in ends
         ]
-    if figures.elected_ms:
-        median = statistics.median(figures.elected_ms)
-        spread = f"{median:,.1f} ({min(figures.elected_ms):,.1f} to {max(figures.elected_ms):,.1f})"
-        rows.append(["1,000,000 partitions of RF 3 elected in columns", spread, ABSENT, ABSENT])
+    if figures.elected:
+        clock, cpu = _spread([one.ms for one in figures.elected]), _spread([one.cpu_ms for one in figures.elected])
+        rows.append(["1,000,000 partitions of RF 3 elected in columns", clock, cpu, ABSENT])
     return rows
 
 
@@ -119,7 +122,7 @@ def page_tables(figures: Figures, circumstances: str) -> list[list[str]]:
 
 
 def _runs(figures: Figures) -> int:
-    return max((len(one.runs) for one in (*figures.failovers, *figures.others)), default=len(figures.elected_ms))
+    return max((len(one.runs) for one in (*figures.failovers, *figures.others)), default=len(figures.elected))
 
 
 def text(figures: Figures) -> str:

@@ -11,8 +11,16 @@ import pytest
 
 from controller.cli import bench_controller
 from controller.cli.bench_controller_page import Figures, Measured, page_tables, panels, phase_medians, text
-from controller.cli.bench_controller_runs import Bench, BrokerGone, ControlledShutdown, Cpu, Failover, WrongOutcome, bench
-from controller.cli.bench_election import elect_in_columns
+from controller.cli.bench_controller_runs import (
+    Bench,
+    BrokerGone,
+    ControlledShutdown,
+    Cpu,
+    Failover,
+    WrongOutcome,
+    bench,
+)
+from controller.cli.bench_election import Elected, elect_in_columns
 from controller.cli.bench_pages import put_table
 from controller.cli.bench_tree import TreeSize
 from controller.cli.main import main
@@ -78,7 +86,7 @@ def test_a_first_run_is_told_apart_and_every_part_has_its_figures(
     assert all_of_them["name"] == "broker gone that led all 90"
     assert [run["led_ms"] for run in third["runs"]] == [2, 3]
     assert [run["succeeded_ms"] for run in shutdown["runs"]] == [2, 3]
-    assert len(found["elected_ms"]) == 2
+    assert len(found["elected"]) == 2
 
 
 class CannedBench:
@@ -122,7 +130,7 @@ FIGURES = Figures(
         Measured("broker gone", 10, BrokerGone(9, 9, 9, Cpu(1, 1)), (BrokerGone(5, 6, 7, Cpu(2, 3)),)),
         Measured("shutdown", 10, ControlledShutdown(9, 9, Cpu(1, 1)), (ControlledShutdown(8, 9, Cpu(2, 3)),)),
     ),
-    (30.0, 40.0, 50.0),
+    (Elected(30.0, 20.0), Elected(40.0, 20.0), Elected(50.0, 20.0)),
 )
 
 
@@ -140,6 +148,7 @@ def test_the_page_has_a_column_a_size_and_a_row_a_phase(tmp_path: Path) -> None:
     assert "| Kafka 2.8.2, ms | 1,400 | - |" in failovers
     assert "| phase: load context | 50.0 | 4,000.0 |" in failovers
     assert "| broker gone: last new leader | 5 (5 to 5) | 2 (2 to 2) | 3 (3 to 3) |" in others
+    assert "| 1,000,000 partitions of RF 3 elected in columns | 40 (30 to 50) | 20 (20 to 20) | - |" in others
     assert others[-1] == "Medians (least to most) of 3 runs. On a machine."
     assert "110 (100 to 120)" in text(FIGURES)
     page = tmp_path / "page.md"
