@@ -8,18 +8,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 REAL = Path(__file__).parents[1] / "data" / "kafka-2.8.2" / "logs"
-SKEWED = "broker-3"
 TERMS = 2
 """Of the real logs: epochs 1 and 2."""
 
 
 def generate_cluster(folder: Path, megabytes: float) -> int:
-    """How many lines there are. The others' logs end when they have a tenth of all bytes each."""
+    """How many lines there are. Broker 3's logs are three quarters of all bytes, as they are in the real ones."""
     lines = 0
-    for real in sorted(REAL.rglob("*.log")):
-        size = sum(path.stat().st_size for path in real.parent.glob("*.log"))
-        share = 0.8 if real.parent.name == SKEWED else 0.1
-        times = max(1, round(megabytes * 1e6 * share / size))
+    files = sorted(REAL.rglob("*.log"))
+    times = max(1, round(megabytes * 1e6 / sum(file.stat().st_size for file in files)))
+    for real in files:
         path = folder / real.parent.name / real.name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = real.read_bytes()

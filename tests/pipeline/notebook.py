@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import matplotlib
 
 DOTS_AN_INCH = 80
 
@@ -32,8 +33,7 @@ class Shown:
 def run_cells(path: Path) -> Iterator[Shown]:
     """Runs the code cells in order, in one namespace and in the notebook's folder, as Jupyter does."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    # Before pyplot is first imported: no window is opened.
-    os.environ.setdefault("MPLBACKEND", "Agg")
+    matplotlib.use("Agg")  # no window is opened
     with chdir(path.parent):
         for number, cell in enumerate(code_cells(json.loads(path.read_text(encoding="utf-8")))):
             printed = io.StringIO()
