@@ -97,7 +97,9 @@ def kind_on(timer: VirtualTimer, tally: Tally) -> type[Request]:
         __slots__ = ()
 
         def try_complete(self) -> bool:
-            return timer.now_ms >= self.due and self.force_complete()
+            if timer.now_ms >= self.due:  # as a condition of `and`, CPython 3.11 would compare them as any objects
+                return self.force_complete()
+            return False
 
         def on_complete(self) -> None:
             next(answers)
