@@ -215,7 +215,8 @@ class MemoryDisk:
     # Faults
 
     def crash(self, draw: Draw) -> None:
-        """The machine loses power and comes back. Directories stay; files opened before must not be used again."""
+        """The machine loses power and comes back. Directories stay, and one whose removal was forgotten is back with
+        its files; files opened before must not be used again."""
         names: dict[str, _Inode] = {}
         for path in sorted(self._names.keys() | self._synced_names.keys()):
             now, before = self._names.get(path), self._synced_names.get(path)
@@ -228,6 +229,8 @@ class MemoryDisk:
                 torn.add(id(inode))
                 _tear(inode, draw)
         self._names, self._synced_names = names, dict(names)
+        for path in names:
+            self.make_directory(path.rpartition("/")[0])
         self._below = _Below()
         for path in (*names, *self._directories):
             self._below.add(path)

@@ -58,3 +58,19 @@ def test_a_directory_is_listed_as_by_a_look_at_every_name(steps: list[tuple[str,
         _do(disk, step, path)
         for directory in sorted(disk._directories):
             assert disk.names(directory) == _listed(disk, directory), (step, path)
+
+
+def test_what_a_crash_brings_back_lies_in_directories_that_are_there() -> None:
+    """A directory that was emptied and removed, and whose removal was forgotten: a broker's start looks into it."""
+    came_back = 0
+    for seed in range(8):
+        disk = MemoryDisk()
+        disk.make_directory("/logs/a-0-delete")
+        disk.open("/logs/a-0-delete/0.log").append(b"x")
+        disk.sync_names("/logs/a-0-delete")
+        disk.remove("/logs/a-0-delete/0.log")
+        disk.remove("/logs/a-0-delete")
+        disk.crash(random.Random(seed))
+        for name in disk.names("/logs"):
+            came_back += list(disk.names(f"/logs/{name}")) == ["0.log"]
+    assert 0 < came_back < 8
