@@ -7,7 +7,8 @@ tasks go down to finer ones, until they are in a bucket of one tick, and fire wi
 
 A task that is started goes to the end of one list, and into its bucket when the clock is about to move. Most delayed
 operations are over soon: what is cancelled within the tick that it was started in never sees a bucket. Start is four
-links and a comparison, placing a comparison a wheel and a division, cancel four links, however many there are.
+links and a comparison, placing a comparison a wheel and a division (once for all that stand together and are due
+together), cancel four links, however many there are.
 
 Nothing here reads a clock, takes a lock or calls a task: `turn` and `take` say what is to be run, and drivers run it.
 
