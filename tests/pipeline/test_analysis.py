@@ -4,6 +4,8 @@ in it, all in one table: the cluster's figures are those of its znodes, the runs
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from controller.pipeline import session
 from controller.pipeline.analysis import Analysis, Row, analyse
 from controller.pipeline.report_page import headlines, report_html
 from controller.pipeline.sources import chunks_of
@@ -23,8 +26,13 @@ from controller.simulator.run import simulate
 from controller.zookeeper.cluster_state import Partition, cluster_state
 from controller.zookeeper.tree import load
 from tests.pipeline.conftest import SCENARIO
+from tests.pipeline.notebook import code_cells, kept, run_cells
+
+pytestmark = pytest.mark.timeout(900)
+"""What is analysed is a run of real processes too, and the first test that asks for it waits for all."""
 
 DATA = Path(__file__).parents[1] / "data" / "kafka-2.8.2"
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "outage.ipynb"
 HEAD = "[2026-11-21 09:00:0{second},000] INFO [Controller id={node} epoch={epoch}] "
 
 
@@ -259,6 +267,18 @@ def test_the_page_tells_it_and_loads_nothing(found: Analysis) -> None:
         assert rule in page
     assert page.count("<svg") == 8
     assert any("failover at 2026-11-21 08:05:35.516: broker 1 lost" in line for line in headlines(found))
+
+
+def test_the_notebook_prints_what_it_has_kept(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def shared(*_: object) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(session, "spark_session", shared)
+    expected = [kept(cell) for cell in code_cells(json.loads(NOTEBOOK.read_text(encoding="utf-8")))]
+    assert [(one.text, len(one.pictures)) for one in run_cells(NOTEBOOK)] == expected
+    assert sum(pictures for _, pictures in expected) == 3
+    assert expected[-1][0].startswith("0 violations\n14 partitions are in ZooKeeper as the logs say\n")
 
 
 def test_a_folder_without_a_whole_table_is_refused(spark: Any, tmp_path: Path) -> None:
