@@ -40,6 +40,7 @@ from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
 
 LIMIT_S = 600.0
 SESSION_TIMEOUT_MS = 60_000
+YOUNG_MB = 256
 FORMER = 9_999
 """The broker id under which this process is the controller."""
 
@@ -255,7 +256,8 @@ async def _read(client: ZooKeeperClient, wanted: Sequence[str]) -> list[Any]:
 def bench(size: TreeSize, jars: Path | None = None, heap_mb: int | None = None) -> Iterator[Bench]:
     """A cluster with its ZooKeeper (fsync on, in a folder of its own that goes with it). `heap_mb`: of its JVM, all of
     it taken at once; None: as Java chooses. EmbeddedServerUnavailable."""
-    options = () if heap_mb is None else (f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m")
+    # A small room for the young: the tree leaves it while it is written, and not, all at once, in a run.
+    options = () if heap_mb is None else (f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", f"-Xmn{min(YOUNG_MB, heap_mb // 2)}m")
     server = EmbeddedZooKeeper(jars=jars, java_options=options)
     network = NetworkThread()
     network.start()
