@@ -30,9 +30,7 @@ LEAST = {
 """At least so many awaits and writes there are: fewer would mean that the strikes missed it."""
 
 
-CASES = [
-    (operation, strike) for operation in (*OPERATIONS, DELETION, *MORE_OPERATIONS, ENDING) for strike in STRIKES
-]
+CASES = [(operation, strike) for operation in (*OPERATIONS, DELETION, *MORE_OPERATIONS, ENDING) for strike in STRIKES]
 FATAL = [strike for strike in STRIKES if strike.name in ("dies", "is deposed inside its session")]
 CASES += [(operation, strike) for operation in REASSIGNMENTS if operation is not ENDING for strike in FATAL]
 """What only begins, or is taken back, is struck by the two strikes that leave its prefix to another controller: alone,
