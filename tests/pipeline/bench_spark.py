@@ -121,7 +121,9 @@ def _analysed(logs: Path, table: Path, lines: int) -> None:
 
 def _told(what: str, began_s: float, before: Any, after: Any, lines: int) -> None:
     wall_s = time.monotonic() - began_s
-    python_s, jvm_s = after.python_cpu_s - before.python_cpu_s, after.jvm_cpu_s - before.jvm_cpu_s
+    # Workers that were idle for a minute end, and theirs is lost.
+    python_s = max(0.0, after.python_cpu_s - before.python_cpu_s)
+    jvm_s = after.jvm_cpu_s - before.jvm_cpu_s
     print(
         f"    {what}: {wall_s:.1f} s ({lines / wall_s:.0f} lines/s),"
         f" processor time {python_s:.1f} s Python, {jvm_s:.1f} s JVM",

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from controller.pipeline.event_table import EVENTS, ddl
-from controller.pipeline.follow import counts_by_minute, new_chunks, readable, take_in
+from controller.pipeline.follow import new_chunks, readable, take_in
 from controller.pipeline.reading import parsed_blocks
 from controller.pipeline.sources import Chunk
 from controller.pipeline.store import write_chunk
@@ -88,19 +87,3 @@ def test_what_was_taken_in_is_noted_after_it_was_written(tmp_path: Path) -> None
     assert take_in([source], table, 0.0, write) == 1
     places = parquet.read_table(table / "events").column("place").to_pylist()
     assert len(places) == len(set(places)) == len(events({}, readable([source], 0.0, LATER_S)))
-
-
-def test_a_stream_tells_each_minute_once_when_it_has_passed(spark: Any, tmp_path: Path) -> None:
-    source, table = tmp_path / "logs", tmp_path / "table"
-    source.mkdir()
-    (source / "state-change.log").write_bytes(STATE_CHANGE.read_bytes())
-    assert take_in([source], table, 0.0, write) == 1
-    stored = spark.readStream.schema(f"{ddl(EVENTS)}, day date").parquet(str(table / "events"))
-    writing = counts_by_minute(stored, "1 minute").writeStream.format("memory").queryName("minutes")
-    query = writing.outputMode("append").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    query.processAllAvailable()
-    query.stop()
-    told = [(str(row.minute)[11:16], row.event) for row in spark.table("minutes").collect()]
-    assert len(told) == len(set(told))
-    # The log ends at 08:10:24: the minute from 08:09 on can still get events that are a minute late.
-    assert {clock for clock, _ in told} == {"08:05", "08:06", "08:07", "08:08"}

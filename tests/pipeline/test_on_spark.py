@@ -1,10 +1,16 @@
-"""A campaign on Spark: the same results for any number of partitions, after an interruption, with a worker killed."""
+"""What runs in Spark's own tasks and streams: campaigns, the worst sets of brokers, minutes counted as they pass.
+
+In one file, since a session costs more than all of them: campaigns give the same results for any number of partitions,
+after Ctrl-C and with a worker killed; the worst pairs and triples are those that brute force finds, in the same order.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +19,13 @@ import pytest
 
 from controller.pipeline.campaign import run_campaign
 from controller.pipeline.campaign_runs import Campaign, Result, Traces, read_results, run_all
+from controller.pipeline.event_table import EVENTS, ddl
+from controller.pipeline.follow import counts_by_minute, take_in
+from controller.pipeline.heat_map import heat_map_svg
+from controller.pipeline.worst_sets import WorstSets, worst_sets
+from tests.pipeline.clusters import PlainCluster, PlainPartition, counted
 from tests.pipeline.test_campaign_runs import campaign
+from tests.pipeline.test_follow import STATE_CHANGE, write
 from tests.processes import eventually
 
 WANTED = campaign(seeds=4, traces=Traces.FAILING)
@@ -103,3 +115,73 @@ def command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+def cluster(brokers: int, partitions: int) -> PlainCluster:
+    chance = random.Random(4)
+    rows = []
+    for _ in range(partitions):
+        assignment = tuple(chance.sample(range(brokers + 1), chance.choice((2, 3))))  # the last broker is dead
+        isr = assignment[: chance.choice((1, 2, 3))]
+        rows.append(PlainPartition(assignment, isr, isr[0], 2, chance.random() < 0.2))
+    return PlainCluster(tuple(range(brokers)), tuple(rows))
+
+
+@pytest.fixture(scope="module")
+def small() -> PlainCluster:
+    return cluster(12, 60)
+
+
+@pytest.fixture(scope="module")
+def found(spark: Any, small: PlainCluster) -> WorstSets:
+    return worst_sets(spark, small.columns(), shown=200, slice_rows=17)
+
+
+def worst_first(small: PlainCluster, sets: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    def badness(lost: tuple[int, ...]) -> tuple[int, ...]:
+        offline, unclean, under, leaders = counted(small, lost)
+        peak = max(leaders.values()) if len(lost) == 2 else 0
+        return (-offline, -unclean, -under, -peak, *lost)
+
+    return sorted(sets, key=badness)
+
+
+def test_all_pairs_in_the_order_of_brute_force(found: WorstSets, small: PlainCluster) -> None:
+    assert found.pairs_examined == 66
+    assert [one.brokers for one in found.pairs] == worst_first(small, [*combinations(small.live, 2)])
+    for one in found.pairs:
+        offline, unclean, under, leaders = counted(small, one.brokers)
+        assert (one.offline, one.unclean, one.under) == (offline, unclean, under)
+        assert one.most_led == max(leaders.values())
+
+
+def test_the_triples_that_share_a_partition(found: WorstSets, small: PlainCluster) -> None:
+    sharing = {tuple(sorted(set(one.assignment) & set(small.live))) for one in small.partitions}
+    expected = worst_first(small, [ids for ids in sharing if len(ids) == 3])
+    assert [one.brokers for one in found.triples] == expected
+    for one in found.triples:
+        assert (one.offline, one.unclean, one.under) == counted(small, one.brokers)[:3]
+
+
+def test_the_heat_map_has_every_pair(found: WorstSets, small: PlainCluster) -> None:
+    assert found.heat.labels == tuple(map(str, small.live))
+    for a, b in combinations(small.live, 2):
+        offline, _, under, _ = counted(small, (a, b))
+        assert (found.heat.offline[a, b], found.heat.under[b, a]) == (offline, under)
+    assert heat_map_svg(found.heat).count("<rect") == 2 * 12 * 12 + 1
+
+
+def test_a_stream_tells_each_minute_once_when_it_has_passed(spark: Any, tmp_path: Path) -> None:
+    source, table = tmp_path / "logs", tmp_path / "table"
+    source.mkdir()
+    (source / "state-change.log").write_bytes(STATE_CHANGE.read_bytes())
+    assert take_in([source], table, 0.0, write) == 1
+    stored = spark.readStream.schema(f"{ddl(EVENTS)}, day date").parquet(str(table / "events"))
+    writing = counts_by_minute(stored, "1 minute").writeStream.format("memory").queryName("minutes")
+    query = writing.outputMode("append").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.processAllAvailable()
+    query.stop()
+    told = [(str(row.minute)[11:16], row.event) for row in spark.table("minutes").collect()]
+    assert len(told) == len(set(told))
+    # The log ends at 08:10:24: the minute from 08:09 on can still get events that are a minute late.
+    assert {clock for clock, _ in told} == {"08:05", "08:06", "08:07", "08:08"}
