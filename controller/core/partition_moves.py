@@ -11,6 +11,7 @@ import numpy as np
 from controller.core.context import Replicas
 from controller.core.elections import OFFLINE, Election
 from controller.core.partition_table import NO_STATE, Bools, Rows
+from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, create_states, names_of, set_states
 from controller.core.term import Term
@@ -116,7 +117,17 @@ async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election
         batch.leader_and_isr(Replicas.where(chosen[done], receivers[done]))
         move(term, chosen[done], PartitionState.Online)
         led.append(chosen[done])
+        _look_at_targets(term, chosen[done & states.unclean])
     unled = np.concatenate((unled, left))
     if len(unled):
         term.note("warning", f"no leader elected ({election.why}): {names_of(term, unled)}")
     return np.concatenate(led) if led else rows[:0]
+
+
+def _look_at_targets(term: Term, rows: Rows) -> None:
+    """An unclean election brings somebody into sync who was not, who may be the last that a reassignment waits for. Any
+    other is told of by its leader."""
+    moving = frozenset(term.context.partitions.moving_rows()) if len(rows) else frozenset()
+    for row in rows.tolist():
+        if row in moving:
+            term.put(ReassignmentIsrChange(*term.context.partitions.topic_and_partition(row)))

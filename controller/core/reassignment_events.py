@@ -21,7 +21,8 @@ class ReassignmentAsked:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentIsrChange:
-    """The state of a partition that is being reassigned. Only where leaders write states themselves."""
+    """The state of a partition that is being reassigned, where its leader does not ask for the change: because leaders
+    write states themselves, or an unclean election brought a replica into sync."""
 
     topic: str
     partition: int

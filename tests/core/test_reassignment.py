@@ -102,6 +102,19 @@ def test_many_partitions_go_together() -> None:
     cluster.check()
 
 
+def test_a_target_that_an_unclean_election_brings_into_sync_ends_it() -> None:
+    """Its leader has nothing left to ask for. Kafka looks at the state's znode, which the controller writes too."""
+    cluster, host = two_of_three()
+    cluster.topic_config("t", **{"unclean.leader.election.enable": "true"})
+    ask(cluster, host, {0: (4,)})
+    cluster.unregister(2, 3)
+    cluster.settle()
+    assert led(cluster)["t-0"] == (4, (4,))
+    assert assignment(cluster, 0) == Assignment((4,))
+    assert listed(cluster, host) == {}
+    cluster.check()
+
+
 # -- what may be asked for
 
 
