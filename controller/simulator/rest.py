@@ -132,14 +132,16 @@ def _one_controller(rest: Rest) -> Iterator[Missing]:
 
 
 def _led(rest: Rest) -> Iterator[Missing]:
-    """(8) Every partition has a state, a leader if anybody of its ISR lives, and an ISR of all that live."""
+    """(8) Every partition has a state if anybody of it lives, a leader if anybody of its ISR does, and an ISR of all
+    that live."""
     for name in rest.zookeeper.children(paths.BROKER_TOPICS) or ():
         if rest.zookeeper.row(paths.delete_topic(name)) is not None:
             continue
         row = rest.zookeeper.row(paths.topic(name))
         assert row is not None
-        for partition in decode_topic_assignment(row.path, row.data).partitions:
-            if rest.zookeeper.row(paths.partition_state(name, partition)) is None:
+        for partition, replicas in decode_topic_assignment(row.path, row.data).partitions.items():
+            there = any(replica in rest.core for replica in replicas)
+            if there and rest.zookeeper.row(paths.partition_state(name, partition)) is None:
                 yield Missing("converged", (), f"{name}-{partition} has no state")
     for (name, partition), state in rest.partitions().items():
         if rest.zookeeper.row(paths.delete_topic(name)) is not None:
