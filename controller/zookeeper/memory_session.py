@@ -113,8 +113,10 @@ class ClientSession:
     def _send_close(self) -> None:
         if self._connected:
             self._send(Request(CLOSE, None, None))
-        else:
-            self._finish_close()
+            return
+        if self._link is not None:  # it was still connecting: nobody is there any more to hear how that ended
+            self._leave(self._link)
+        self._finish_close()
 
     def session(self) -> int:
         return self._session

@@ -74,6 +74,21 @@ def test_a_pause_within_the_timeout_goes_unnoticed_but_for_its_length(world: Wor
     assert listener.told() == [CONNECTED]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_client_closed_while_it_connects_hears_no_more(world: World, killed: bool) -> None:
+    """Found by the swarm's seed 543: the answer came to one that waited for none."""
+    connection, listener = world.client(lambda: 10.0)
+    connection.reset()
+    world.passes(RECONNECT_MS + 5)
+    closed = connection.close()
+    if killed:
+        connection.kill()
+    world.passes(10 * TIMEOUT_MS)
+    assert closed.done
+    assert listener.told() == [CONNECTED, SUSPENDED, CLOSED]
+    assert world.server.sessions() == ()
+
+
 @pytest.mark.parametrize("when", ["connecting", "suspended", "closing"])
 def test_a_client_paused_in_between_goes_on_where_it_was(world: World, when: str) -> None:
     connection, listener = world.client(lambda: 1.0)
