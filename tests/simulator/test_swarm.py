@@ -238,8 +238,6 @@ def test_several_processes_tell_what_one_does(capsys: pytest.CaptureFixture[str]
         ["swarm", "--set", "a=b"],
         ["swarm", "--seeds", "3"],
         ["swarm", "--show", "99"],
-        ["broker-kill", "--until", "100"],
-        ["broker-kill", "--twice"],
         ["swarm", "--jobs", "0"],
     ],
 )

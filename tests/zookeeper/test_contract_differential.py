@@ -193,6 +193,10 @@ class Replay:
 
     def plain(self, value: Any) -> Any:
         """Without what differs between two servers that do the same."""
+        if isinstance(value, Stat):
+            zxids = [zxid - self.base_zxid for zxid in (value.czxid, value.mzxid, value.pzxid)]
+            counts = (value.version, value.cversion, value.aversion, value.data_length, value.num_children)
+            return *zxids, *counts, self.sessions[value.ephemeral_owner]
         if isinstance(value, tuple | list):
             return [self.plain(each) for each in value]
         if isinstance(value, str):
@@ -205,10 +209,6 @@ class Replay:
             return value.kind, self.plain(value.path)
         if isinstance(value, Row):
             return self.plain(value.path), value.data, self.plain(value.stat)
-        if isinstance(value, Stat):
-            zxids = [zxid - self.base_zxid for zxid in (value.czxid, value.mzxid, value.pzxid)]
-            counts = (value.version, value.cversion, value.aversion, value.data_length, value.num_children)
-            return *zxids, *counts, self.sessions[value.ephemeral_owner]
         return value
 
 

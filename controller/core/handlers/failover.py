@@ -109,10 +109,11 @@ async def fail_over(term: Term) -> Phases:
     with phases.phase("feature znode") as phase:
         phase.items = await _set_up_features(term)
     with phases.phase("watches") as phase:
-        for parent, event in WATCHED_PARENTS:
-            await term.zookeeper.watch_children(parent, event)
-        for path, event in WATCHED_NODES:
-            await term.zookeeper.watch_node(path, event)
+        # All on their way at once: one after another they were most of a small cluster's failover.
+        arming = [term.zookeeper.watch_children(parent, event) for parent, event in WATCHED_PARENTS]
+        arming += [term.zookeeper.watch_node(path, event) for path, event in WATCHED_NODES]
+        for armed in arming:
+            await armed
         phase.items = len(WATCHED_PARENTS) + len(WATCHED_NODES)
     with phases.phase("old notifications") as phase:
         for parent in (paths.LOG_DIR_EVENT_NOTIFICATION, paths.ISR_CHANGE_NOTIFICATION):
