@@ -1,4 +1,4 @@
-"""`camerlengo bench WHAT`: one file a benchmark, `controller/cli/bench_WHAT.py`, imported when a `bench` is asked for.
+"""`camerlengo bench WHAT`: one file a benchmark, `controller/cli/benches/WHAT.py`, imported when asked for.
 
 Each has what a command has: `HELP`, `configure(parser)` and `run(arguments) -> int` (the exit status). What only its
 run needs (matplotlib, above all) it imports in its run.
@@ -36,4 +36,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _module(name: str) -> types.ModuleType:
-    return importlib.import_module(f"controller.cli.bench_{name}")
+    return importlib.import_module(f"controller.cli.benches.{name}")

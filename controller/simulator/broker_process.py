@@ -32,7 +32,7 @@ from controller.simulator.server import Server
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 
 @dataclass(frozen=True, slots=True)

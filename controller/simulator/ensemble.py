@@ -14,8 +14,8 @@ from random import Random
 from controller.clock import Clock
 from controller.pending import Pending
 from controller.scenarios.host import HostFailure
-from controller.zookeeper.memory import InMemoryZooKeeper
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 ELECTION_MS = (150.0, 2_500.0)
 """How long the servers left are without a leader."""

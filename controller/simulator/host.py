@@ -40,7 +40,7 @@ from controller.simulator.requests import BrokerConnection
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 PORT = 9092
 STOP_GRACE_MS = 30_000.0

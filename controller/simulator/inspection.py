@@ -8,7 +8,7 @@ from controller.broker.node import Node
 from controller.core.partition_table import NO_STATE
 from controller.core.term import Term
 from controller.simulator.broker_process import BrokerProcess
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 
 def inside(process: BrokerProcess | None, zookeeper: InMemoryZooKeeper) -> str:

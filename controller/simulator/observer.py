@@ -23,8 +23,8 @@ from controller.zookeeper.codecs import (
     decode_topic_assignment,
 )
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory import InMemoryZooKeeper
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 _LOOK = "look"
 

@@ -24,7 +24,7 @@ from controller.simulator.requests import BrokerConnection
 from controller.trace import Noted
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.watches import EventSink
 
 _SENDER_BYTES = 8

@@ -27,7 +27,7 @@ from controller.zookeeper.codecs import (
     decode_reassignments,
     decode_topic_assignment,
 )
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 ANSWER_LIMIT_MS = 12_000.0
 """How long any answer may take when nothing is wrong: every request of these runs says 5 s or less, but for the

@@ -32,7 +32,7 @@ from controller.zookeeper.codecs import (
     decode_partition_state,
     decode_topic_assignment,
 )
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
 
 _STATE = "/state"

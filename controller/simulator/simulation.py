@@ -34,7 +34,7 @@ from controller.simulator.sentinel import OF_BROKEN_DISKS, Sentinel, Violation
 from controller.trace import TraceEvent
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 BOOT_LIMIT_MS = 10_000.0
 WITHIN_MS = 60_000.0

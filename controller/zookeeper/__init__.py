@@ -10,8 +10,8 @@ from controller.zookeeper.connection import Connection, ConnectionListener
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.jars import EmbeddedServerUnavailable, JarsNotFound, JavaNotFound
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.memory import InMemoryZooKeeper
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.row_writes import RowsWritten
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from controller.storage import LogSettings
 from controller.storage.disk_memory import MemoryDisk
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, TopicAssignment, encode_config, encode_topic_assignment
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Row, SetData
 from tests.broker.harness import AskedPeers, Deferred, header, leader_and_isr, live, metadata, settings
 from tests.broker.test_node import Channels, Hosted

@@ -11,7 +11,7 @@ import pytest
 from controller.broker.exposition import Metric, MetricKind, Sample, text_of
 from controller.broker.metrics import metrics_of
 from controller.clock import VirtualClock
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from tests.broker.test_node import Hosted
 
 DASHBOARD = Path(__file__).parents[2] / "docker" / "grafana-dashboard.json"

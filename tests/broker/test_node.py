@@ -31,7 +31,7 @@ from controller.trace import BrokerRegistered, SessionEnded, SessionStarted
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create
 from tests.broker.harness import BROKER, AskedConnection, KeptTrace, header, live, metadata, settings
 

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from controller.cli.bench_broker import SETUPS, figures, percentile, table
-from controller.cli.bench_broker_runs import Work, cpu_s
+from controller.cli.benches.broker import SETUPS, figures, percentile, table
+from controller.cli.benches.broker_runs import Work, cpu_s
 from controller.cli.main import main
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli import bench_controller
-from controller.cli.bench_controller_page import Figures, Measured, page_tables, panels, phase_medians, text
-from controller.cli.bench_controller_runs import (
+from controller.cli.benches import controller as bench_controller
+from controller.cli.benches.controller_page import Figures, Measured, page_tables, panels, phase_medians, text
+from controller.cli.benches.controller_runs import (
     Bench,
     BrokerGone,
     ControlledShutdown,
@@ -20,9 +20,9 @@ from controller.cli.bench_controller_runs import (
     WrongOutcome,
     bench,
 )
-from controller.cli.bench_election import Elected, elect_in_columns
-from controller.cli.bench_pages import put_table
-from controller.cli.bench_tree import TreeSize
+from controller.cli.benches.election import Elected, elect_in_columns
+from controller.cli.benches.pages import put_table
+from controller.cli.benches.tree import TreeSize
 from controller.cli.main import main
 
 PHASES = ("election", "watches", "load context", "update metadata", "replica machine", "partition machine")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.cli.bench_loading import figures, table
-from controller.cli.bench_tree import TreeSize
+from controller.cli.benches.loading import figures, table
+from controller.cli.benches.tree import TreeSize
 from controller.cli.main import main
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.cli import bench_purgatory, bench_purgatory_virtual
-from controller.cli.bench_pages import NoSuchTable, markdown, put_table
-from controller.cli.bench_purgatory_load import Load, key_sets, requests
-from controller.cli.bench_purgatory_page import PUBLISHED_NEW, page_table, panels
-from controller.cli.bench_purgatory_real import run_real
-from controller.cli.bench_purgatory_runs import Run, WrongAnswers, collecting
-from controller.cli.bench_purgatory_virtual import run_virtual
+from controller.cli.benches import purgatory as bench_purgatory
+from controller.cli.benches import purgatory_virtual as bench_purgatory_virtual
+from controller.cli.benches.pages import NoSuchTable, markdown, put_table
+from controller.cli.benches.purgatory_load import Load, key_sets, requests
+from controller.cli.benches.purgatory_page import PUBLISHED_NEW, page_table, panels
+from controller.cli.benches.purgatory_real import run_real
+from controller.cli.benches.purgatory_runs import Run, WrongAnswers, collecting
+from controller.cli.benches.purgatory_virtual import run_virtual
 from controller.cli.main import main
 from controller.timer.operation import DelayedOperation
 from controller.timer.purgatory import Purgatory

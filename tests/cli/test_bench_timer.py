@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli import bench_timer_measure, bench_timer_peers
-from controller.cli.bench_timer import Figures, Ratio, table
-from controller.cli.bench_timer_measure import Costs, Memory, measure_operations, random_delays
-from controller.cli.bench_timer_peers import PEERS, Peer
+from controller.cli.benches import timer_measure as bench_timer_measure
+from controller.cli.benches import timer_peers as bench_timer_peers
+from controller.cli.benches.timer import Figures, Ratio, table
+from controller.cli.benches.timer_measure import Costs, Memory, measure_operations, random_delays
+from controller.cli.benches.timer_peers import PEERS, Peer
 from controller.cli.main import main
 from controller.timer import TimerTask, VirtualTimer
 

@@ -43,8 +43,8 @@ from controller.zookeeper.codecs import (
     encode_topic_assignment,
 )
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory import InMemoryZooKeeper
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Write
 from statemachines.partition import PartitionState as PartitionMachineState
 

@@ -17,8 +17,8 @@ from controller.zookeeper.codecs import decode_controller, decode_controller_epo
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import ControllerMoved, DamagedZnode, SessionGone
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.memory import InMemoryZooKeeper
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 

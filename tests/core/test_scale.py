@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from controller.cli.bench_tree import TreeSize, znodes
+from controller.cli.benches.tree import TreeSize, znodes
 from controller.core import request_batch
 from controller.core.events import ControlledShutdownRequested
 from controller.protocol.control_values import ControlledShutdownResponse
 from controller.zookeeper.connection import BATCH, LONGEST_READ
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.row_writes import ROWS_A_BATCH
 from tests.core.driving import Cluster, Host
 

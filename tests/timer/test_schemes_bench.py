@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli import bench_schemes
-from controller.cli.bench_plots import Line, Look, Mark, Panel, save
-from controller.cli.bench_schemes import COULD_NOT_RUN, CROSSING_PNG, CURVES_PNG, growth, sizes
-from controller.cli.bench_schemes_measure import (
+from controller.cli.benches import schemes as bench_schemes
+from controller.cli.benches.plots import Line, Look, Mark, Panel, save
+from controller.cli.benches.schemes import COULD_NOT_RUN, CROSSING_PNG, CURVES_PNG, growth, sizes
+from controller.cli.benches.schemes_measure import (
     Sweep,
     crossing_of,
     fill,

@@ -10,8 +10,8 @@ from controller.pending import Pending, Task
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.drive import drive
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.memory import InMemoryZooKeeper
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Row, SessionState, SetData, Stat, Write, WriteResult
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 

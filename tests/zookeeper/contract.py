@@ -17,8 +17,8 @@ from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.connection import Connection
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.memory import InMemoryZooKeeper
-from controller.zookeeper.memory_connection import InMemoryConnection
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,

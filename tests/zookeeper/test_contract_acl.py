@@ -9,7 +9,7 @@ from kazoo.security import make_digest_acl_credential
 
 from controller.zookeeper.connection import Connection
 from controller.zookeeper.errors import InvalidACL, MultiFailed, NoAuth
-from controller.zookeeper.memory_acl import digest_id
+from controller.zookeeper.memory.acl import digest_id
 from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.errors import MultiFailed, PathError, ZooKeeperError
-from controller.zookeeper.memory_tree import DataTree
+from controller.zookeeper.memory.tree import DataTree
 from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,

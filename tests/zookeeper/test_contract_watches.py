@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from controller.zookeeper.errors import MultiFailed
-from controller.zookeeper.memory_tree import java_hash_order
+from controller.zookeeper.memory.tree import java_hash_order
 from controller.zookeeper.operations import (
     Check,
     Create,

@@ -8,11 +8,11 @@ import pytest
 
 from controller.clock import VirtualClock
 from controller.zookeeper.errors import MultiFailed
-from controller.zookeeper.memory_acl import Identity
-from controller.zookeeper.memory_database import Database
-from controller.zookeeper.memory_link import Link
-from controller.zookeeper.memory_tree import DataTree, java_hash_order
-from controller.zookeeper.memory_watches import WatchTable
+from controller.zookeeper.memory.acl import Identity
+from controller.zookeeper.memory.database import Database
+from controller.zookeeper.memory.link import Link
+from controller.zookeeper.memory.tree import DataTree, java_hash_order
+from controller.zookeeper.memory.watches import WatchTable
 from controller.zookeeper.operations import Check, Create, Delete, Row, SetData, Write
 
 ANYONE = Identity()

@@ -16,7 +16,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.cluster_state import cluster_state
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.drive import drive
-from controller.zookeeper.memory import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Reading
 from controller.zookeeper.tree import Tree, load
 from controller.zookeeper.tree_reader import read_cluster_tree

@@ -1,7 +1,7 @@
 """What the in-memory ZooKeeper stores and watches, and its answer to each request.
 
 A `Link` stands for a client: whose session it is, who that is, and where its watches are told. Knows no session's
-life and sends no reply; the server (`memory.py`) does.
+life and sends no reply; the server does.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 
 from controller.clock import Clock
 from controller.zookeeper.errors import NoAuth
-from controller.zookeeper.memory_acl import Identity
-from controller.zookeeper.memory_link import Link
-from controller.zookeeper.memory_tree import Change, DataTree
-from controller.zookeeper.memory_watches import WatchTable
+from controller.zookeeper.memory.acl import Identity
+from controller.zookeeper.memory.link import Link
+from controller.zookeeper.memory.tree import Change, DataTree
+from controller.zookeeper.memory.watches import WatchTable
 from controller.zookeeper.operations import (
     OPEN_ACL,
     PERM_READ,

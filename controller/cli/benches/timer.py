@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.cli.bench_plots import Line, Panel, PlotsUnavailable, save
-from controller.cli.bench_timer_measure import (
+from controller.cli.benches.plots import Line, Panel, PlotsUnavailable, save
+from controller.cli.benches.timer_measure import (
     LIFETIME_MS,
     Costs,
     Memory,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.cli.bench_broker_runs import BROKERS, PARTITIONS, SETTINGS, Bench, Setup, Work
+from controller.cli.benches.broker_runs import BROKERS, PARTITIONS, SETTINGS, Bench, Setup, Work
 from controller.cli.main import UsageError
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 

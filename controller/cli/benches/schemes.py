@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from controller.cli.bench_plots import Line, Look, Mark, Panel, PlotsUnavailable, save
-from controller.cli.bench_schemes_measure import (
+from controller.cli.benches.plots import Line, Look, Mark, Panel, PlotsUnavailable, save
+from controller.cli.benches.schemes_measure import (
     Crossing,
     Point,
     Sweep,

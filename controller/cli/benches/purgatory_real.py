@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from controller.cli.bench_purgatory_load import Load, key_sets, requests
-from controller.cli.bench_purgatory_runs import (
+from controller.cli.benches.purgatory_load import Load, key_sets, requests
+from controller.cli.benches.purgatory_runs import (
     NUL,
     Nowhere,
     Request,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.cli.bench_tree import TreeSize, write_tree
+from controller.cli.benches.tree import TreeSize, write_tree
 from controller.cli.main import UsageError
 from controller.hosts.clock import RealClock
 from controller.hosts.network import NetworkThread
@@ -78,7 +78,7 @@ def _size(arguments: argparse.Namespace) -> TreeSize:
 
 def _worker(*words: str) -> dict[str, Any]:
     """A fresh process's answer. Raises CalledProcessError, with what it said on its standard error shown."""
-    command = [sys.executable, "-m", "controller.cli.bench_worker", *words]
+    command = [sys.executable, "-m", "controller.cli.benches.worker", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=WORKER_LIMIT_S, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from controller.cli.bench_controller_runs import BrokerGone, ControlledShutdown, Failover
-from controller.cli.bench_election import Elected
-from controller.cli.bench_pages import markdown
-from controller.cli.bench_plots import Line, Panel
+from controller.cli.benches.controller_runs import BrokerGone, ControlledShutdown, Failover
+from controller.cli.benches.election import Elected
+from controller.cli.benches.pages import markdown
+from controller.cli.benches.plots import Line, Panel
 
 T = TypeVar("T")
 

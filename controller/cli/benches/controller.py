@@ -13,12 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from controller.cli.bench_controller_page import Figures, Measured, page_tables, panels, text
-from controller.cli.bench_controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench
-from controller.cli.bench_election import MOST_PARTITIONS, elect_in_columns
-from controller.cli.bench_pages import NoSuchTable, put_table
-from controller.cli.bench_plots import PlotsUnavailable, save
-from controller.cli.bench_tree import TreeSize
+from controller.cli.benches.controller_page import Figures, Measured, page_tables, panels, text
+from controller.cli.benches.controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench
+from controller.cli.benches.election import MOST_PARTITIONS, elect_in_columns
+from controller.cli.benches.pages import NoSuchTable, put_table
+from controller.cli.benches.plots import PlotsUnavailable, save
+from controller.cli.benches.tree import TreeSize
 from controller.cli.main import UsageError
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 

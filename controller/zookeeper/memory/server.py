@@ -15,10 +15,10 @@ import numpy as np
 
 from controller.clock import Clock, Timer
 from controller.zookeeper.errors import ZooKeeperError
-from controller.zookeeper.memory_acl import Identity
-from controller.zookeeper.memory_connection import InMemoryConnection
-from controller.zookeeper.memory_database import Database
-from controller.zookeeper.memory_link import (
+from controller.zookeeper.memory.acl import Identity
+from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.database import Database
+from controller.zookeeper.memory.link import (
     CHILDREN,
     CLOSE,
     CONNECT,
@@ -34,7 +34,7 @@ from controller.zookeeper.memory_link import (
     Link,
     Request,
 )
-from controller.zookeeper.memory_session import ClientSession
+from controller.zookeeper.memory.session import ClientSession
 from controller.zookeeper.operations import ACL, Columns, Create, Row, SetData, Write
 
 NO_SESSION = 0

@@ -15,13 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from controller.cli.bench_pages import NoSuchTable, put_table
-from controller.cli.bench_plots import PlotsUnavailable, save
-from controller.cli.bench_purgatory_load import CHUNK, Load
-from controller.cli.bench_purgatory_page import page_table, panels
-from controller.cli.bench_purgatory_real import run_real
-from controller.cli.bench_purgatory_runs import Run
-from controller.cli.bench_purgatory_virtual import run_virtual
+from controller.cli.benches.pages import NoSuchTable, put_table
+from controller.cli.benches.plots import PlotsUnavailable, save
+from controller.cli.benches.purgatory_load import CHUNK, Load
+from controller.cli.benches.purgatory_page import page_table, panels
+from controller.cli.benches.purgatory_real import run_real
+from controller.cli.benches.purgatory_runs import Run
+from controller.cli.benches.purgatory_virtual import run_virtual
 from controller.cli.main import UsageError
 from controller.timer import COMPILED
 

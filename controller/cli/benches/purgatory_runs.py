@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.cli.bench_purgatory_load import Load, Requests
+from controller.cli.benches.purgatory_load import Load, Requests
 from controller.timer.operation import DelayedOperation
 from controller.timer.virtual import VirtualTimer
 

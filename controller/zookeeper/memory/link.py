@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controller.clock import Clock
 from controller.pending import Pending
-from controller.zookeeper.memory_acl import Identity
+from controller.zookeeper.memory.acl import Identity
 
 END: Final = object()
 """The other end has closed the connection: the last that arrives through a pipe."""

@@ -1,7 +1,7 @@
 """Brokers that acknowledge at once, for `camerlengo bench controller`: they take a request in, look at its header and
 say that all went well. In a process of their own, so that what they cost is nobody's whom the benchmark measures.
 
-    python -m controller.cli.bench_acknowledging BROKERS
+    python -m controller.cli.benches.acknowledging BROKERS
 
 prints the ports as one JSON object, by broker id, and serves until its standard input ends.
 """

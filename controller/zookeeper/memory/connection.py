@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from controller.pending import Pending
 from controller.zookeeper.connection import BATCH, LONGEST_READ
-from controller.zookeeper.memory_link import (
+from controller.zookeeper.memory.link import (
     CHILDREN,
     END,
     MULTI,
@@ -21,7 +21,7 @@ from controller.zookeeper.memory_link import (
     WATCH,
     Request,
 )
-from controller.zookeeper.memory_session import ClientSession, NoListener
+from controller.zookeeper.memory.session import ClientSession, NoListener
 from controller.zookeeper.operations import Columns, Create, Listing, Reading, WatchEvent, Write, WriteResult
 from controller.zookeeper.path_rules import validate_new_path, validate_path
 

@@ -20,7 +20,7 @@ from controller.zookeeper.errors import (
     NotEmpty,
     ZooKeeperError,
 )
-from controller.zookeeper.memory_acl import READ_ONLY_ACL, Identity
+from controller.zookeeper.memory.acl import READ_ONLY_ACL, Identity
 from controller.zookeeper.operations import (
     ACL,
     ANY_VERSION,

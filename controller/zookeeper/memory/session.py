@@ -15,8 +15,8 @@ from controller.clock import Clock, Timer
 from controller.pending import Pending
 from controller.zookeeper.connection import ConnectionListener
 from controller.zookeeper.errors import ConnectionLost, SessionGone, UnknownOutcome
-from controller.zookeeper.memory_acl import Identity
-from controller.zookeeper.memory_link import CLOSE, CONNECT, END, MULTI, PING, Latency, Link, Request
+from controller.zookeeper.memory.acl import Identity
+from controller.zookeeper.memory.link import CLOSE, CONNECT, END, MULTI, PING, Latency, Link, Request
 from controller.zookeeper.operations import SessionState, WatchEvent
 
 SHORTEST_HANDSHAKE_MS = 500.0

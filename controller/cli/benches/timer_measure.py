@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from controller.cli.bench_timer_peers import PEERS, Handles, Peer, WheelPeer
+from controller.cli.benches.timer_peers import PEERS, Handles, Peer, WheelPeer
 
 LONGEST_MS = 60_000
 LIFETIME_MS = 20

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.cli.bench_purgatory_load import Load, Requests, key_sets, requests
-from controller.cli.bench_purgatory_runs import (
+from controller.cli.benches.purgatory_load import Load, Requests, key_sets, requests
+from controller.cli.benches.purgatory_runs import (
     NUL,
     Nowhere,
     Request,
