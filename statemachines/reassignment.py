@@ -86,6 +86,19 @@ class Assignment:
         return Assignment(self.target)
 
 
+def kept_on_the_way(before: Assignment, after: Assignment) -> Assignment:
+    """`before` without what `after` (another target, same origin) needs no more, while that is being stopped: within
+    both, so that an ISR which is within this is within what ZooKeeper names, written yet or not. `before` itself where
+    nothing is unneeded.
+
+    >>> before = Assignment((2,)).toward((3,))
+    >>> kept_on_the_way(before, before.toward((1,)))
+    Assignment(replicas=(2,), adding=(), removing=())
+    """
+    target = tuple(broker for broker in before.target if broker in after.replicas)
+    return before if target == before.target else before.toward(target or before.origin)
+
+
 def target_fault(target: Sequence[int], assignment: Assignment, live: Collection[int] | None) -> str | None:
     """Why a partition can't be sent there, in Kafka's words; None if it can. `live` None: whoever is new need not be
     live now (the znode's way)."""

@@ -28,7 +28,7 @@ from controller.core.state_writes import NewStates, names_of, set_states, state_
 from controller.core.term import Term
 from controller.zookeeper import paths
 from statemachines.partition import PartitionState
-from statemachines.reassignment import Assignment, is_in_sync
+from statemachines.reassignment import Assignment, is_in_sync, kept_on_the_way
 from statemachines.replica import ReplicaState
 
 BUMP_ROUNDS = 5
@@ -43,11 +43,12 @@ async def begin(
     table = term.context.partitions
     before = {key: table.reassignment_of(_row(term, key)) for key in wanted}
     changed = {key: one for key, one in wanted.items() if before[key] != one}
-    unneeded = {key: one for key, one in changed.items() if not set(before[key].replicas) <= set(one.replicas)}
-    await _stop_unneeded(term, {_row(term, key): one for key, one in unneeded.items()})
+    kept = {_row(term, key): kept_on_the_way(before[key], one) for key, one in changed.items()}
+    left = await _stop_unneeded(term, {row: one for row, one in kept.items() if one != table.reassignment_of(row)})
     written = await persist(term, changed, withdrawn) if changed or withdrawn else frozenset[Partition]()
     for key, one in changed.items():
         table.set_assignment(_row(term, key), one if key in written else before[key])
+    await _lead_those_left(term, [row for row in left if table.topic_and_partition(row) in written])
     begun = [key for key in wanted if key not in changed or key in written]
     await go_on(term, [_row(term, key) for key in begun])
     return frozenset(begun)
@@ -59,17 +60,26 @@ def _row(term: Term, partition: Partition) -> int:
     return row
 
 
-async def _stop_unneeded(term: Term, changes: Mapping[int, Assignment]) -> None:
+async def _stop_unneeded(term: Term, kept: Mapping[int, Assignment]) -> list[int]:
     """U3, the end of what an earlier target wanted. Before the znode forgets that those are replicas: Kafka writes it
-    first, and a controller that dies in between leaves them in the ISR, and on their brokers, for good."""
+    first, and a controller that dies in between leaves them in the ISR, and on their brokers, for good. Those of the
+    next target hear nothing yet, and none of them may lead: the znode does not name them. Gives the rows whose leader
+    was among the unneeded."""
     table = term.context.partitions
-    removed = Removed.of({row: table.set_assignment(row, assignment) for row, assignment in changes.items()})
-    await removed_replicas.stop(term, removed)
-    unled = np.unique(removed.rows)
-    unled = unled[(table.zk_version[unled] != NO_STATE) & (table.leader[unled] == NO_BROKER)]
+    led = {row for row in kept if table.leader[row] != NO_BROKER}
+    await removed_replicas.stop(
+        term, Removed.of({row: table.set_assignment(row, assignment) for row, assignment in kept.items()})
+    )
+    return sorted(row for row in led if table.leader[row] == NO_BROKER)
+
+
+async def _lead_those_left(term: Term, rows: Sequence[int]) -> None:
+    """Kafka elects nobody until a broker comes or goes. What had no leader before waits for such an event here too: an
+    unclean election is nothing that a request for other replicas asks for."""
+    unled = term.context.staying(np.array(rows, dtype=np.int64))
     partition_moves.move(term, unled, PartitionState.Offline)
     batch = RequestBatch(term)
-    await partition_moves.bring_online(term, term.context.staying(unled), batch)
+    await partition_moves.bring_online(term, unled, batch)
     batch.send()
 
 

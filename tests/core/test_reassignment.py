@@ -253,6 +253,35 @@ def test_another_target_takes_over_and_what_it_needs_not_is_deleted() -> None:
     cluster.check()
 
 
+@pytest.mark.parametrize("died_at", [1, 2, 3, 4, None])
+def test_nobody_of_another_target_leads_before_the_znode_names_it(died_at: int | None) -> None:
+    """Wherever the controller dies: a partition without a leader waits for one of its ISR, and is no reason for an
+    unclean election when its reassignment is replaced."""
+    cluster, host = two_of_three()
+    cluster.topic("u", {0: (2,)}, "BBBBBBBBQBCBBBBBBBBBBQ")
+    cluster.topic_config("u", **{"unclean.leader.election.enable": "true"})
+    cluster.settle()
+    cluster.unregister(2)
+    cluster.settle()
+    ask(cluster, host, {0: (3,)}, "u")
+    assert assignment(cluster, 0, "u") == Assignment((3, 2), (3,), (2,))
+    host.die_at_await = None if died_at is None else host.awaits + died_at
+    mark = len(host.sent)
+    put_request(host, {0: (4,)}, "u")
+    cluster.settle()
+    assert host.dead == (died_at is not None)
+    assert led(cluster)["u-0"] == (-1, (2,))
+    replicas = assignment(cluster, 0, "u").replicas
+    told = {sent.broker for sent in host.sent_after(mark, ApiKey.LEADER_AND_ISR)}
+    assert told <= set(replicas)
+    if died_at is None:
+        assert replicas == (4, 2)
+        cluster.register(2)
+        cluster.settle()
+        assert led(cluster)["u-0"] == (2, (2,))
+        cluster.check()
+
+
 def test_s51_a_request_that_takes_over_from_the_znode_is_what_the_next_controller_finds() -> None:
     """KAFKA-9089: the znode's entry goes in the very multi that says where the partition goes now."""
     cluster, host = two_of_three()

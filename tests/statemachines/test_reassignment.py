@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachines.reassignment import Assignment, Limits, admitted, is_in_sync, strands, target_fault
+from statemachines.reassignment import Assignment, Limits, admitted, is_in_sync, kept_on_the_way, strands, target_fault
 
 BROKERS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True).map(tuple)
 
@@ -47,6 +47,34 @@ def test_an_override_forgets_the_target_before_and_keeps_the_origin(
     back = over.toward(over.origin)
     assert not back.is_moving
     assert set(back.replicas) == set(origin)
+
+
+@pytest.mark.parametrize(
+    ("before", "target", "kept"),
+    [
+        (Assignment((3, 1, 2), (1,), (2,)), (3, 4), Assignment((3, 2), (), (2,))),
+        (Assignment((3, 2), (3,), (2,)), (1,), Assignment((2,))),
+        (Assignment((3, 4, 2), (3, 4), (2,)), (4, 1), Assignment((4, 2), (4,), (2,))),
+        (Assignment((3, 1, 2), (1,), (2,)), (2, 3), Assignment((3, 2), (), (2,))),
+        (Assignment((3, 1, 2), (1,), (2,)), (1, 3, 4), Assignment((3, 1, 2), (1,), (2,))),
+        (Assignment((2, 3)), (1,), Assignment((2, 3))),
+    ],
+)
+def test_what_another_target_needs_no_more_is_left_out_before_anything_is_added(
+    before: Assignment, target: tuple[int, ...], kept: Assignment
+) -> None:
+    assert kept_on_the_way(before, before.toward(target)) == kept
+
+
+@given(BROKERS, BROKERS, BROKERS)
+def test_what_is_kept_on_the_way_is_within_both(
+    origin: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    before = Assignment(origin).toward(first)
+    after = before.toward(second)
+    kept = kept_on_the_way(before, after)
+    assert set(kept.replicas) == set(before.replicas) & set(after.replicas)
+    assert set(kept.origin) == set(origin)
 
 
 @pytest.mark.parametrize(
