@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.chaos.client import interruptible
+from controller.chaos.client_thread import ClientThread
 from controller.chaos.producing import CLIENT_CONFIG
 from controller.scenarios.records.history import FINAL, FOREIGN, FinalRead, Reached, ReadLog
 from controller.scenarios.records.payload import ForeignRecord, decode_payload
@@ -88,12 +89,15 @@ class ConsumingClient:
     ) -> None:
         self._reader = _Reader(number, bootstrap, partitions, now_ms)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"consumer-{number}", daemon=True)
-        self._thread.start()
+        self._thread = ClientThread(self._run, f"consumer {number}")
 
     @property
     def log(self) -> ReadLog:
         return self._reader.log
+
+    @property
+    def trouble(self) -> str | None:
+        return self._thread.trouble
 
     def stop(self) -> None:
         self._stopped.set()

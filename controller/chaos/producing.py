@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from controller.chaos.client_thread import ClientThread
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE, SendLog
 from controller.scenarios.records.payload import Payload, encode_payload, key_bytes
 from controller.scenarios.records.workload import ACKS_NONE, PartitionName, RecordWorkload, home
@@ -50,7 +51,7 @@ def producer_config(bootstrap: str, workload: RecordWorkload) -> dict[str, Any]:
 
 class ProducingClient:
     """Sends from its making on, until `stop`. `log` is the thread's own until the thread has ended (`join`). `trouble`:
-    what librdkafka calls fatal, after which this producer sends no more."""
+    what librdkafka calls fatal, or what else ended the thread before its time; this producer sends no more then."""
 
     def __init__(
         self,
@@ -65,15 +66,18 @@ class ProducingClient:
         # Their earlier attempts, if any, were refused for the same reason: nothing of them was written.
         self._never_written = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
         self.log = SendLog(number)
-        self.trouble: str | None = None
+        self._fatal: str | None = None
         self._workload = workload
         self._partitions = partitions
         self._now_ms = now_ms
         self._producer: Any = Producer(producer_config(bootstrap, workload))
         self._stopped = threading.Event()
         self._abandoned = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"producer-{number}", daemon=True)
-        self._thread.start()
+        self._thread = ClientThread(self._run, f"producer {number}")
+
+    @property
+    def trouble(self) -> str | None:
+        return self._fatal or self._thread.trouble
 
     def stop(self) -> None:
         """Sends nothing more; what was sent comes to its end."""
@@ -104,7 +108,7 @@ class ProducingClient:
         try:
             self._producer.poll(timeout_s)
         except KafkaException as error:  # what was sent still ends with its delivery report
-            self.trouble = self.trouble or f"producer {self.log.producer}: {error.args[0]}"
+            self._fatal = self._fatal or f"producer {self.log.producer}: {error.args[0]}"
             self._stopped.set()
 
     def _send(self, due_ms: float) -> None:

@@ -69,5 +69,6 @@ class RecordClients:
         if self._final is not None:
             reads.append(self._final.log)
         sends = [producer.log for producer in self._producers]
-        troubles = [producer.trouble for producer in self._producers if producer.trouble is not None]
+        clients: list[ProducingClient | ConsumingClient] = [*self._producers, *self._consumers]
+        troubles = [client.trouble for client in clients if client.trouble is not None]
         return history_of(self._partitions, sends, reads, self._finals, troubles)

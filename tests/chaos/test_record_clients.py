@@ -38,6 +38,7 @@ class ScriptedProducer:
     errors: tuple[int | None, ...] = (None,)
     refuses = False
     fatal = False
+    breaks = False
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._waiting: list[Callable[[Any, Any], None]] = []
@@ -57,6 +58,8 @@ class ScriptedProducer:
             answer(None if code is None else KafkaError(code), _Message())
         if self.fatal and waiting:
             raise KafkaException(KafkaError(KafkaError._FATAL))
+        if self.breaks and waiting:
+            raise SystemError("exception <class 'str'> is not a BaseException subclass")
 
 
 @dataclass
@@ -105,6 +108,12 @@ def test_a_fatal_error_ends_a_producer_and_is_told(monkeypatch: pytest.MonkeyPat
     client = produced(monkeypatch, RecordWorkload(producers=1), fatal=True)
     assert client.trouble is not None
     assert "producer 0" in client.trouble
+
+
+def test_a_producer_whose_library_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = produced(monkeypatch, RecordWorkload(producers=1), breaks=True)
+    assert client.trouble is not None
+    assert client.trouble.startswith("producer 0 ended before its time: SystemError")
 
 
 def test_a_producers_settings_are_the_workloads() -> None:

@@ -1,0 +1,26 @@
+"""The thread of a client of a chaos run, which does not die without a word: the verdict counts on each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from loguru import logger
+
+
+class ClientThread(threading.Thread):
+    """Does `work` until that returns, and has started when it is made. `trouble`: what ended it before its time."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(name=name.replace(" ", "-"), daemon=True)
+        self.trouble: str | None = None
+        self._work = work
+        self._client = name
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - a client of the C library raises what no signature names
+            logger.opt(exception=error).error("{} ended before its time", self._client)
+            self.trouble = f"{self._client} ended before its time: {type(error).__name__}: {error}"
