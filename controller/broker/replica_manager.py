@@ -186,13 +186,16 @@ class ReplicaManager:
         return partition
 
     def _is_stray(self, partition: Partition, topic: LeaderAndIsrTopicState) -> bool:
-        """What has no role here, of a topic whose name is another's by now, as metadata shows too: reassigned away
-        while this broker was away, and the topic deleted and created again (KIP-550)."""
+        """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not come
+        to the new one yet: reassigned away while this broker was away, and the topic deleted and created again
+        (KIP-550). LeaderAndIsr of a topic that is new comes before its metadata."""
+        snapshot = self._metadata.snapshot
         return (
             partition.role is Role.NONE
             and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
             and partition.topic_id != topic.topic_id
-            and self._metadata.snapshot.topic_ids.get(topic.topic_name) == topic.topic_id
+            and bool(snapshot.brokers)
+            and snapshot.topic_ids.get(topic.topic_name) in (None, topic.topic_id)
         )
 
     def _set_aside(self, partition: Partition) -> Partition:

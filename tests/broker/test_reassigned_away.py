@@ -9,7 +9,7 @@ import pytest
 
 from controller.broker.partition import Role
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import UpdateMetadataRequest
+from controller.protocol.control_values import LEADER_DURING_DELETE, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.storage.directory import STRAY
 from tests.broker.harness import metadata
@@ -74,8 +74,10 @@ def test_one_that_comes_back_takes_its_role_again() -> None:
     assert broker.log().log_end_offset == 1
 
 
+@pytest.mark.parametrize("shown", [True, False], ids=["metadata shows it", "metadata is yet to show it"])
 @pytest.mark.parametrize("in_this_life", [True, False])
-def test_s55_files_of_a_topic_that_is_gone_make_way_for_another_of_its_name(in_this_life: bool) -> None:
+def test_s55_files_of_a_topic_that_is_gone_make_way_for_another_of_its_name(in_this_life: bool, shown: bool) -> None:
+    """A topic's first LeaderAndIsr comes before its metadata."""
     broker = Holder()
     broker.begin_leading((1,))
     broker.produce()
@@ -85,7 +87,10 @@ def test_s55_files_of_a_topic_that_is_gone_make_way_for_another_of_its_name(in_t
         broker.start()
     request = metadata(("t", 0, 1))
     (topic,) = request.topic_states
-    broker.ask(ApiKey.UPDATE_METADATA, replace(request, topic_states=(replace(topic, topic_id=NEXT_TOPIC_ID),)))
+    states = (replace(topic, topic_id=NEXT_TOPIC_ID),) if shown else ()
+    gone = metadata(("t", 0, LEADER_DURING_DELETE))
+    broker.ask(ApiKey.UPDATE_METADATA, gone)
+    broker.ask(ApiKey.UPDATE_METADATA, replace(request, topic_states=states))
     assert broker.lead((1,), leader_epoch=0, topic_id=NEXT_TOPIC_ID) == [ErrorCode.NONE]
     assert broker.log().log_end_offset == 0
     assert broker.log().topic_id == NEXT_TOPIC_ID
