@@ -7,7 +7,7 @@ a server that lags behind the others is not modelled here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from controller.broker.settings import BadSettings
 from controller.clock import VirtualClock
@@ -315,9 +315,10 @@ class SimulatedHost:
             partitions,
         )
 
-    async def quiesce(self, deadline_ms: float) -> None:
+    async def quiesce(self, deadline_ms: float, among: Collection[int] | None = None) -> None:
+        """`among`: the brokers that the final reader knows; None: all."""
         assert self._record_clients is not None
-        await self._record_clients.quiesce(deadline_ms)
+        await self._record_clients.quiesce(deadline_ms, among)
 
     def history(self) -> History | None:
         return None if self._record_clients is None else self._record_clients.history()

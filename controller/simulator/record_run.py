@@ -114,11 +114,12 @@ class RecordRun:
         return None if inside is None else inside.broker.replicas.partition(topic, number)
 
     def judge(self) -> Missing | None:
-        """What does not hold, the first; None if all does. Lets virtual time pass, until all was read once more."""
+        """What does not hold, the first; None if all does. Lets virtual time pass, until all was read once more, from
+        the core's brokers: a former leader outside, that is cut off, answers with the log that it has."""
         if not self._begun:
             return None
         if self._served():
-            ended = drive(self._host.quiesce(FINAL_READ_MS))
+            ended = drive(self._host.quiesce(FINAL_READ_MS, self._rest.core))
             self._host.clock.run_until(lambda: ended.done, self._host.clock.now_ms() + ENDS_MS)
             if not ended.done or ended.error is not None:
                 why = "no end of it" if ended.error is None else str(ended.error)

@@ -5,7 +5,7 @@ Each is a client of its own: it knows what brokers told it and no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from controller.clock import Clock
 from controller.scenarios.host import HostFailure
@@ -36,11 +36,12 @@ class SimulatedRecordClients:
         self._clock = clock
         self._partitions = tuple(partitions)
 
-        def routes(name: str) -> Routes:
+        def routes(name: str, known: Mapping[int, Address]) -> Routes:
             return Routes(
-                lambda address: connect(address, name), clock, streams.stream(f"records/{name}"), brokers, partitions
+                lambda address: connect(address, name), clock, streams.stream(f"records/{name}"), known, partitions
             )
 
+        self._brokers = dict(brokers)
         self._new_routes = routes
         self._routes: list[Routes] = []
         self._consumers = [
@@ -57,12 +58,15 @@ class SimulatedRecordClients:
         for producer in self._producers:
             producer.begin()
 
-    def _opened(self, name: str) -> Routes:
-        routes = self._new_routes(name)
+    def _opened(self, name: str, among: Collection[int] | None = None) -> Routes:
+        known = {node: address for node, address in self._brokers.items() if among is None or node in among}
+        routes = self._new_routes(name, known)
         self._routes.append(routes)
         return routes
 
-    async def quiesce(self, deadline_ms: float) -> None:
+    async def quiesce(self, deadline_ms: float, among: Collection[int] | None = None) -> None:
+        """The final reader knows the brokers `among` alone; None: all, as the other clients do. One that is cut off
+        from the others, and believes that it leads still, answers whoever never heard of its successor."""
         for producer in self._producers:
             producer.stop()
         give_up_ms = self._clock.now_ms() + 2 * DELIVERY_TIMEOUT_MS
@@ -71,7 +75,7 @@ class SimulatedRecordClients:
                 raise HostFailure("a producer did not come to its end")
             await self._clock.sleep(_LOOK_MS)
         ends = self.acknowledged()
-        routes = self._opened("final-reader")
+        routes = self._opened("final-reader", among)
         self._final = SimulatedConsumer(FINAL, routes)
         self._finals = await read_to_the_end(self._final, routes, ends, deadline_ms)
         self.close()

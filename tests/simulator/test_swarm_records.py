@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from controller.scenarios.records.history import ACKNOWLEDGED
+from controller.scenarios.records.history import ACKNOWLEDGED, FinalRead
+from controller.simulator.consumer import read_to_the_end
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.drawing import RECORDS, draw_plan
 from controller.simulator.forgotten import Forgotten
@@ -19,12 +21,15 @@ from controller.simulator.plan import (
     Isolate,
     Kill,
     LosePower,
+    Outside,
     Plan,
     PlanCluster,
     PlanRecords,
     SlowDisk,
 )
 from controller.simulator.plan_file import PlanError, parse_plan, plan_text
+from controller.simulator.record_run import RecordRun
+from controller.simulator.rest import Missing
 from controller.simulator.swarm import PlanWorld, run_plan
 from tests.simulator.planted_records import RECORD_FAULTS
 
@@ -100,6 +105,44 @@ def test_a_plan_with_records_is_the_same_read_back() -> None:
     assert any(isinstance(one, CreateTopic) and one.topic == RECORDS for one in drawn.happenings)
     with pytest.raises(PlanError, match="acks"):
         parse_plan(plan_text(plan()).replace("acks = -1", "acks = 2"), "it")
+
+
+# -- the final read, with a former leader that is cut off from everybody but clients
+
+
+def with_a_former_leader(outside: int, seed: int) -> Plan:
+    core = tuple(node for node in (1, 2, 3) if node != outside)
+    return replace(plan(), seed=seed, core=core, outside=Outside.CUT_OFF)
+
+
+@pytest.mark.parametrize(("outside", "seed"), [(1, 3), (2, 2)])
+def test_the_final_reader_asks_nobody_who_is_cut_off(outside: int, seed: int) -> None:
+    """Found by the swarm's seed 533: it answers with a log that ends where it was cut off."""
+    run = run_plan(with_a_former_leader(outside, seed))
+    assert run.violation is None, str(run.violation)
+
+
+def test_what_the_core_has_lost_is_found_though_others_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = PlanWorld(with_a_former_leader(1, seed=3))
+    judge = RecordRun.judge
+    found: list[Missing | None] = []
+
+    async def read_after_a_loss(*read: Any) -> list[FinalRead]:
+        for node in world.plan.core:
+            inside = world.rest.node(node)
+            assert inside is not None
+            for held in inside.broker.replicas.partitions():
+                assert held.log is not None
+                held.log.truncate_to(held.log.log_end_offset - 1)
+                held.high_watermark = held.log.log_end_offset
+        return await read_to_the_end(*read)
+
+    monkeypatch.setattr("controller.simulator.records.read_to_the_end", read_after_a_loss)
+    monkeypatch.setattr(RecordRun, "judge", lambda self: found.append(judge(self)))
+    world.result(world.finish())
+    (loss,) = found
+    assert loss is not None
+    assert loss.invariant in ("records-kept", "reads-kept"), loss  # a consumer had read it, too
 
 
 # -- when a promise ends
