@@ -1,10 +1,10 @@
 """`python -m tests.pipeline.bench_spark campaign|analysis`: what Spark makes of two cores and of little memory; not one
 of the tests.
 
-`campaign` runs seeds in this process alone and then on local[2], and compares the rates; with --partitions it runs them
-again for each number, and compares the tables. `analysis` makes the logs of a cluster, one broker's far larger than the
-others', and analyses them on local[2], beside a plain parse of the same lines; it tells the memory of all processes.
-Every rate comes with processor time, for a machine that is in use.
+`campaign` runs seeds in this process alone, on local[2] and alone again (a shared machine is not as fast all day), and
+compares the rates; with --partitions it does so for each number, and compares the tables. `analysis` makes the logs of
+a cluster, one broker's far larger than the others', and analyses them on local[2], beside a plain parse of the same
+lines; it tells the memory of all processes. Every rate comes with processor time, for a machine that is in use.
 """
 
 from __future__ import annotations
@@ -67,9 +67,11 @@ def on_spark(campaign: Campaign, folder: Path, partitions: int | None) -> tuple[
 
 def measure_campaign(arguments: argparse.Namespace) -> None:
     campaign = campaign_of(arguments.scenario, arguments.seeds)
+    few = max(10, arguments.seeds // 20)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        before, before_cpu = alone(campaign, max(10, arguments.seeds // 20), folder / "before")
+        before = alone(campaign, few, folder / "before")
+        print(f"alone: {before[0]:.2f} runs/s, {before[1]:.2f} a CPU s", flush=True)
         tables = []
         for partitions in arguments.partitions or [None]:
             results, rate, rate_cpu, busy = on_spark(campaign, folder / f"spark-{partitions}", partitions)
@@ -79,14 +81,16 @@ def measure_campaign(arguments: argparse.Namespace) -> None:
                 f" {rate_cpu:.2f} a CPU s, {busy:.2f} cores busy with runs",
                 flush=True,
             )
+            after = alone(campaign, few, folder / f"after-{partitions}")
+            one, one_cpu = ((early + late) / 2 for early, late in zip(before, after, strict=True))
+            before = after
+            print(f"alone: {after[0]:.2f} runs/s, {after[1]:.2f} a CPU s", flush=True)
             print(
-                f"    of one core: {rate / before:.2f} times by the clock,"
-                f" {busy * rate_cpu / before_cpu:.2f} times by processor time",
+                f"    of one core, the mean of before and after: {rate / one:.2f} times by the clock,"
+                f" {busy * rate_cpu / one_cpu:.2f} times by processor time",
                 flush=True,
             )
-        after, after_cpu = alone(campaign, max(10, arguments.seeds // 20), folder / "after")
-        print(f"alone: {before:.2f}/s before, {after:.2f}/s after; {before_cpu:.2f} and {after_cpu:.2f} a CPU s")
-        print("the tables are equal" if all(one == tables[0] for one in tables) else "THE TABLES DIFFER")
+        print("the tables are equal" if all(table == tables[0] for table in tables) else "THE TABLES DIFFER")
 
 
 def measure_analysis(arguments: argparse.Namespace) -> None:
@@ -95,13 +99,13 @@ def measure_analysis(arguments: argparse.Namespace) -> None:
             logs, table = Path(scratch) / "logs", Path(scratch) / "table"
             lines = generate_cluster(logs, megabytes)
             print(f"{megabytes:g} MB, {lines} lines", flush=True)
-            _analysed(logs, table, lines)
+            _analysed(logs, table, lines, arguments.heap_mb)
             if not arguments.no_plain:
                 _plain(logs, lines)
 
 
-def _analysed(logs: Path, table: Path, lines: int) -> None:
-    with spark_session("bench", MASTER, {"spark.driver.memory": "1g"}) as spark:
+def _analysed(logs: Path, table: Path, lines: int, heap_mb: int) -> None:
+    with spark_session("bench", MASTER, {"spark.driver.memory": f"{heap_mb}m"}) as spark:
         jvm = spark.sparkContext._gateway.proc.pid
         spark.range(2).mapInArrow(lambda batches: batches, "id long").count()  # the workers have started
         with Sampler(jvm) as sampler:
@@ -153,6 +157,9 @@ def main() -> None:
     analysis.add_argument("--megabytes", type=float, nargs="+", default=[100.0], help="of logs, a run each")
     analysis.add_argument("--no-plain", action="store_true", help="without the plain parse")
     analysis.add_argument("--scratch", type=Path, help="where logs and tables go, and are deleted")
+    analysis.add_argument(
+        "--heap-mb", type=int, default=1024, help="of the JVM: it takes what it may before it tidies up"
+    )
     analysis.set_defaults(measure=measure_analysis)
     arguments = parser.parse_args()
     arguments.measure(arguments)
