@@ -1,4 +1,4 @@
-"""Who administers a simulated cluster: creates and deletes topics and adds partitions, and remembers what was answered.
+"""Who administers a simulated cluster: creates, changes, moves and deletes topics, and remembers what was answered.
 
 Each operation asks whoever metadata says is controller, a few times. From the answers follows what must be true in the
 end (`must_exist`, `must_be_gone`): what was acknowledged, and not undone since by anything that may have happened.
@@ -25,11 +25,24 @@ from controller.protocol import (
     decode_response_body,
     encode_request_body,
 )
+from controller.protocol.admin_values import (
+    OPERATION_SET,
+    RESOURCE_TOPIC,
+    AlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from controller.protocol.client_values import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
+)
+from controller.protocol.election_values import (
+    ELECTION_PREFERRED,
+    ELECTION_UNCLEAN,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
 )
 from controller.protocol.reassignment_values import (
     AlterPartitionReassignmentsRequest,
@@ -37,7 +50,15 @@ from controller.protocol.reassignment_values import (
     ReassignableTopic,
 )
 from controller.simulator.network import Address
-from controller.simulator.plan import AddPartitions, CreateTopic, DeleteTopic, Operation, Reassign
+from controller.simulator.plan import (
+    AddPartitions,
+    CreateTopic,
+    DeleteTopic,
+    ElectLeaders,
+    Operation,
+    Reassign,
+    SetConfig,
+)
 from controller.simulator.requests import BrokerConnection
 
 ATTEMPTS = 20
@@ -174,6 +195,9 @@ def _error(api_key: ApiKey, answer: Any) -> int:
     error: int
     if api_key is ApiKey.ALTER_PARTITION_REASSIGNMENTS:
         error = answer.error_code or answer.responses[0].partitions[0].error_code
+    elif api_key is ApiKey.ELECT_LEADERS:
+        results = answer.replica_election_results
+        error = answer.error_code or results[0].partition_result[0].error_code
     else:
         results = answer.topics if api_key is ApiKey.CREATE_TOPICS else _results(answer)
         error = results[0].error_code
@@ -195,5 +219,13 @@ def _request(operation: Operation) -> tuple[ApiKey, Any]:
         wanted = ReassignablePartition(operation.partition, tuple(operation.replicas) or None)
         topics = (ReassignableTopic(operation.topic, (wanted,)),)
         return ApiKey.ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest(topics, TIMEOUT_MS)
+    if isinstance(operation, ElectLeaders):
+        kind = ELECTION_UNCLEAN if operation.unclean else ELECTION_PREFERRED
+        elected = ElectLeadersTopic(operation.topic, (operation.partition,))
+        return ApiKey.ELECT_LEADERS, ElectLeadersRequest((elected,), TIMEOUT_MS, kind)
+    if isinstance(operation, SetConfig):
+        changes = tuple(AlterableConfig(name, OPERATION_SET, value) for name, value in operation.config.items())
+        resource = IncrementalAlterConfigsResource(RESOURCE_TOPIC, operation.topic, changes)
+        return ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest((resource,))
     added = CreatePartitionsTopic(operation.topic, operation.partitions)
     return ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest((added,), TIMEOUT_MS)

@@ -2,7 +2,8 @@
 
 A process that is killed leaves what it had written to the machine, which writes it down in its time. What the machine
 had not written down goes with its power. A disk that is broken refuses every change, and answers reads still: what was
-written stays there. A slow one makes whoever changes something wait, and a broker has one thread.
+written stays there; so does a directory of it that is broken alone. A slow one makes whoever changes something wait,
+and a broker has one thread.
 """
 
 from __future__ import annotations
@@ -23,22 +24,30 @@ class SimulatedDisk(MemoryDisk):
         super().__init__()
         self.a_change_ms = 0.0
         self.waits: Callable[[float], None] = _nobody
+        self._broken_directories: tuple[str, ...] = ()
 
-    def touch(self) -> None:
-        super().touch()
+    def touch(self, path: str) -> None:
+        if any((path + "/").startswith(directory + "/") for directory in self._broken_directories):
+            raise OSError("the directory has failed")
+        super().touch(path)
         if self.a_change_ms:
             self.waits(self.a_change_ms)
 
     @property
     def broken(self) -> bool:
-        return self.fail_after is not None
+        """As a whole, or a directory of it."""
+        return self.fail_after is not None or bool(self._broken_directories)
 
     def fail(self) -> None:
         self.fail_after = self.changes
 
+    def fail_directory(self, directory: str) -> None:
+        self._broken_directories += (directory,)
+
     def mend(self) -> None:
         self.fail_after = None
         self.a_change_ms = 0.0
+        self._broken_directories = ()
 
     def process_ended(self) -> None:
         """Whoever had it open has not any more."""

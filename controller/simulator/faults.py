@@ -7,7 +7,7 @@ asks: a plan's injector, a scenario's step, a user of `Simulation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import msgspec
 from controller.pending import Task
 from controller.scenarios.faults import InjectedFault
 from controller.scenarios.host import ZOOKEEPER, Link
+from controller.simulator import by_znode
 from controller.simulator import plan as told
 from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.conditions import GOOD, Condition
@@ -25,7 +26,7 @@ from controller.trace import FaultInjected
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.drive import drive
-from controller.zookeeper.operations import ANY_VERSION, Delete
+from controller.zookeeper.operations import ANY_VERSION, Delete, Write
 
 if TYPE_CHECKING:  # the host carries out scenarios' faults by this
     from controller.simulator.host import SimulatedHost
@@ -146,6 +147,14 @@ class Faults:
         disk.fail()
         return partial(self._mend_disk, fault.node)
 
+    def _break_log_directory(self, fault: told.BreakLogDirectory) -> Undo | None:
+        """One of several, so that the broker lives on with the others."""
+        disk = self._host.world.disks.get(fault.node)
+        if disk is None or disk.broken:
+            return None
+        disk.fail_directory(fault.directory)
+        return partial(self._mend_disk, fault.node)
+
     def _mend_disk(self, node: int) -> None:
         """A broker that has found its disk broken does not try it again until it is started anew."""
         disk, process = self._host.world.disks[node], self._process(node)
@@ -250,6 +259,24 @@ class Faults:
 
         return undo
 
+    # -- what is asked for by znodes
+
+    def ask(self, operation: told.Reassign | told.ElectLeaders) -> str:
+        """By the znode that the controller watches for it. What came of it, in words: nobody answers but ZooKeeper."""
+        return self._written(by_znode.asked_for(self._host.world.zookeeper, operation))
+
+    def _pause_controller(self, fault: told.PauseController) -> Undo | None:
+        zookeeper = self._host.world.zookeeper
+        if zookeeper.row(paths.CONTROLLER_PAUSE) is not None or self._written(by_znode.paused()) != by_znode.WRITTEN:
+            return None
+        return lambda: _nothing(self._written([Delete(paths.CONTROLLER_PAUSE, ANY_VERSION)]))
+
+    def _written(self, operations: Sequence[Write]) -> str:
+        if not self._host.world.zookeeper.running:
+            return "ZooKeeper does not run"
+        self._shell.multi(operations)
+        return by_znode.WRITTEN
+
     # -- ZooKeeper's servers
 
     def _elect_zookeeper(self, fault: told.ElectZooKeeper) -> Undo | None:
@@ -323,6 +350,7 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.Pause: Faults._pause,
     told.LosePower: Faults._lose_power,
     told.BreakDisk: Faults._break_disk,
+    told.BreakLogDirectory: Faults._break_log_directory,
     told.SlowDisk: Faults._slow_disk,
     told.Drift: Faults._drift,
     told.StepWall: Faults._step_wall,
@@ -341,4 +369,5 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.Lossy: Faults._lossy,
     told.Reset: Faults._reset,
     told.Isolate: Faults._isolate,
+    told.PauseController: Faults._pause_controller,
 }

@@ -58,6 +58,8 @@ class Injector:
     async def _carry_out(self, happening: Happening) -> str:
         if isinstance(happening, told.Operation):
             self.faults.tell(happening)
+            if getattr(happening, "znode", False):
+                return self.faults.ask(happening)  # type: ignore[arg-type]
             self._asking += 1
             outcome = await self._administrator.carry_out(happening)
             self._asking -= 1

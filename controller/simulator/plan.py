@@ -15,6 +15,7 @@ import msgspec
 from controller.scenarios.records.workload import ACKS_ALL
 
 FORMAT = 1
+UNCLEAN = "unclean.leader.election.enable"
 
 
 class Outside(StrEnum):
@@ -67,6 +68,13 @@ class LosePower(_Node, frozen=True, kw_only=True, tag="lose-power"):
 
 class BreakDisk(_Node, frozen=True, kw_only=True, tag="break-disk"):
     """Its disk refuses every change; when it is whole again, the broker is started anew."""
+
+
+class BreakLogDirectory(_Node, frozen=True, kw_only=True, tag="break-log-directory"):
+    """One of its log directories, as `log.dirs` names it, refuses every change; when it can be used again, the broker
+    is started anew."""
+
+    directory: str
 
 
 class SlowDisk(_Node, frozen=True, kw_only=True, tag="slow-disk"):
@@ -191,27 +199,53 @@ class AddPartitions(_Happening, frozen=True, kw_only=True, tag="add-partitions")
 
 
 class Reassign(_Happening, frozen=True, kw_only=True, tag="reassign"):
-    """To `replicas`, in that order; none: back where it was before."""
+    """To `replicas`, in that order; none: back where it was before. `znode`: by /admin/reassign_partitions, which has
+    no way back and asks nobody."""
 
     topic: str
     partition: int
     replicas: list[int] = []
+    znode: bool = False
+
+
+class ElectLeaders(_Happening, frozen=True, kw_only=True, tag="elect-leaders"):
+    """The preferred leader of a partition, or with `unclean` anybody who lives. `znode`: by
+    /admin/preferred_replica_election, which asks nobody and knows preferred leaders alone."""
+
+    topic: str
+    partition: int
+    unclean: bool = False
+    znode: bool = False
+
+
+class SetConfig(_Happening, frozen=True, kw_only=True, tag="set-config"):
+    """Of a topic; the rest of its configs stays as it is."""
+
+    topic: str
+    config: dict[str, str]
+
+
+class PauseController(_Happening, frozen=True, kw_only=True, tag="pause-controller"):
+    """It is to move nothing by choice, for `for_ms`, whoever it is; 0: for good, also in the calm. So it is if the calm
+    comes first."""
+
+    for_ms: float = 0.0
 
 
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
-DiskFault = LosePower | BreakDisk | SlowDisk
+DiskFault = LosePower | BreakDisk | BreakLogDirectory | SlowDisk
 SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
-Operation = CreateTopic | DeleteTopic | AddPartitions | Reassign
-Fault = BrokerFault | DiskFault | SessionFault | EnsembleFault | NetworkFault
+Operation = CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig
+Fault = BrokerFault | DiskFault | SessionFault | EnsembleFault | NetworkFault | PauseController
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
-    | LosePower | BreakDisk | SlowDisk
+    | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
-    | CreateTopic | DeleteTopic | AddPartitions | Reassign
+    | CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig | PauseController
 )  # fmt: skip
 
 
@@ -224,6 +258,10 @@ class PlanCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def nodes(self) -> range:
         return range(1, self.brokers + 1)
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        return tuple(one.strip() for one in self.settings.get("log.dirs", "").split(",") if one.strip())
 
 
 class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -254,8 +292,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     happenings: tuple[Happening, ...] = ()
 
     @property
+    def unclean_topics(self) -> frozenset[str]:
+        """Those of which a leader may come from outside the ISR at some time, whatever the brokers' settings say."""
+        asked = [each for each in self.happenings if isinstance(each, SetConfig | CreateTopic | ElectLeaders)]
+        return frozenset(each.topic for each in asked if _may_be_unclean(each))
+
+    @property
     def faults(self) -> tuple[Fault, ...]:
         return tuple(each for each in self.happenings if not isinstance(each, Operation))
+
+
+def _may_be_unclean(operation: SetConfig | CreateTopic | ElectLeaders) -> bool:
+    if isinstance(operation, ElectLeaders):
+        return operation.unclean
+    return operation.config.get(UNCLEAN) == "true"
 
 
 def kind_of(happening: Happening) -> str:

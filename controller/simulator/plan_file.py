@@ -16,7 +16,9 @@ from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NO
 from controller.simulator.plan import (
     FORMAT,
     AddPartitions,
+    BreakLogDirectory,
     CreateTopic,
+    ElectLeaders,
     Happening,
     KillZooKeeper,
     Operation,
@@ -94,6 +96,12 @@ def _trouble(plan: Plan, happening: Happening) -> str | None:
         return f"replication_factor: expected 1 to {plan.cluster.brokers} (the brokers)"
     if isinstance(happening, Reassign) and not (happening.partition >= 0 and _are_nodes(plan, happening.replicas)):
         return f"partition and replicas: expected 0 or more, and brokers 1 to {plan.cluster.brokers}, each once"
+    if isinstance(happening, Reassign) and happening.znode and not happening.replicas:
+        return "replicas: expected some, as the znode has no way back"
+    if isinstance(happening, ElectLeaders) and (happening.partition < 0 or (happening.unclean and happening.znode)):
+        return "partition: expected 0 or more; unclean, or by the znode, not both"
+    if isinstance(happening, BreakLogDirectory) and happening.directory not in plan.cluster.log_directories:
+        return f"directory: expected one of {list(plan.cluster.log_directories)}, found {happening.directory}"
     if isinstance(happening, Operation) and not happening.topic:
         return "topic: expected a name"
     return None

@@ -173,7 +173,8 @@ def _deletions(rest: Rest) -> Iterator[Missing]:
 
 
 def _reassignments(rest: Rest) -> Iterator[Missing]:
-    """(8) A partition arrives once it is led and all of its target lives; what waited for its turn has had it then."""
+    """(8) A partition arrives once it is led and all of its target lives; what waited for its turn has had it then,
+    unless the controller is paused: so has what was asked for by the znode of preferred elections."""
     for name in rest.zookeeper.children(paths.BROKER_TOPICS) or ():
         row = rest.zookeeper.row(paths.topic(name))
         assert row is not None
@@ -184,6 +185,10 @@ def _reassignments(rest: Rest) -> Iterator[Missing]:
             state = rest.partitions().get((name, partition))
             if set(target) <= set(rest.core) and state is not None and state.leader in rest.core:
                 yield Missing("converged", (), f"{name}-{partition} is still on its way to {target}")
+    if rest.zookeeper.row(paths.CONTROLLER_PAUSE) is not None:
+        return
+    if rest.zookeeper.row(paths.PREFERRED_ELECTION) is not None:
+        yield Missing("converged", (), "preferred leaders are asked for still")
     asked = rest.zookeeper.row(paths.REASSIGN_PARTITIONS)
     if asked is not None:
         for (name, partition), target_asked in decode_reassignments(asked.path, asked.data).replicas.items():

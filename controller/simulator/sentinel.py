@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.scenarios.invariants import election_troubles
+from controller.simulator.by_choice import ByChoice
 from controller.simulator.forgotten import Forgotten
 from controller.trace import (
+    BrokerRegistered,
     ControllerElected,
     ControllerResigned,
     EphemeralSeen,
@@ -59,7 +61,8 @@ class Violation:
 class Sentinel(Recorder):
     """The recorder of a run, and its judge while it goes on. `violation` is the first, None so far. Once `guard` was
     called it knows ZooKeeper's writes too. `expected_errors`: words of errors that a node may
-    note without a defect of its own. `clean` says whether leaders may come from their ISRs alone."""
+    note without a defect of its own. `clean` says whether leaders may come from their ISRs alone, but for those of
+    `unclean_topics`."""
 
     def __init__(self, *, clean: bool) -> None:
         super().__init__()
@@ -80,7 +83,12 @@ class Sentinel(Recorder):
         self._numbers: dict[tuple[type, int, int, int], int] = {}
         self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
         self.forgotten = Forgotten()
+        self._by_choice = ByChoice(self.violated)
         self.expected_errors: tuple[str, ...] = ()
+        self.unclean_topics: frozenset[str] = frozenset()
+
+    def is_clean(self, topic: str) -> bool:
+        return self.clean and topic not in self.unclean_topics
 
     def guard(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
         self._zookeeper = zookeeper
@@ -113,6 +121,7 @@ class Sentinel(Recorder):
     def _committed(self, session: int, operations: Sequence[Write]) -> None:
         for operation in operations:
             path = operation.path
+            self._by_choice.committed(operation, self._epoch, self._node_of(self._winner))
             if isinstance(operation, SetData | Create):
                 if path == paths.CONTROLLER_EPOCH:
                     self._epoch_written(session, operation)
@@ -153,7 +162,8 @@ class Sentinel(Recorder):
                 f"{where} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is broker"
                 f" {self._node_of(self._winner)}'s",
             )
-        for trouble in _unsound(state, last, self._assignment(path), clean=self.clean):
+        topic = path[len(_TOPICS) :].partition("/")[0]
+        for trouble in _unsound(state, last, self._assignment(path), clean=self.is_clean(topic)):
             self.violated("partition-states-sound", [node], f"{where}: {trouble}")
 
     def _assignment(self, path: str) -> tuple[int, ...]:
@@ -199,11 +209,17 @@ class Sentinel(Recorder):
     def _noted(self, at_ms: float, node: int, event: Noted) -> None:
         if event.level == "error" and not any(words in event.message for words in self.expected_errors):
             self.violated("no-defects", [node], event.message)
+        if event.level == "info" and self._zookeeper is not None:
+            self._by_choice.noted(node, event, self._epoch, self._node_of(self._winner), self._zookeeper)
+
+    def _registered(self, at_ms: float, node: int, event: BrokerRegistered) -> None:
+        self._by_choice.registered(node)
 
     def _written(self, at_ms: float, node: int, event: PartitionStateWritten) -> None:
         """(2) Whoever is elected is first in the assignment's order."""
         for trouble in election_troubles(event):
             self.violated("leaders-in-assignment-order", [node], trouble)
+        self._by_choice.state_written(node, event)
 
     def _sent(self, at_ms: float, node: int, event: RequestSent) -> None:
         """(1) Nothing is sent in a term that was resigned, or whose session had to be given up for lost; (5)."""
@@ -280,6 +296,7 @@ _CHECKS: dict[type, Callable[..., None]] = {
     ControllerResigned: Sentinel._resigned,
     EphemeralSeen: Sentinel._ephemeral,
     Noted: Sentinel._noted,
+    BrokerRegistered: Sentinel._registered,
     PartitionStateWritten: Sentinel._written,
     RequestSent: Sentinel._sent,
     RequestAnswered: Sentinel._answered,

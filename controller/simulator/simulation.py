@@ -26,7 +26,7 @@ from controller.simulator.inspection import inside
 from controller.simulator.network import Address
 from controller.simulator.observer import controller_epoch, partitions
 from controller.simulator.own_node import OwnNode
-from controller.simulator.plan import Fault, Operation, Plan, PlanCluster
+from controller.simulator.plan import UNCLEAN, Fault, Operation, Plan, PlanCluster
 from controller.simulator.process import ProcessState
 from controller.simulator.rest import Rest, missing
 from controller.simulator.run import trace_hash
@@ -40,7 +40,6 @@ BOOT_LIMIT_MS = 10_000.0
 WITHIN_MS = 60_000.0
 LOOK_MS = 20.0
 """How often it is looked whether a world is at rest."""
-UNCLEAN = "unclean.leader.election.enable"
 
 Told = Callable[[TraceRecord], None]
 
@@ -115,6 +114,7 @@ class Simulation:
         cluster = plan.cluster
         self._brokers = cluster.nodes
         self.sentinel: Sentinel = _ToldSentinel(clean=cluster.settings.get(UNCLEAN, "false") != "true")
+        self.sentinel.unclean_topics = plan.unclean_topics
         self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
         settings = tuple(sorted(cluster.settings.items()))
         spec = ClusterSpec(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.simulator.plan import BreakDisk, Plan
+from controller.simulator.plan import BreakDisk, BreakLogDirectory, Plan
 from controller.simulator.record_run import RecordRun
 from controller.simulator.rest import Missing, Rest, missing
 from controller.simulator.run import trace_hash
@@ -52,7 +52,7 @@ class PlanWorld:
         self.simulation = Simulation.of_plan(plan)
         self.sentinel = self.simulation.sentinel
         self.host = self.simulation.host
-        if any(isinstance(each, BreakDisk) for each in plan.happenings):
+        if any(isinstance(each, BreakDisk | BreakLogDirectory) for each in plan.happenings):
             self.sentinel.expected_errors = OF_BROKEN_DISKS
         self.administrator = self.simulation.administrator
         self.injector = self.simulation.injector
@@ -60,7 +60,8 @@ class PlanWorld:
         self._late_since_ms: float | None = None
         self.records: RecordRun | None = None
         if plan.records is not None:
-            self.records = RecordRun(plan, plan.records, self.host, self.rest, clean=self.sentinel.clean)
+            clean = self.sentinel.is_clean(plan.records.topic)
+            self.records = RecordRun(plan, plan.records, self.host, self.rest, clean=clean)
         self.injector.begin()
 
     @property

@@ -35,14 +35,15 @@ class _Inode:
 
 
 class MemoryFile:
-    __slots__ = ("_disk", "_inode")
+    __slots__ = ("_disk", "_inode", "_path")
 
-    def __init__(self, disk: MemoryDisk, inode: _Inode) -> None:
+    def __init__(self, disk: MemoryDisk, inode: _Inode, path: str) -> None:
         self._disk = disk
         self._inode = inode
+        self._path = path  # as it was opened: a rename stays within its log directory
 
     def append(self, data: Bytes) -> None:
-        self._disk.touch()
+        self._disk.touch(self._path)
         self._inode.data += data
         self._inode.modified_ms = self._disk.now_ms
 
@@ -53,7 +54,7 @@ class MemoryFile:
         return len(self._inode.data)
 
     def truncate(self, size: int) -> None:
-        self._disk.touch()
+        self._disk.touch(self._path)
         inode = self._inode
         if size < inode.synced:
             inode.cut = bytes(inode.data[size : inode.synced]) + inode.cut
@@ -61,7 +62,7 @@ class MemoryFile:
         del inode.data[size:]
 
     def sync(self) -> None:
-        self._disk.touch()
+        self._disk.touch(self._path)
         self._inode.synced, self._inode.cut = len(self._inode.data), b""
 
     def fileno(self) -> int:
@@ -124,17 +125,17 @@ class MemoryDisk:
         self.fail_after: int | None = None
         self.changes = 0
 
-    def touch(self) -> None:
-        """Counts a change; OSError if it is one too many."""
+    def touch(self, path: str) -> None:
+        """Counts a change of what is at `path`; OSError if it is one too many."""
         if self.fail_after is not None and self.changes >= self.fail_after:
             raise OSError("the disk has failed")
         self.changes += 1
 
     def open(self, path: str) -> MemoryFile:
         if path not in self._names:
-            self.touch()
+            self.touch(path)
             self._put(path, _Inode(modified_ms=self.now_ms))
-        return MemoryFile(self, self._names[path])
+        return MemoryFile(self, self._names[path], path)
 
     def read(self, path: str) -> bytes:
         if path not in self._names:
@@ -142,13 +143,13 @@ class MemoryDisk:
         return bytes(self._names[path].data)
 
     def replace(self, path: str, data: bytes, durable: bool = True) -> None:
-        self.touch()
+        self.touch(path)
         self._put(path, _Inode(bytearray(data), len(data) if durable else 0, modified_ms=self.now_ms))
         if durable:
             self._synced_names[path] = self._names[path]
 
     def replace_soon(self, path: str, data: bytes) -> None:
-        self.touch()
+        self.touch(path)
         self._put(path, _Inode(bytearray(data), len(data), modified_ms=self.now_ms))
 
     def _put(self, path: str, inode: _Inode) -> None:
@@ -161,7 +162,7 @@ class MemoryDisk:
         return self._names.pop(path)
 
     def rename(self, path: str, new_path: str) -> None:
-        self.touch()
+        self.touch(path)
         for name in [name for name in self._names if name == path or name.startswith(path + "/")]:
             self._put(new_path + name[len(path) :], self._take(name))
         if path in self._directories:
@@ -171,7 +172,7 @@ class MemoryDisk:
 
     def remove(self, path: str) -> None:
         if path in self._names:
-            self.touch()
+            self.touch(path)
             self._take(path)
         self._remove_directory(path)
 
@@ -196,7 +197,7 @@ class MemoryDisk:
             self._below.remove(path)
 
     def sync_names(self, directory: str) -> None:
-        self.touch()
+        self.touch(directory)
         inside = directory + "/"
         kept = {path: one for path, one in self._synced_names.items() if not path.startswith(inside)}
         self._synced_names = kept | {path: one for path, one in self._names.items() if path.startswith(inside)}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from tests.incidents.incident import Incident, golden
 from tests.incidents.of_clusters import DELETIONS, ISRS, REASSIGNMENTS, REQUESTS, TIMERS
 from tests.incidents.of_controllers import ELECTION, THREADS, WATCHES
 from tests.incidents.planted import PLANTED
@@ -17,7 +19,18 @@ from tests.incidents.planted import PLANTED
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "incidents.md"
 
-INCIDENTS = (*ELECTION, *THREADS, *WATCHES, *REQUESTS, *ISRS, *REASSIGNMENTS, *DELETIONS, *TIMERS)
+GOLDEN = ROOT / "tests" / "simulator" / "golden"
+
+
+def _with_its_logs(incident: Incident) -> Incident:
+    """Every golden log that has its number in front is a proof of it."""
+    plans = sorted(path.stem for path in GOLDEN.glob(f"{incident.number.lower()}-*.toml"))
+    found = [one for plan in plans if (one := golden(plan)) not in incident.proofs]
+    return replace(incident, proofs=(*incident.proofs, *found))
+
+
+_TOLD = (*ELECTION, *THREADS, *WATCHES, *REQUESTS, *ISRS, *REASSIGNMENTS, *DELETIONS, *TIMERS)
+INCIDENTS = tuple(_with_its_logs(incident) for incident in _TOLD)
 
 _PLAIN = (
     1,

@@ -46,6 +46,7 @@ REQUESTS = (
         (
             core("core/test_broker_changes.py::test_s31_the_change_of_an_isr_is_told_to_all_live_replicas"),
             core("broker/test_epochs.py::test_s31_requests_of_an_earlier_controller_change_nothing"),
+            golden("s01-zombie-controller"),
         ),
     ),
     Incident(
@@ -55,6 +56,7 @@ REQUESTS = (
         (
             core("core/test_failover.py::test_s32_update_metadata_precedes_leader_and_isr"),
             core("core/test_broker_changes.py::test_a_new_broker_hears_of_everything_before_what_is_its_own"),
+            golden("s38-controller-and-follower"),
         ),
     ),
     Incident(

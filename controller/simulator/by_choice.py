@@ -1,0 +1,112 @@
+"""What a controller moves by choice, and may not at times: looked at as it happens, for the sentinel.
+
+    paused              in a term that began while /admin/camerlengo_pause was there nobody is given back to a preferred
+                        leader and no reassignment begins, for as long as it stays
+    partitions move     the clock gives no leader back while any partition is being reassigned
+    a broker goes       who is told by a controller that everything was moved leads nothing any more that others could
+                        lead, as far as that controller's own writes go
+
+A term that was there before the pause may be in the middle of what it does when the pause comes: it is not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from controller.trace import Noted, PartitionStateWritten
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import TopicAssignment, decode_partition_state, decode_topic_assignment
+from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.operations import Create, Delete, SetData, Write
+
+INVARIANT = "moves-by-choice"
+GIVEN_BACK = "partitions go back to their preferred leaders"
+SHUTTING_DOWN = re.compile(r"\[controller \d+, epoch (\d+)\] broker (\d+) is shutting down")
+ALL_MOVED = "controlled shutdown: everything was moved"
+Violated = Callable[[str, Sequence[int], str], None]
+
+
+class ByChoice:
+    """`violated`: the invariant, whose doing it was, in words."""
+
+    def __init__(self, violated: Violated) -> None:
+        self._violated = violated
+        self._paused_in: int | None = None
+        self._moving: dict[str, frozenset[int]] = {}
+        self._going: dict[int, int] = {}
+
+    # -- ZooKeeper's writes; `epoch` and `winner`: the present controller's
+
+    def committed(self, operation: Write, epoch: int, winner: int) -> None:
+        path = operation.path
+        if path == paths.CONTROLLER_PAUSE:
+            if isinstance(operation, Create):
+                self._paused_in = epoch
+            elif isinstance(operation, Delete):
+                self._paused_in = None
+        elif path.startswith(paths.BROKER_TOPICS) and path.count("/") == 3:
+            if isinstance(operation, Create | SetData):
+                self._topic_written(operation, epoch, winner)
+            else:
+                self._moving.pop(path, None)
+
+    def _topic_written(self, operation: Create | SetData, epoch: int, winner: int) -> None:
+        moving = moving_of(decode_topic_assignment(operation.path, operation.data))
+        begun = moving - self._moving.get(operation.path, frozenset())
+        self._moving[operation.path] = moving
+        if begun and self._is_paused_before(epoch):
+            where = operation.path.rpartition("/")[2]
+            self._violated(
+                INVARIANT, [winner], f"a reassignment of {where} {sorted(begun)} begins, though it is paused"
+            )
+
+    def _is_paused_before(self, epoch: int) -> bool:
+        """Whether the term of that epoch began after the pause, which is there still."""
+        return self._paused_in is not None and epoch > self._paused_in
+
+    # -- the trace
+
+    def state_written(self, node: int, event: PartitionStateWritten) -> None:
+        if event.why == "preferred" and self._is_paused_before(event.controller_epoch):
+            name = f"{event.topic}-{event.partition}"
+            self._violated(INVARIANT, [node], f"{name} goes back to its preferred leader, though it is paused")
+
+    def registered(self, node: int) -> None:
+        """What was said of its life before says nothing of this one."""
+        self._going.pop(node, None)
+
+    def noted(self, node: int, event: Noted, epoch: int, winner: int, zookeeper: InMemoryZooKeeper) -> None:
+        going = SHUTTING_DOWN.fullmatch(event.message)
+        if going is not None:
+            self._going[int(going[2])] = int(going[1])
+        elif node == winner and event.message.endswith(GIVEN_BACK):
+            moving = [path for path, partitions in self._moving.items() if partitions]
+            if moving:
+                self._violated(INVARIANT, [node], f"leaders are given back while partitions move: {sorted(moving)}")
+        elif event.message == ALL_MOVED and self._going.get(node) == epoch:
+            led = _led_by(zookeeper, node)
+            if led:
+                self._violated(INVARIANT, [node, winner], f"everything was moved, it is told, and it leads {led}")
+
+
+def moving_of(topic: TopicAssignment) -> frozenset[int]:
+    return frozenset(one for one in topic.adding.keys() | topic.removing.keys())
+
+
+def _led_by(zookeeper: InMemoryZooKeeper, node: int) -> list[str]:
+    """What it leads that others hold too, of topics that stay."""
+    found = []
+    for name in zookeeper.children(paths.BROKER_TOPICS) or ():
+        row = zookeeper.row(paths.topic(name))
+        if row is None or zookeeper.row(paths.delete_topic(name)) is not None:
+            continue
+        for partition, replicas in decode_topic_assignment(row.path, row.data).partitions.items():
+            state = zookeeper.row(paths.partition_state(name, partition))
+            if (
+                len(replicas) > 1
+                and state is not None
+                and decode_partition_state(state.path, state.data).leader == node
+            ):
+                found.append(f"{name}-{partition}")
+    return found
