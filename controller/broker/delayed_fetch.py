@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from controller.broker.fetch_reading import Ask, FetchReading, Reading
+from controller.broker.fetch_sessions import FetchContext
 from controller.protocol.fetch_values import FetchPartition
 from controller.storage import StorageError
 from controller.timer.operation import DelayedOperation
@@ -59,15 +60,16 @@ class _Watched:
 
 
 class DelayedFetch(DelayedOperation):
-    """`readings` is what there was when it came, nothing of which ends the wait."""
+    """`readings` is what there was of `partitions` when it came, nothing of which ends the wait."""
 
-    __slots__ = ("_answer", "_ask", "_partitions", "_reader", "_readings", "_watched")
+    __slots__ = ("_answer", "_ask", "_context", "_reader", "_watched")
 
     def __init__(
         self,
         timeout_ms: int,
         reader: FetchReading,
         ask: Ask,
+        context: FetchContext,
         partitions: Sequence[tuple[str, FetchPartition]],
         readings: Sequence[Reading],
         answer: Callable[[list[Reading]], None],
@@ -75,17 +77,15 @@ class DelayedFetch(DelayedOperation):
         super().__init__(timeout_ms)
         self._reader = reader
         self._ask = ask
-        self._partitions = partitions
-        self._readings = readings
+        self._context = context
         self._answer = answer
         self._watched = [
             _Watched(reader, ask, asked, reading) for (_, asked), reading in zip(partitions, readings, strict=True)
         ]
 
-    def keys(self) -> list[tuple[str, int]]:
-        return [(topic, asked.partition) for topic, asked in self._partitions]
-
     def try_complete(self) -> bool:
+        for asked, reading in self._context.joined():
+            self._watched.append(_Watched(self._reader, self._ask, asked, reading))
         ended, size_bytes = False, 0
         for watched in self._watched:  # all of them: each sees by this how far its partition has come
             ended |= watched.look()
@@ -93,4 +93,5 @@ class DelayedFetch(DelayedOperation):
         return (ended or size_bytes >= self._ask.min_bytes) and self.force_complete()
 
     def on_complete(self) -> None:
-        self._answer(self._reader.read_again(self._ask, self._partitions, self._readings))
+        partitions = self._context.partitions()
+        self._answer(self._reader.read_again(self._ask, partitions, self._context.before()))

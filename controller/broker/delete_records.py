@@ -45,6 +45,7 @@ class DeleteRecords:
         self._metadata = metadata
         self._purgatory = purgatory
         self._deletes = deletes
+        self._progress = progress
         self._watched: dict[tuple[str, int], None] = {}
         progress.of_followers.append(lambda partition, _broker: self._changed(partition))
         progress.of_high_watermarks.append(self._changed)
@@ -89,5 +90,6 @@ class DeleteRecords:
         offset = partition.high_watermark if asked.offset == UP_TO_HIGH_WATERMARK else asked.offset
         if offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
-        log.delete_records_before(offset, partition.high_watermark)
+        if log.delete_records_before(offset, partition.high_watermark):
+            self._progress.changed(partition)
         return Deletion(partition, partition.leading, offset)

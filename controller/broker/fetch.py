@@ -12,6 +12,7 @@ from collections.abc import Callable
 from controller.broker.delayed_fetch import DelayedFetch
 from controller.broker.fetch_reading import Ask, FetchReading, Reading
 from controller.broker.fetch_sessions import FetchSessions, SessionRefused
+from controller.broker.partition import Partition, Reader
 from controller.broker.progress import Progress
 from controller.protocol.fetch_values import FetchRequest, FetchResponse
 from controller.timer.purgatory import Purgatory
@@ -38,8 +39,9 @@ class Fetch:
         self._waiting = waiting
         self._sessions = sessions
         self._max_bytes = max_bytes
-        progress.of_high_watermarks.append(lambda partition: self._news(partition.topic, partition.index))
-        progress.of_appends.append(lambda partition: self._news(partition.topic, partition.index))
+        progress.of_high_watermarks.append(self._news)
+        progress.of_appends.append(self._news)
+        progress.of_others.append(self._changed)
 
     def handle(self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None]) -> None:
         try:
@@ -47,7 +49,11 @@ class Fetch:
         except SessionRefused as refusal:
             answer(FetchResponse((), refusal.error))
             return
+        if session.is_empty:
+            answer(session.response(()))
+            return
         ask = self._ask(request, version)
+        session.asks(ask)
         partitions = session.partitions()
 
         def respond(readings: list[Reading]) -> None:
@@ -55,11 +61,12 @@ class Fetch:
 
         readings = self._reading.read(ask, partitions, session.before())
         enough = sum(one.size_bytes for one in readings) >= ask.min_bytes
-        if request.max_wait_ms <= 0 or not partitions or enough or any(one.ends_the_wait for one in readings):
+        if request.max_wait_ms <= 0 or enough or any(one.ends_the_wait for one in readings):
             respond(readings)
             return
-        operation = DelayedFetch(request.max_wait_ms, self._reading, ask, partitions, readings, respond)
-        self._waiting.try_complete_else_watch(operation, operation.keys())
+        session.found(readings)
+        operation = DelayedFetch(request.max_wait_ms, self._reading, ask, session, partitions, readings, respond)
+        self._waiting.try_complete_else_watch(operation, session.keys())
 
     def _ask(self, request: FetchRequest, version: int) -> Ask:
         from_follower = request.replica_id >= 0
@@ -75,6 +82,20 @@ class Fetch:
             only_leader=from_follower or version < FIRST_VERSION_FOR_FOLLOWERS,
         )
 
-    def _news(self, topic: str, index: int) -> None:
+    def _news(self, partition: Partition) -> None:
+        """Who came first is answered first. Who is woken may ask anew at once, and change who reads."""
+        readers = sorted(partition.readers or (), key=_since_ms)
+        for reader in readers:
+            reader.rouse()
         if self._waiting.delayed:
-            self._waiting.check_and_complete((topic, index))
+            for reader in readers:
+                self._waiting.check_and_complete(reader.watch_key)
+            self._waiting.check_and_complete((partition.topic, partition.index))
+
+    def _changed(self, partition: Partition) -> None:
+        for reader in partition.readers or ():
+            reader.rouse()
+
+
+def _since_ms(reader: Reader) -> float:
+    return reader.heard_ms

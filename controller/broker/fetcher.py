@@ -51,8 +51,6 @@ from controller.zookeeper.drive import drive
 T = TypeVar("T")
 PASSING_FIRST_MS = 10.0
 """How long the first wait is for a leader that does not know yet; each next one is twice as long."""
-LOOK_MS = 1_000.0
-"""How often all questions are looked at for what changes without the fetcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,8 @@ class Fetcher:
         self._link = LeaderLink(leader, number, tools.settings, tools.metadata, tools.peers)
         self._resting: Pending[None] | None = None
         self._refusals = 0
-        self._looked_ms = tools.clock.now_ms()
+        self._looks_at_all = False
+        """Something has changed without the fetcher."""
         self._hurried = False
         """The connection that is about to fail was given up here: the next one need not wait."""
         self._started = False
@@ -115,6 +114,10 @@ class Fetcher:
         if self._link.moved():
             self._hurried = self._disconnect()
             self._wake()
+
+    def logs_changed(self) -> None:
+        """Logs may begin elsewhere, by their own retention: the next request says so."""
+        self._looks_at_all = True
 
     def close(self) -> None:
         self._closed = True
@@ -153,15 +156,14 @@ class Fetcher:
         except (PeerError, ProtocolError) as error:
             return "debug", str(error)
         except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the partitions wait for the next round
-            self._looked_ms = float("-inf")
+            self._looks_at_all = True
             return "error", f"failed\n{traceback.format_exc()}"
         return None
 
     def _take_up(self) -> None:
-        now_ms = self._tools.clock.now_ms()
-        self._queue.take_up(now_ms)
-        if now_ms - self._looked_ms >= LOOK_MS:
-            self._looked_ms = now_ms
+        self._queue.take_up(self._tools.clock.now_ms())
+        if self._looks_at_all:
+            self._looks_at_all = False
             self._queue.ask_all()
 
     def _until_due_ms(self) -> float | None:

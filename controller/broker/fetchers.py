@@ -75,6 +75,11 @@ class ReplicaFetchers:
         for fetcher in tuple(self._fetchers.values()):
             fetcher.endpoint_changed()
 
+    def logs_changed(self) -> None:
+        """Some may begin elsewhere than before."""
+        for fetcher in self._fetchers.values():
+            fetcher.logs_changed()
+
     def close(self) -> None:
         """Nothing is followed any more; no answer is taken from here on."""
         for fetcher in self._fetchers.values():

@@ -158,7 +158,7 @@ class IsrChanges:
     def _look_at_all(self) -> None:
         for partition in list(self._replicas.partitions()):
             key = (partition.topic, partition.index)
-            if partition.leading is not None:
+            if partition.leading is not None and not partition.is_settled:
                 self._changed(partition)  # what held the high watermark back may be over with time
                 if self._version is not None and len(partition.replicas) > 1 and key not in self._slots:
                     self._propose(key, partition)
@@ -168,6 +168,10 @@ class IsrChanges:
     def _changed(self, partition: Partition) -> None:
         if self._progress is not None:
             self._progress.advance(partition)
+
+    def _isr_changed(self, partition: Partition) -> None:
+        if self._progress is not None:
+            self._progress.isr_changed(partition)
 
     def _propose(self, key: Key, partition: Partition) -> None:
         self._catch_up(partition)
@@ -197,7 +201,7 @@ class IsrChanges:
         if state is None or state.leader_epoch != partition.leader_epoch:
             return
         if partition.change_isr(state.isr, state.zk_version):
-            self._changed(partition)
+            self._isr_changed(partition)
 
     # -- asking
 
@@ -272,7 +276,7 @@ class IsrChanges:
         self._empty_slot(key, partition)
         if error is ErrorCode.NONE and partition is not None and result.leader_epoch == partition.leader_epoch:
             partition.change_isr(result.isr, result.current_isr_version)
-            self._changed(partition)
+            self._isr_changed(partition)
         self._watch(key)
         if error is not ErrorCode.NONE and partition is not None:
             self._open[key] = partition

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_EPOCH = -1
@@ -24,27 +23,63 @@ Live: TypeAlias = Callable[[int], bool]
 """Whether a broker is live, as far as this one knows."""
 
 
-@dataclass(slots=True)
-class FollowerState:
-    """`log_end_offset` and `log_start_offset` as its last fetch told them. `last_caught_up_ms`: the latest time at
-    which it is known to have had all that the leader had. `broker_epoch`: of which life, if it said."""
+class Fetching(Protocol):
+    """Who fetches again and again from where it is: a follower's session."""
 
-    log_end_offset: int = UNKNOWN_OFFSET
-    log_start_offset: int = UNKNOWN_OFFSET
-    last_caught_up_ms: float = NEVER_MS
-    last_fetch_ms: float = NEVER_MS
-    leader_end_at_fetch: int = UNKNOWN_OFFSET
-    broker_epoch: int = UNKNOWN_EPOCH
+    heard_ms: float
+    """When it did so last."""
+
+
+class FollowerState:
+    """`log_end_offset` and `log_start_offset` as its last fetch told them. `broker_epoch`: of which life, if it said.
+
+    A follower that has everything, and has said so, repeats itself with each fetch of its session. It is not told so
+    of each partition: while it is `quiet`, what its session last heard of it is what this has heard.
+    """
+
+    __slots__ = (
+        "_caught_up_ms",
+        "_fetch_ms",
+        "broker_epoch",
+        "leader_end_at_fetch",
+        "log_end_offset",
+        "log_start_offset",
+        "quiet",
+    )
+
+    def __init__(self, last_caught_up_ms: float = NEVER_MS) -> None:
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.leader_end_at_fetch = UNKNOWN_OFFSET
+        self.broker_epoch = UNKNOWN_EPOCH
+        self.quiet: Fetching | None = None
+        self._caught_up_ms = last_caught_up_ms
+        self._fetch_ms = NEVER_MS
+
+    @property
+    def last_caught_up_ms(self) -> float:
+        """The latest time at which it is known to have had all that the leader had."""
+        return self._caught_up_ms if self.quiet is None else max(self._caught_up_ms, self.quiet.heard_ms)
+
+    @property
+    def last_fetch_ms(self) -> float:
+        return self._fetch_ms if self.quiet is None else max(self._fetch_ms, self.quiet.heard_ms)
+
+    def rouse(self, by: Fetching) -> None:
+        """What `by` hears of it says nothing of this any more."""
+        if self.quiet is by:
+            self._caught_up_ms, self._fetch_ms = self.last_caught_up_ms, self.last_fetch_ms
+            self.quiet = None
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: float) -> None:
         """A fetch that reaches the leader's present end is caught up now; one that reaches the end of the fetch
         before was caught up then."""
         if fetch_offset >= leader_end:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+            self._caught_up_ms = max(self._caught_up_ms, now_ms)
         elif fetch_offset >= self.leader_end_at_fetch:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+            self._caught_up_ms = max(self._caught_up_ms, self._fetch_ms)
         self.log_end_offset, self.log_start_offset = fetch_offset, log_start_offset
-        self.leader_end_at_fetch, self.last_fetch_ms = leader_end, now_ms
+        self.leader_end_at_fetch, self._fetch_ms = leader_end, now_ms
 
 
 class LeaderState:
@@ -111,6 +146,10 @@ class LeaderState:
             if broker in isr or (now_ms - follower.last_caught_up_ms <= lag_max_ms and live(broker)):
                 lowest = follower.log_end_offset
         return lowest
+
+    def all_at(self, log_end: int) -> bool:
+        """Whether each follower is known to have everything."""
+        return all(follower.log_end_offset == log_end for follower in self.followers.values())
 
     def low_watermark(self, log_start: int, live: Iterable[int]) -> int:
         """The lowest log start of the leader and its live followers: what was deleted below it is gone everywhere."""

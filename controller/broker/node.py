@@ -120,6 +120,7 @@ class Node:
         self.upkeep: Upkeep | None = None
         if self.broker.data is not None:
             self.upkeep = Upkeep(settings, self.broker.data.logs, self.broker.replicas, clock, trace)
+            self.upkeep.on_deleted = self.broker.data.logs_changed
             self.administration = Administration(settings, self.client, self.broker, self.broker.data, clock, trace)
             client_events.administration = self.administration
 

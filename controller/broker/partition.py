@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Protocol
 
 from controller.broker.leader_state import LeaderState, Live
 from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, LeaderAndIsrPartitionState
@@ -15,6 +16,21 @@ class Role(enum.Enum):
     NONE = "none"
     LEADER = "leader"
     FOLLOWER = "follower"
+
+
+class Reader(Protocol):
+    """A partition's place in a fetch session."""
+
+    @property
+    def watch_key(self) -> tuple[str, int]:
+        """Under which a fetch of the session waits."""
+
+    @property
+    def heard_ms(self) -> float:
+        """When the session was last fetched in."""
+
+    def rouse(self) -> None:
+        """Something is another than it was: the next fetch of the session looks at it."""
 
 
 @dataclass(slots=True)
@@ -42,6 +58,17 @@ class Partition:
     high_watermark: int = 0
     leading: LeaderState | None = None
     offline: bool = False
+    readers: dict[Reader, None] | None = None
+    """The places that it has in fetch sessions, if any."""
+
+    @property
+    def is_settled(self) -> bool:
+        """It leads, and every replica is in sync and has everything: there is nothing that time could change."""
+        leading, log = self.leading, self.log
+        if leading is None or log is None or leading.proposed is not None or len(self.isr) < len(self.replicas):
+            return False
+        end = log.log_end_offset
+        return self.high_watermark == end and leading.all_at(end)
 
     def agrees_on_topic_id(self, topic_id: bytes) -> bool:
         """Whether this is a partition of that life of the topic. The first id that is told is kept; a controller

@@ -13,8 +13,10 @@ Heard = Callable[[Partition], None]
 
 class Progress:
     """`of_high_watermarks` hear that a high watermark or a role changed; `of_appends` that a log grew and its high
-    watermark stayed; `of_followers` of each fetch of a follower's, with its broker, once it is put down. A listener may
-    complete requests, and must not change the partition's records. `live`: whether a replica of a partition is."""
+    watermark stayed; `of_followers` of a follower's fetch, with its broker, once it is put down, unless it repeats what
+    the one before said; `of_others` that something changed which ends nobody's wait: the ISR, or where the log begins.
+    A listener may complete requests, and must not change the partition's records. `live`: whether a replica of a
+    partition is."""
 
     def __init__(self, clock: Clock, lag_max_ms: float, live: Callable[[Partition, int], bool]) -> None:
         self._clock = clock
@@ -23,6 +25,7 @@ class Progress:
         self.of_high_watermarks: list[Heard] = []
         self.of_appends: list[Heard] = []
         self.of_followers: list[Callable[[Partition, int], None]] = []
+        self.of_others: list[Heard] = []
 
     def appended(self, partition: Partition) -> None:
         """Its log has a new end, a leader's or a follower's."""
@@ -55,3 +58,13 @@ class Progress:
         """It is led by another, in another epoch, by nobody here, gone, or its files are offline: who waits is told
         that it waits in vain."""
         self.high_watermark_moved(partition)
+
+    def isr_changed(self, partition: Partition) -> None:
+        """The controller has written another."""
+        self.changed(partition)
+        self.advance(partition)
+
+    def changed(self, partition: Partition) -> None:
+        """Its ISR is another, or where its log begins, or its role, of which who waits has yet to be told."""
+        for heard in self.of_others:
+            heard(partition)

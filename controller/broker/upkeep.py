@@ -23,12 +23,14 @@ NEVER_MS = 1 << 44
 
 class Upkeep:
     """`start` may be called on any thread; all is done in the clock's callbacks, the broker's thread. `on_all_offline`
-    is called once, when no directory is left: such a broker is of no use to anybody, and Kafka's ends, too."""
+    is called once, when no directory is left: such a broker is of no use to anybody, and Kafka's ends, too.
+    `on_deleted` is called when retention has deleted something: logs begin later than before."""
 
     def __init__(
         self, settings: BrokerSettings, logs: Logs, replicas: ReplicaManager, clock: Clock, trace: Trace
     ) -> None:
         self.on_all_offline: Callable[[], None] = lambda: None
+        self.on_deleted: Callable[[], None] = lambda: None
         self._logs = logs
         self._replicas = replicas
         self._clock = clock
@@ -78,6 +80,7 @@ class Upkeep:
             deleted = directory.apply_retention(high_watermarks)
             if deleted:
                 self._note("info", f"log directory {directory.path}: retention deleted {deleted} segments")
+                self.on_deleted()
 
         self._each(apply)
 

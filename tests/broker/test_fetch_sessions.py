@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker.fetch_sessions import EPOCH_MAX, EVICTABLE_AFTER_MS, FetchSessions, SessionRefused, next_epoch
+from controller.broker.fetch_session import EPOCH_MAX, next_epoch
+from controller.broker.fetch_sessions import EVICTABLE_AFTER_MS, FetchSessions, SessionRefused
 from controller.clock import VirtualClock
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
@@ -23,7 +24,7 @@ from controller.protocol.fetch_values import (
 )
 from controller.storage import PartitionLog
 from tests.broker.harness import Deferred
-from tests.broker.leading import Holder, offsets
+from tests.broker.leading import Holder, done, offsets
 
 PARTITIONS = 4
 
@@ -163,6 +164,57 @@ def test_what_has_not_changed_is_not_looked_for_and_still_tells_that_its_followe
     broker.produce(acks=1, numbers=(2,))
     assert client.fetch({}) == {2: [0]}
     assert looked == [broker.log(2)]
+
+
+def test_a_log_start_that_moved_is_told_though_there_is_nothing_to_fetch() -> None:
+    broker = holder()
+    broker.produce(acks=1, numbers=(2,))
+    client = Client(broker)
+    client.fetch(EVERYTHING | {2: 1})
+    assert client.fetch({}) == {}
+    broker.log(2).delete_records_before(1, 1)
+    assert broker.broker.data is not None
+    broker.broker.data.logs_changed()
+    assert client.fetch({}) == {2: []}
+    assert client.fetch({}) == {}
+
+
+def test_who_is_out_of_the_isr_is_heard_with_each_fetch() -> None:
+    broker = Holder()
+    broker.begin_leading((1, 2, 3))
+    client = Client(broker, replica=2)
+    client.fetch({0: 0})
+    assert broker.leading().followers[2].quiet is not None
+    broker.hear((1, 3), version=8)
+    broker.later(20_000)
+    assert broker.isr() == (1, 3)
+    client.fetch({})
+    assert broker.leading().followers[2].quiet is None
+    broker.answer(done((1, 3, 2), version=9))
+    client.fetch({})
+    assert broker.leading().followers[2].quiet is not None
+
+
+def test_who_was_quiet_has_its_time_from_its_last_fetch_on() -> None:
+    """Not from when it last had to say where it is; and an older session of its, left behind, changes nothing."""
+    broker = Holder(replica_lag_time_max_ms="10000")
+    broker.begin_leading((1, 2))
+    left, client = Client(broker, replica=2), Client(broker, replica=2)
+    for each in (left, client):
+        each.fetch({0: 0})
+    for _ in range(30):
+        broker.later(1_000)
+        client.fetch({})
+    client.session, other = (client.session[0], FINAL_SESSION_EPOCH), client.session
+    left.fetch({}, session=(left.session[0], FINAL_SESSION_EPOCH))
+    client.session = other
+    broker.later(1_000)
+    client.fetch({})
+    broker.produce(acks=1)
+    broker.later(9_000)
+    assert broker.asked() == [], "it has been behind for nine seconds"
+    broker.later(11_000)
+    assert broker.wanted() == [{0: (1,)}]
 
 
 @pytest.mark.parametrize("how", ["a new epoch", "another asks", "offline", "deleted"])

@@ -56,15 +56,15 @@ def test_a_session_names_what_changed_and_what_is_left() -> None:
     assert follower.asked().forgotten_topics_data == (ForgottenTopic("t", (0,)),)
 
 
-def test_a_log_start_that_own_retention_has_moved_is_told_within_a_second() -> None:
+def test_a_log_start_that_own_retention_has_moved_is_told_with_the_next_fetch() -> None:
     follower = following(0, 0, 0, high_watermark=3)
     follower.answer_fetch(data(0, high_watermark=3), session=77)
     follower.log().delete_records_before(2, 3)
-    follower.answer_fetch(session=77)
-    assert follower.asked().topics == ()
-    follower.later(1_000.0)
+    follower.fetchers.logs_changed()
     follower.answer_fetch(session=77)
     assert follower.asked().topics[0].partitions[0].log_start_offset == 2
+    follower.answer_fetch(session=77)
+    assert follower.asked().topics == ()
 
 
 def test_below_2_7_where_logs_part_is_asked_before_the_first_fetch() -> None:

@@ -125,9 +125,12 @@ def test_retention_takes_old_segments_up_to_the_high_watermark() -> None:
     partition = kept.replicas.partition(*KEY)
     assert partition is not None
     partition.high_watermark = 4
+    told: list[int] = []
+    kept.upkeep.on_deleted = lambda: told.append(log.log_start_offset)
     kept.upkeep.start()
     kept.clock.advance_to(1_000)
     assert 0 < log.log_start_offset <= 4
+    assert told == [log.log_start_offset]
     assert len(kept.trace.notes("info")) == 1
 
 
