@@ -278,7 +278,9 @@ class ReplicaManager:
         if not state.delete_partition:
             return ErrorCode.NONE
         error = self._delete_files(topic, state.partition_index)
-        if error is ErrorCode.NONE:
+        if error is not ErrorCode.NONE:
+            partition.go_offline()  # its directory has taken it out already, and tells of the others alone
+        else:
             partition.log = None
             del self._partitions[(topic, state.partition_index)]
         return error

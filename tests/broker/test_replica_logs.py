@@ -154,3 +154,12 @@ def test_a_disk_that_fails_takes_the_partitions_of_its_directory_and_no_others()
     assert broker.lead((1,), leader_epoch=6) == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
     (told,) = [note for note in broker.trace.notes("error") if "offline" in note]
     assert broker.logs.directories[0].path in told
+
+
+def test_a_replica_that_could_not_be_deleted_takes_no_role_that_it_can_not_fill() -> None:
+    """The deletion is what finds the directory broken: later the partition comes back to this broker."""
+    broker = holder()
+    broker.disk.fail_after = broker.disk.changes
+    assert broker.stop_replica(delete=True) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert broker.partition().offline
+    assert broker.lead((1,), leader_epoch=6) == [ErrorCode.KAFKA_STORAGE_ERROR]
