@@ -20,7 +20,7 @@ from controller.broker.elections import Elections
 from controller.broker.exchange import Exchange, Respond
 from controller.broker.isr_changes import IsrChanges
 from controller.broker.logs import Logs
-from controller.broker.metadata_answers import metadata_response
+from controller.broker.metadata_answers import MetadataBodies
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.metadata_wait import MetadataWait
 from controller.broker.ports import Peers
@@ -98,6 +98,7 @@ class Broker:
         self.roles_gate: Callable[[LeaderAndIsrRequest, Callable[[], None]], None] = lambda _request, go_on: go_on()
         """May keep a LeaderAndIsr waiting; replaced by who knows topics' configs."""
         self.metadata = MetadataCache()
+        self._metadata_bodies = MetadataBodies()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
         self.data: DataPlane | None = None
         if logs is not None:
@@ -184,8 +185,8 @@ class Broker:
         exchange.answer(ApiVersionsResponse(ErrorCode.NONE, self._versions))
 
     def _metadata(self, exchange: Exchange, request: MetadataRequest) -> None:
-        exchange.answer(
-            metadata_response(
+        exchange.answer_body(
+            self._metadata_bodies.body(
                 self.metadata.snapshot,
                 request,
                 exchange.header.api_version,
@@ -260,7 +261,7 @@ class Broker:
         exchange.answer(self.replicas.update_metadata(request))
         self.topic_waits.metadata_changed()
         self.elections.metadata_changed()
-        self.isr_changes.look()
+        self.isr_changes.metadata_changed()
         if self.data is not None:
             self.data.metadata_changed()
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from controller.broker.refusals import refusal
 from controller.protocol.codec import Request, encode_response_parts
 from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.headers import write_response_header
 from controller.protocol.messages import ResponseValue
 from controller.protocol.records import Part
 
@@ -40,6 +41,12 @@ class Exchange:
             self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
             parts = self._refused()
         self._respond(parts)
+
+    def answer_body(self, body: bytes) -> None:
+        """In place of `answer`: what follows the response's header, encoded already."""
+        self._take_turn()
+        header = self.header
+        self._respond([write_response_header(header.api_key, header.api_version, header.correlation_id), body])
 
     def answer_nothing(self) -> None:
         """In place of `answer`, to a request that has no response."""

@@ -12,7 +12,7 @@ which of the two ISRs holds, and the partition is told so: its high watermark is
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -34,6 +34,7 @@ from controller.protocol.control_values import (
     AlterIsrResponse,
     AlterIsrTopic,
     LeaderAndIsrRequest,
+    UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.versions import control_versions
@@ -73,7 +74,7 @@ class Proposal:
 
 
 class IsrChanges:
-    """`look` after the metadata changed, `roles_changed` after a LeaderAndIsr was applied. In a broker with logs
+    """`metadata_changed` after it has, `roles_changed` after a LeaderAndIsr was applied. In a broker with logs
     `follow_progress`, once: then followers' fetches decide, and not the metadata. Does nothing below inter-broker
     protocol 2.7, where there is no AlterIsr."""
 
@@ -99,6 +100,9 @@ class IsrChanges:
         self._version = control_versions(settings.inter_broker_protocol).alter_isr
         # Led here, with an ISR that lacks a replica or a change of it that was refused.
         self._open: dict[Key, Partition] = {}
+        # What the metadata had of each of them when it was looked at last, and who was live then.
+        self._seen: dict[Key, UpdateMetadataPartitionState | None] = {}
+        self._live: Set[int] = frozenset()
         self._slots: dict[Key, Proposal] = {}
         self._asking = False
         self._failures = 0
@@ -116,6 +120,7 @@ class IsrChanges:
                 self._watch((topic.topic_name, state.partition_index))
 
     def _watch(self, key: Key) -> None:
+        self._seen.pop(key, None)
         partition, slot = self._replicas.partition(*key), self._slots.get(key)
         leads = partition is not None and partition.role is Role.LEADER
         if slot is not None and (partition is None or not leads or slot.leader_epoch != partition.leader_epoch):
@@ -129,10 +134,33 @@ class IsrChanges:
         """Proposes for every partition that lacks a replica the ISR that it should have."""
         if self._version is None:
             return
-        for key, partition in list(self._open.items()):
+        self._look_at(list(self._open.items()))
+
+    def metadata_changed(self) -> None:
+        """As `look`, at those of which the metadata tells anything else than when they were looked at last."""
+        if self._version is None:
+            return
+        snapshot = self._metadata.snapshot
+        live = snapshot.brokers.keys()
+        if live != self._live:
+            self._live = frozenset(live)
+            self._seen.clear()
+        topics, seen = snapshot.topics, self._seen
+        self._look_at(
+            [
+                (key, partition)
+                for key, partition in self._open.items()
+                if key not in seen or topics.get(key[0], {}).get(key[1]) is not seen[key]
+            ]
+        )
+
+    def _look_at(self, opened: Sequence[tuple[Key, Partition]]) -> None:
+        topics = self._metadata.snapshot.topics
+        for key, partition in opened:
             if self._replicas.partition(*key) is not partition:
                 self._watch(key)
                 continue
+            self._seen[key] = topics.get(key[0], {}).get(key[1])
             self._changed(partition)  # a dead replica outside the ISR is not waited for any more
             if key not in self._slots:
                 self._propose(key, partition)
@@ -208,9 +236,13 @@ class IsrChanges:
     def _ask(self) -> None:
         """Everything that waits for an answer, unless a request is under way, or the same controller was asked in vain
         a moment ago."""
-        sent = {key: slot for key, slot in self._slots.items() if not slot.given_up}
+        if self._version is None or self._asking or not self._slots:
+            return
         controller = self._metadata.snapshot.controller_id
-        if self._version is None or self._asking or not sent or (self._again is not None and controller == self._asked):
+        if self._again is not None and controller == self._asked:
+            return
+        sent = {key: slot for key, slot in self._slots.items() if not slot.given_up}
+        if not sent:
             return
         if self._again is not None:
             self._again.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from controller.broker.metadata_cache import MetadataSnapshot, Partitions, endpoint_of
+from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (
     NO_AUTHORIZED_OPERATIONS,
     MetadataRequest,
@@ -14,11 +15,13 @@ from controller.protocol.client_values import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from controller.protocol.codec import encode_response_body
 from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, UpdateMetadataPartitionState
 from controller.protocol.errors import ErrorCode
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 TOPIC_NAME_LENGTH_MAX = 249
+BODIES_KEPT = 4
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 # With no authorizer everybody may do what there is to do; one bit for each AclOperation's code.
@@ -53,6 +56,30 @@ def metadata_response(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_AUTHORIZED_OPERATIONS
         ),
     )
+
+
+class MetadataBodies:
+    """Answers' bodies, encoded once for all that ask the same of one snapshot: after a failure every client does."""
+
+    def __init__(self) -> None:
+        self._snapshot: MetadataSnapshot | None = None
+        self._bodies: dict[tuple[MetadataRequest, int, str, str | None], bytes] = {}
+
+    def body(
+        self, snapshot: MetadataSnapshot, request: MetadataRequest, version: int, listener: str, cluster_id: str | None
+    ) -> bytes:
+        """UnencodableValue."""
+        if snapshot is not self._snapshot:
+            self._snapshot, self._bodies = snapshot, {}
+        key = (request, version, listener, cluster_id)
+        body = self._bodies.get(key)
+        if body is None:
+            value = metadata_response(snapshot, request, version, listener, cluster_id)
+            body = encode_response_body(ApiKey.METADATA, version, value)
+            if len(self._bodies) >= BODIES_KEPT:
+                self._bodies.clear()
+            self._bodies[key] = body
+        return body
 
 
 class _Answer:

@@ -35,7 +35,8 @@ class TopicConfigs:
         self._settings = settings
         self._trace = trace
         self._topics: dict[str, Mapping[str, str]] = {}
-        self._logs: dict[str, LogSettings] = {}
+        self._logs: dict[str | None, LogSettings] = {}
+        """Of the topics whose config is known; None: of all others."""
         self.changed: Callable[[Collection[str] | None], None] = lambda _topics: None
         self.broker: Mapping[str, str] = NOTHING
         """/config/brokers/N, this broker's."""
@@ -49,11 +50,10 @@ class TopicConfigs:
         return topic in self._topics
 
     def log_settings(self, topic: str) -> LogSettings:
-        found = self._logs.get(topic)
+        name = topic if topic in self._topics else None
+        found = self._logs.get(name)
         if found is None:
-            found = self._log_settings(self._topics.get(topic))
-            if topic in self._topics:
-                self._logs[topic] = found
+            found = self._logs[name] = self._log_settings(self._topics.get(topic))
         return found
 
     def min_insync(self, topic: str) -> int:

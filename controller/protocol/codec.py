@@ -63,6 +63,11 @@ def encode_request(header: RequestHeader, value: RequestValue) -> bytes:
     return joined((request_head(header), *parts))
 
 
+def encode_response_body(api_key: ApiKey, version: int, value: ResponseValue) -> bytes:
+    """What follows the header, of a response without records."""
+    return layout(MESSAGES[api_key].response, version).write(value)
+
+
 def encode_response(header: RequestHeader, value: ResponseValue) -> bytes:
     """The frame that answers the request with this header, in its version. Ranges of records are read."""
     return joined(encode_response_parts(header, value))

@@ -54,6 +54,7 @@ class Routes:
         self._brokers = dict(brokers)
         self._pipelines: dict[int, Pipeline] = {}
         self._asking: dict[int, Pipeline] = {}
+        self._latest: tuple[bytes, list[int]] | None = None
         self._learning = False
         self._closed = False
         names = sorted({topic for topic, _ in self.partitions})
@@ -131,6 +132,13 @@ class Routes:
         self._learning = False
 
     def _take(self, body: bytes) -> None:
+        # Most answers are the one before, byte for byte.
+        if self._latest is None or self._latest[0] != body:
+            self._latest = (body, self._leaders_in(body))
+        self.leaders = list(self._latest[1])
+
+    def _leaders_in(self, body: bytes) -> list[int]:
+        leaders = list(self.leaders)
         answer = decode_response_body(ApiKey.METADATA, _METADATA_VERSION, body)
         assert isinstance(answer, MetadataResponse)
         live = [broker.node_id for broker in answer.brokers]
@@ -138,7 +146,8 @@ class Routes:
             for partition in topic.partitions:
                 place = self._places.get((topic.name or "", partition.partition_index))
                 if place is not None:
-                    self.leaders[place] = partition.leader_id if partition.leader_id in live else NOBODY
+                    leaders[place] = partition.leader_id if partition.leader_id in live else NOBODY
+        return leaders
 
 
 def keep_going(task: Task[None]) -> None:

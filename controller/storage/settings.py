@@ -68,6 +68,8 @@ class LogSettings:
         return str(getattr(self, next(one.name for one in fields(self) if one.metadata.get("topic") == name)))
 
     def _replaced(self, texts: Mapping[str, str], side: str, timestamp_type: str) -> LogSettings:
+        if not texts:
+            return self
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         for one in fields(self):
             name = one.metadata.get(side) if one.metadata else None

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS
+from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChanges
+from controller.broker.partition import Partition
 from controller.broker.ports import PeerTimedOut
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
@@ -218,3 +219,25 @@ def test_an_isr_that_is_not_newer_changes_nothing() -> None:
     before = replace(partition)
     partition.change_isr((1,), VERSION)
     assert partition == before
+
+
+def test_metadata_that_tells_nothing_else_of_a_partition_is_no_occasion_to_look_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = asking((1, 3))
+    leader.answer(refused(ErrorCode.INVALID_UPDATE_VERSION))
+    looked: list[Partition] = []
+    right = IsrChanges._propose
+
+    def propose(self: IsrChanges, key: tuple[str, int], partition: Partition) -> None:
+        looked.append(partition)
+        right(self, key, partition)
+
+    monkeypatch.setattr(IsrChanges, "_propose", propose)
+    changes = leader.broker.isr_changes
+    changes.metadata_changed()
+    assert len(looked) == 1, "its slot is empty since"
+    changes.metadata_changed()
+    assert len(looked) == 1
+    leader.hear((1, 3), alive=(1, 3))
+    assert len(looked) == 1, "a proposal is under way"

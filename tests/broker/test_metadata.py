@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from controller.broker import metadata_answers
 from controller.broker.metadata_answers import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (
@@ -120,6 +123,25 @@ def test_operations_are_told_to_those_who_ask(under_test: BrokerUnderTest) -> No
     asked = told(under_test, MetadataRequest(asking("t").topics, True, True, True), 10)
     assert asked.cluster_authorized_operations == CLUSTER_OPERATIONS
     assert asked.topics[0].topic_authorized_operations == TOPIC_OPERATIONS
+
+
+def test_the_same_is_encoded_once_a_snapshot(under_test: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    right = metadata_answers.metadata_response
+
+    def counted(*arguments: Any) -> MetadataResponse:
+        made.append(arguments[2])
+        return right(*arguments)
+
+    monkeypatch.setattr(metadata_answers, "metadata_response", counted)
+    first = told(under_test)
+    assert told(under_test) == first
+    assert len(told(under_test, asking("t")).topics) == 1
+    assert told(under_test, version=9).brokers == first.brokers
+    assert made == [11, 11, 9]
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 1, 1), brokers=live(1, 2)))
+    assert told(under_test) != first
+    assert made == [11, 11, 9, 11]
 
 
 def test_an_update_replaces_brokers_and_keeps_other_partitions(under_test: BrokerUnderTest) -> None:
