@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from controller.broker.broker import Broker
@@ -90,8 +91,9 @@ class Administration:
         data.directory_failed = notices.failed
         data.min_insync = self.configs.min_insync
         data.deletes = self.configs.deletes
-        data.throttle.rate = self.configs.leader_throttle_rate
-        data.throttle.replicas = self.configs.leader_throttled_replicas
+        for throttle, role in ((data.throttle, "leader"), (data.follower_throttle, "follower")):
+            throttle.rate = partial(self.configs.throttle_rate, f"{role}.replication.throttled.rate")
+            throttle.replicas = partial(self.configs.throttled_replicas, f"{role}.replication.throttled.replicas")
         self._logs.settings_of = self.configs.log_settings
         self.configs.changed = self._changed
         self._changed(None)

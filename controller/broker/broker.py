@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from controller.broker.asking import ask_controller
 from controller.broker.creation import Creation
 from controller.broker.data_plane import DataPlane, Handle
 from controller.broker.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
@@ -29,6 +30,7 @@ from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
+from controller.core.cluster_events import AllocateProducerIdsRequested, UpdateFeaturesRequested
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
 from controller.core.ports import EventSink
 from controller.protocol.api_keys import ApiKey
@@ -41,11 +43,15 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     MetadataRequest,
 )
+from controller.protocol.cluster_values import AllocateProducerIdsRequest, UpdateFeaturesRequest
 from controller.protocol.codec import Request, decode_request, unsupported_api_versions
 from controller.protocol.control_values import (
     NO_BROKER_EPOCH,
+    SHUTDOWN_FORCED,
+    SHUTDOWN_UNSAID,
     AlterIsrRequest,
     ControlledShutdownRequest,
+    ControlledShutdownResponse,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -94,6 +100,7 @@ class Broker:
         self._identity = identity
         self._events = events
         self._is_controller = is_controller
+        self._clock = clock
         self._trace = trace
         self.roles_gate: Callable[[LeaderAndIsrRequest, Callable[[], None]], None] = lambda _request, go_on: go_on()
         """May keep a LeaderAndIsr waiting; replaced by who knows topics' configs."""
@@ -129,6 +136,8 @@ class Broker:
             ApiKey.STOP_REPLICA: self._stop_replica,
             ApiKey.ALTER_ISR: self._alter_isr,
             ApiKey.CONTROLLED_SHUTDOWN: self._controlled_shutdown,
+            ApiKey.UPDATE_FEATURES: self._update_features,
+            ApiKey.ALLOCATE_PRODUCER_IDS: self._allocate_producer_ids,
         }
         if self.data is not None:
             self._handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
@@ -291,13 +300,38 @@ class Broker:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
             return
-        self._events.put(AlterIsrRequested(request, exchange.answer))
+        self._events.put(AlterIsrRequested(request, exchange.answer, exchange.header.api_version))
+
+    def _update_features(self, exchange: Exchange, request: UpdateFeaturesRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            return
+        ask_controller(
+            self._events,
+            self._clock,
+            request.timeout_ms,
+            lambda respond: UpdateFeaturesRequested(request, respond),
+            exchange.answer,
+            lambda: exchange.answer(refusal(request, ErrorCode.REQUEST_TIMED_OUT)),
+        )
+
+    def _allocate_producer_ids(self, exchange: Exchange, request: AllocateProducerIdsRequest) -> None:
+        if not self._is_controller():
+            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+            return
+        self._events.put(AllocateProducerIdsRequested(request, exchange.answer))
 
     def _controlled_shutdown(self, exchange: Exchange, request: ControlledShutdownRequest) -> None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
             return
-        self._events.put(ControlledShutdownRequested(request.broker_id, request.broker_epoch, exchange.answer))
+        takes_a_reason = request.manner != SHUTDOWN_UNSAID
+
+        def answer(response: ControlledShutdownResponse) -> None:
+            exchange.answer(response if takes_a_reason else replace(response, reason=""))
+
+        forced = request.manner == SHUTDOWN_FORCED
+        self._events.put(ControlledShutdownRequested(request.broker_id, request.broker_epoch, answer, forced))
 
     def _answer_failed(self, _operation: TimerTask, error: Exception) -> None:
         """Of a request that waited: the others go on."""

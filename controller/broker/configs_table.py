@@ -52,6 +52,7 @@ _BOOLEANS = frozenset(
         "auto.create.topics.enable",
         "auto.leader.rebalance.enable",
         "broker.id.generation.enable",
+        "camerlengo.controlled.shutdown.check",
         "controlled.shutdown.enable",
         "delete.topic.enable",
         "zookeeper.set.acl",
@@ -93,6 +94,8 @@ _WORDS: Mapping[str, str] = {
     "broker.id.generation.enable": "Whether a broker without an id is given one.",
     "broker.rack": "Where it stands, for the spread of replicas.",
     "camerlengo.address.map": "Addresses that are dialled instead of others.",
+    "camerlengo.controlled.shutdown.check": "Whether a broker that goes keeps what would be left under "
+    "min.insync.replicas.",
     "camerlengo.reassignments.in.cluster": "How many partitions may be gaining replicas at once; 0: all.",
     "camerlengo.reassignments.on.broker": "The same for each broker that gains them.",
     "camerlengo.metrics.address": "Where metrics are served over HTTP; nowhere if it is not set.",

@@ -21,6 +21,7 @@ from controller.broker.fetch_reading import FetchReading
 from controller.broker.fetch_sessions import FetchSessions
 from controller.broker.fetchers import ReplicaFetchers
 from controller.broker.list_offsets import ListOffsets
+from controller.broker.log_dirs import DescribeLogDirs
 from controller.broker.logs import Logs
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
@@ -29,7 +30,7 @@ from controller.broker.produce import Produce
 from controller.broker.progress import Progress
 from controller.broker.record_access import RecordAccess
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.replication_throttle import ReplicationThrottle
+from controller.broker.replication_throttle import Quota, ReplicationThrottle
 from controller.broker.settings import BrokerSettings
 from controller.broker.wanted_isr import live_followers
 from controller.clock import Clock
@@ -70,8 +71,17 @@ class DataPlane:
         self.timer = TimerOnClock(clock, on_error=self._failed)
         self.progress = Progress(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
+        self.follower_throttle = Quota(settings.broker_id, clock)
         self.fetchers = ReplicaFetchers(
-            settings, metadata, peers, logs.truncate, clock, trace, self.progress.high_watermark_moved, broker_epoch
+            settings,
+            metadata,
+            peers,
+            logs.truncate,
+            clock,
+            trace,
+            self.progress.high_watermark_moved,
+            broker_epoch,
+            self.follower_throttle,
         )
         replicas.of_roles.append(self._roles_taken)
         replicas.of_stops.append(self._stopped)
@@ -105,6 +115,7 @@ class DataPlane:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: EpochOffsets(self.access).handle,
             ApiKey.DELETE_RECORDS: self._delete_records.handle,
             ApiKey.FIND_COORDINATOR: find_coordinator,
+            ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(logs, replicas).handle,
         }
 
     def _failed(self, operation: TimerTask, error: Exception) -> None:

@@ -30,6 +30,7 @@ from controller.broker.fetcher_session import FetchSession
 from controller.broker.fetcher_states import Followed, Key
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.ports import PeerError, Peers, PeerUnreachable
+from controller.broker.replication_throttle import Quota
 from controller.broker.settings import BrokerSettings
 from controller.broker.truncation import Cut, LeadersRange, Restart, after_out_of_range
 from controller.clock import Clock
@@ -39,6 +40,7 @@ from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.fetch_values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    FetchPartitionData,
     FetchResponse,
     ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
@@ -65,6 +67,7 @@ class FetcherTools:
     clock: Clock
     trace: Trace
     broker_epoch: Callable[[], int]
+    throttle: Quota
 
 
 class Fetcher:
@@ -97,6 +100,8 @@ class Fetcher:
 
     def add(self, followed: Followed) -> None:
         self._queue.add(followed)
+        if self._is_held(followed):
+            self._delay(followed)
 
     def remove(self, key: Key) -> None:
         self._queue.remove(key)
@@ -161,7 +166,8 @@ class Fetcher:
         return None
 
     def _take_up(self) -> None:
-        self._queue.take_up(self._tools.clock.now_ms())
+        now_ms = self._tools.clock.now_ms()
+        self._queue.take_up(now_ms, self._is_held, self._tools.settings.replica_fetch_backoff_ms)
         if self._looks_at_all:
             self._looks_at_all = False
             self._queue.ask_all()
@@ -218,6 +224,7 @@ class Fetcher:
     def _take(self, response: FetchResponse) -> dict[Key, Followed]:
         """What came for what is still followed. Gives back those whose log's end is out of the leader's range."""
         astray: dict[Key, Followed] = {}
+        is_throttled = self._tools.throttle.rate() is not None
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic, data.partition_index)
@@ -227,11 +234,28 @@ class Fetcher:
                 error = error_of(data.error_code)
                 if error is ErrorCode.NONE:
                     self._do(followed, partial(self._tools.logs.take, followed, data))
+                    if is_throttled:
+                        self._count(followed, data)
                 elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
                     astray[key] = followed
                 else:
                     self._refused(followed, error)
+        if is_throttled:
+            for followed in self._queue.all():
+                if self._is_held(followed):
+                    self._delay(followed)
         return astray
+
+    # -- held back by follower.replication.throttled.rate
+
+    def _count(self, followed: Followed, data: FetchPartitionData) -> None:
+        followed.is_behind = followed.log.log_end_offset < data.high_watermark
+        if isinstance(data.records, bytes | memoryview):
+            self._tools.throttle.count(*followed.key, len(data.records))
+
+    def _is_held(self, followed: Followed) -> bool:
+        """Whether it has to wait for its turn. One that has all that is committed never has."""
+        return followed.is_behind and self._tools.throttle.is_exceeded(*followed.key)
 
     # -- out of range
 

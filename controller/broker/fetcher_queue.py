@@ -6,7 +6,7 @@ most of them idle. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from controller.broker.fetcher_session import FetchSession
 from controller.broker.fetcher_states import Followed, Key
@@ -82,11 +82,17 @@ class FetcherQueue:
             followed.ready_ms = until_ms
             self._waiting[followed.key] = followed
 
-    def take_up(self, now_ms: float) -> None:
-        """Those whose time has come."""
+    def take_up(self, now_ms: float, is_held: Callable[[Followed], bool], hold_ms: float) -> None:
+        """Those whose time has come; who is held still waits for so long again."""
         for followed in [one for one in self._waiting.values() if one.ready_ms <= now_ms]:
+            if is_held(followed):
+                followed.ready_ms = now_ms + hold_ms
+                continue
             del self._waiting[followed.key]
             self.ask(followed)
+
+    def all(self) -> tuple[Followed, ...]:
+        return tuple(self._followed.values())
 
     def next_due_ms(self) -> float | None:
         """None if nothing waits."""

@@ -20,7 +20,8 @@ class Followed:
 
     Where to fetch from is the log's own end, always. `agreed`: the log holds nothing that the leader's has not, as far
     as that must be known before it is fetched from. `ready_ms`: not asked about before that time. `refusals`: how many
-    times in a row the leader said that it is not, or does not know.
+    times in a row the leader said that it is not, or does not know. `is_behind`: it lacks something that the leader has
+    committed, as far as it knows.
     """
 
     partition: Partition
@@ -29,6 +30,7 @@ class Followed:
     agreed: bool
     ready_ms: float = 0.0
     refusals: int = 0
+    is_behind: bool = True
     _asked: FetchPartition | None = None
 
     @property

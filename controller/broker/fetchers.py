@@ -15,6 +15,7 @@ from controller.broker.fetcher_states import Followed, Key
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.ports import Peers
+from controller.broker.replication_throttle import Quota
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.control_values import NO_BROKER_EPOCH
@@ -25,7 +26,8 @@ from controller.trace import Noted, Trace
 
 class ReplicaFetchers:
     """`truncate` cuts a partition's log (`Logs.truncate`). `appended` hears of each followed partition whose log or
-    high watermark has changed, after the change. `broker_epoch` gives that of this broker's present registration."""
+    high watermark has changed, after the change. `broker_epoch` gives that of this broker's present registration.
+    `throttle`: how fast replicas that are behind may catch up."""
 
     def __init__(
         self,
@@ -37,13 +39,17 @@ class ReplicaFetchers:
         trace: Trace,
         appended: Callable[[Partition], None],
         broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH,
+        throttle: Quota | None = None,
     ) -> None:
         self._count = settings.num_replica_fetchers
         self._trace = trace
         self._logs = FollowerLogs(truncate, appended, trace)
         versions = control_versions(settings.inter_broker_protocol)
         self._truncation_on_fetch = versions.truncation_on_fetch
-        self._tools = FetcherTools(settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch)
+        throttle = throttle or Quota(settings.broker_id, clock)
+        self._tools = FetcherTools(
+            settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch, throttle
+        )
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._placed: dict[Key, tuple[int, int]] = {}
 

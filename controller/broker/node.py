@@ -164,11 +164,11 @@ class Node:
         self.lifecycle.stop()
         self._trace.emit(Noted("info", f"broker {self.settings.broker_id} is shutting down"))
         if self.settings.controlled_shutdown and self.registered.done:
-            moved = await controlled_shutdown(
+            trouble = await controlled_shutdown(
                 self.settings, self.identity, self.broker.metadata, self._peers, self._clock, self._trace
             )
-            if not moved:
-                self._trace.emit(Noted("warning", "shutting down though not everything was moved"))
+            if trouble is not None:
+                self._trace.emit(Noted("warning", f"going all the same, as the attempts are used up: {trouble}"))
             await self._until_heard()
         self.events.put(Shutdown())
         if not await within(self._stopped, self._clock, RESIGN_LIMIT_MS):
@@ -211,6 +211,8 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
         auto_leader_rebalance=settings.auto_leader_rebalance,
         leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,
         leader_imbalance_check_interval_seconds=settings.leader_imbalance_check_interval_seconds,
+        min_insync_replicas=settings.min_insync_replicas,
+        shutdown_check=settings.shutdown_check,
         reassignments_in_cluster=settings.reassignments_in_cluster,
         reassignments_on_broker=settings.reassignments_on_broker,
     )

@@ -22,6 +22,7 @@ from controller.protocol.admin_values import (
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
+from controller.protocol.cluster_values import DescribeLogDirsRequest, DescribeLogDirsResponse
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     NO_OFFSET,
@@ -59,6 +60,7 @@ RecordRequest: TypeAlias = (
     | AlterConfigsRequest
     | IncrementalAlterConfigsRequest
     | FindCoordinatorRequest
+    | DescribeLogDirsRequest
 )
 
 
@@ -90,6 +92,8 @@ def record_refusal(request: RecordRequest, error: ErrorCode, message: str | None
             return InitProducerIdResponse(error)
         case FindCoordinatorRequest():
             return FindCoordinatorResponse(error, message)
+        case DescribeLogDirsRequest():
+            return DescribeLogDirsResponse((), error)
         case DescribeConfigsRequest():
             return DescribeConfigsResponse(
                 tuple(

@@ -20,6 +20,12 @@ from controller.protocol.client_values import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from controller.protocol.cluster_values import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from controller.protocol.control_values import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -90,5 +96,9 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
             return AlterPartitionReassignmentsResponse((), error, message)
         case ListPartitionReassignmentsRequest():
             return ListPartitionReassignmentsResponse((), error, message)
+        case UpdateFeaturesRequest():
+            return UpdateFeaturesResponse(error, message)
+        case AllocateProducerIdsRequest():
+            return AllocateProducerIdsResponse(error)
         case _:
             return record_refusal(request, error, message)

@@ -1,9 +1,10 @@
-"""How fast a leader lets replicas that are not in sync catch up: leader.replication.throttled.rate, for the partitions
-that their topics' leader.replication.throttled.replicas name.
+"""How fast replicas that are not in sync catch up: leader.replication.throttled.rate for what leaves a broker,
+follower.replication.throttled.rate for what comes to it, each for the replicas that their topics'
+*.replication.throttled.replicas name.
 
 Kafka's quota: bytes over eleven samples of a second. What is over it is held back, not refused: a follower's fetch
-finds nothing of that partition, and asks again. Followers in sync are never held back, or a producer would wait for a
-move. Rules and a count; the clock is monotonic. Source: ReplicationQuotaManager of Kafka 2.8.
+finds nothing of that partition, or does not ask for it. Followers in sync are never held back, or a producer would wait
+for a move. Rules and a count; the clock is monotonic. Source: ReplicationQuotaManager of Kafka 2.8.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Measured:
         return sum(size for _, size in self._samples) * 1_000.0 / window_ms
 
 
-class ReplicationThrottle:
+class Quota:
     """`rate` gives the bytes a second that there may be (None: as many as there are), `replicas` a topic's
-    leader.replication.throttled.replicas; both may be replaced by who knows configs."""
+    throttled replicas; both may be replaced by who knows configs."""
 
     def __init__(self, broker_id: int, clock: Clock) -> None:
         self._broker_id = broker_id
@@ -52,19 +53,28 @@ class ReplicationThrottle:
         self.rate: Callable[[], int | None] = lambda: None
         self.replicas: Callable[[str], str] = lambda _topic: ""
 
-    def holds_back(self, topic: str, index: int, replica: int, isr: Collection[int]) -> bool:
-        """Whether that follower is given nothing of the partition for now."""
+    def is_exceeded(self, topic: str, index: int) -> bool:
+        """Whether there is nothing of this partition for now."""
         rate = self.rate()
-        if rate is None or replica in isr or not self._names(topic, index):
-            return False
-        return self._measured.bytes_per_s() >= rate
+        return rate is not None and self._names(topic, index) and self._measured.bytes_per_s() >= rate
 
-    def sent(self, topic: str, index: int, size_bytes: int) -> None:
-        """To a follower. Those in sync count too, as in Kafka: what is left is for the others."""
+    def count(self, topic: str, index: int, size_bytes: int) -> None:
+        """Those in sync count too, as in Kafka: what is left is for the others."""
         if self.rate() is not None and self._names(topic, index):
             self._measured.add(size_bytes)
 
     def _names(self, topic: str, index: int) -> bool:
-        """Whether the partition is throttled where this broker leads it."""
+        """Whether the partition is throttled on this broker."""
         text = self.replicas(topic)
         return text.strip() == ALL or f"{index}:{self._broker_id}" in elements(text)
+
+
+class ReplicationThrottle(Quota):
+    """A leader's: of what it sends."""
+
+    def holds_back(self, topic: str, index: int, replica: int, isr: Collection[int]) -> bool:
+        """Whether that follower is given nothing of the partition for now."""
+        return self.rate() is not None and replica not in isr and self.is_exceeded(topic, index)
+
+    def sent(self, topic: str, index: int, size_bytes: int) -> None:
+        self.count(topic, index, size_bytes)

@@ -85,6 +85,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "log.dirs": ("log_dirs", None, types.names),
     "log.dir": ("log_dir", "", types.text),  # Kafka: /tmp/kafka-logs
     "camerlengo.address.map": ("address_map", "", types.address_map),
+    "camerlengo.controlled.shutdown.check": ("shutdown_check", "true", types.boolean),
     "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", types.integer(0)),
     "camerlengo.reassignments.on.broker": ("reassignments_on_broker", "0", types.integer(0)),
     "camerlengo.metrics.address": ("metrics_address", None, types.address),
@@ -132,6 +133,7 @@ class BrokerSettings(DataSettings):
     controlled_shutdown: bool
     controlled_shutdown_attempts: int
     controlled_shutdown_backoff_ms: int
+    shutdown_check: bool
     controller_socket_timeout_ms: int
     request_timeout_ms: int
     socket_request_max_bytes: int

@@ -14,31 +14,39 @@ from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body
-from controller.protocol.control_values import ControlledShutdownRequest, ControlledShutdownResponse
+from controller.protocol.control_values import (
+    SHUTDOWN_CHECKED,
+    SHUTDOWN_FORCED,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.versions import control_versions
 from controller.trace import Noted, Trace
 
+SHOWN = 5
+"""How many partitions that keep it the log names."""
 LOOK_MS = 50.0
 """How often a waiting broker looks whether its metadata names another controller."""
 
 
 async def controlled_shutdown(
     settings: BrokerSettings, identity: Identity, metadata: MetadataCache, peers: Peers, clock: Clock, trace: Trace
-) -> bool:
-    """Whether the controller said that this broker leads nothing any more. Takes at most `controlled_shutdown_attempts`
-    times `controller_socket_timeout_ms` and the backoffs between."""
+) -> str | None:
+    """None once the controller has said that this broker may go; else what was wrong with the last attempt. Takes at
+    most `controlled_shutdown_attempts` times `controller_socket_timeout_ms` and the backoffs between."""
+    trouble: str | None = None
     for attempt in range(1, settings.controlled_shutdown_attempts + 1):
         trouble = await _ask(settings, identity, metadata, peers)
         if trouble is None:
             trace.emit(Noted("info", "controlled shutdown: everything was moved"))
-            return True
+            return None
         trace.emit(
             Noted("warning", f"controlled shutdown, {attempt} of {settings.controlled_shutdown_attempts}: {trouble}")
         )
         if attempt < settings.controlled_shutdown_attempts:
             await _pause(settings, metadata, clock)
-    return False
+    return trouble
 
 
 async def _pause(settings: BrokerSettings, metadata: MetadataCache, clock: Clock) -> None:
@@ -56,7 +64,8 @@ async def _ask(settings: BrokerSettings, identity: Identity, metadata: MetadataC
     if endpoint is None:
         return f"controller {snapshot.controller_id} has no address here"
     version = control_versions(settings.inter_broker_protocol).controlled_shutdown
-    request = ControlledShutdownRequest(settings.broker_id, identity.broker_epoch)
+    manner = SHUTDOWN_CHECKED if settings.shutdown_check else SHUTDOWN_FORCED
+    request = ControlledShutdownRequest(settings.broker_id, identity.broker_epoch, manner)
     body = encode_request_body(ApiKey.CONTROLLED_SHUTDOWN, version, request)
     timeout_ms = settings.controller_socket_timeout_ms
     try:
@@ -70,5 +79,13 @@ async def _ask(settings: BrokerSettings, identity: Identity, metadata: MetadataC
     if response.error_code != ErrorCode.NONE:
         return f"controller {snapshot.controller_id} answered with error {response.error_code}"
     if response.remaining_partitions:
-        return f"{len(response.remaining_partitions)} partitions are still led by this broker"
+        return _in_words(response)
     return None
+
+
+def _in_words(response: ControlledShutdownResponse) -> str:
+    """By name, a few of them; a controller of Kafka's gives no reason."""
+    names = [f"{one.topic_name}-{one.partition_index}" for one in response.remaining_partitions]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    said = f"{len(names)} partitions are still this broker's: {', '.join(names[:SHOWN])}{more}"
+    return f"{said}; {response.reason}" if response.reason else said

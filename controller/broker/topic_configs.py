@@ -14,7 +14,6 @@ from types import MappingProxyType
 from controller.broker.settings import BrokerSettings
 from controller.core.topic_settings import (
     BY_BROKER_NAME,
-    LEADER_THROTTLED_RATE,
     THROTTLE_RATES,
     TOPIC_SETTINGS,
     elements,
@@ -61,18 +60,18 @@ class TopicConfigs:
             return MORE_THAN_ANY_ISR
         return int(self._value(self._topics[topic], "min.insync.replicas"))
 
-    def leader_throttle_rate(self) -> int | None:
-        """leader.replication.throttled.rate, in bytes a second; None: none was set."""
-        rate = THROTTLE_RATES[LEADER_THROTTLED_RATE]
+    def throttle_rate(self, name: str) -> int | None:
+        """One of `THROTTLE_RATES`, in bytes a second; None: none was set."""
+        rate = THROTTLE_RATES[name]
         for dynamic in (self.broker, self.default):
-            text = dynamic.get(LEADER_THROTTLED_RATE)
+            text = dynamic.get(name)
             if text is not None and rate.fault(text) is None:
                 return int(text)
         return None
 
-    def leader_throttled_replicas(self, topic: str) -> str:
-        """leader.replication.throttled.replicas of a topic whose config is known."""
-        return self._value(self._topics.get(topic, NOTHING), "leader.replication.throttled.replicas")
+    def throttled_replicas(self, name: str, topic: str) -> str:
+        """leader. or follower.replication.throttled.replicas of a topic whose config is known."""
+        return self._value(self._topics.get(topic, NOTHING), name)
 
     def deletes(self, topic: str) -> bool | None:
         """Whether its records may be deleted; None if its config has not been read yet."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from controller.clock import Clock, Timer
-from controller.core import election_events, pause_events, reassignment_events
+from controller.core import cluster_events, election_events, pause_events, reassignment_events
 from controller.core import events as happened
 from controller.core.events import Answerable, Event
 from controller.core.figures import ControllerMeasures
@@ -21,9 +21,11 @@ from controller.core.handlers import (
     broker_changes,
     controlled_shutdown,
     elections,
+    features,
     isr_changes,
     log_directories,
     pause,
+    producer_ids,
     reassignment,
     responses,
     topic_changes,
@@ -74,6 +76,8 @@ HANDLERS: Mapping[type, Handler] = {
     reassignment_events.ReassignmentIsrChange: reassignment.reassignment_isr_change,
     reassignment_events.AlterReassignmentsRequested: reassignment.alter_reassignments,
     reassignment_events.ListReassignmentsRequested: reassignment.list_reassignments,
+    cluster_events.UpdateFeaturesRequested: features.update_features,
+    cluster_events.AllocateProducerIdsRequested: producer_ids.allocate_producer_ids,
     happened.CreateTopicsRequested: topic_creation.create_topics,
     happened.CreatePartitionsRequested: topic_creation.create_partitions,
     happened.TopicDeletion: topic_deletion.topic_deletion,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from controller.core import election_events, pause_events, reassignment_events
+from controller.core import cluster_events, election_events, pause_events, reassignment_events
 from controller.core import events as happened
 
 
@@ -71,6 +71,8 @@ STATES: Mapping[type, ControllerState] = {
     election_events.ElectLeadersRequested: ControllerState.ManualLeaderBalance,
     election_events.PreferredElectionAsked: ControllerState.ManualLeaderBalance,
     election_events.AutoPreferredElection: ControllerState.AutoLeaderBalance,
+    cluster_events.UpdateFeaturesRequested: ControllerState.UpdateFeatures,
+    cluster_events.AllocateProducerIdsRequested: ControllerState.Idle,
     pause_events.PauseChanged: ControllerState.Idle,
     reassignment_events.ReassignmentAsked: ControllerState.AlterPartitionReassignment,
     reassignment_events.ReassignmentIsrChange: ControllerState.AlterPartitionReassignment,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controller.core.config_reads import by_topic
 from controller.core.partition_table import Bools, Rows
 from controller.core.term import Term
 from controller.pending import Task
-from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Row as Znode
@@ -82,15 +82,8 @@ REASSIGNED = Election("reassigned", _decide_reassigned)
 async def unclean_allowed(term: Term, rows: Rows) -> Bools:
     """bool beside `rows`. A topic's own config decides, then the dynamic config of this broker, then the cluster's,
     then the setting, as a 2.8 controller reads it."""
-    table = term.context.partitions
-    numbers, places = np.unique(table.topic[rows], return_inverse=True)
-    names = [table.topics[number].name for number in numbers.tolist()]
-    defaults = [paths.config_broker(term.broker_id), paths.CONFIG_BROKER_DEFAULT]
-    reading = await term.zookeeper.read([*defaults, *(paths.config_topic(name) for name in names)])
-    own, cluster, *topics = (_unclean_in(term, row) for row in reading.rows)
-    fallback = next((said for said in (own, cluster) if said is not None), term.settings.unclean_leader_election)
-    allowed = np.array([fallback if said is None else said for said in topics], dtype=np.bool_)
-    result: Bools = allowed[places]
+    allowed, places = await by_topic(term, rows, _unclean_in, term.settings.unclean_leader_election)
+    result: Bools = np.array(allowed, dtype=np.bool_)[places]
     return result
 
 

@@ -225,10 +225,12 @@ def _answered(event: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlterIsrRequested:
-    """A leader asks for changes of its partitions' ISRs."""
+    """A leader asks for changes of its partitions' ISRs. `version` is the request's: which errors there are depends on
+    it."""
 
     value: control_values.AlterIsrRequest
     respond: Callable[[control_values.AlterIsrResponse], None]
+    version: int = 0
     coalesces: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -244,11 +246,12 @@ class AlterIsrRequested:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ControlledShutdownRequested:
-    """A broker asks to be relieved of what it leads."""
+    """A broker asks to be relieved of what it leads. `forced`: whatever that leaves in sync."""
 
     broker: int
     broker_epoch: int
     respond: Callable[[control_values.ControlledShutdownResponse], None]
+    forced: bool = False
     coalesces: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

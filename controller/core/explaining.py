@@ -251,9 +251,14 @@ def _under_replicated(view: View, partition: Partition) -> Finding:
     )
 
 
+def least_in_sync(view: View, topic: str) -> int:
+    """min.insync.replicas of a topic, as far as ZooKeeper has it."""
+    text = view.setting(topic, MIN_INSYNC)
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
 def _below_min_insync(view: View, partition: Partition) -> Finding | None:
-    text = view.setting(partition.topic, MIN_INSYNC)
-    least = int(text) if text is not None and text.isascii() and text.isdigit() else 1
+    least = least_in_sync(view, partition.topic)
     in_sync = [broker for broker in partition.isr if broker in view.live]
     if partition.zk_version < 0 or len(in_sync) >= least or partition.leader not in view.live:
         return None

@@ -11,14 +11,17 @@ import numpy as np
 
 from controller.core.explaining import (
     IMBALANCE_PERCENTAGE,
+    MIN_INSYNC,
     Finding,
     View,
     explain_deletion,
     explain_partition,
     ids,
+    least_in_sync,
     no_controller,
     rows_of,
 )
+from controller.core.shutdown_safety import falls_short
 from controller.zookeeper import paths
 
 
@@ -189,6 +192,7 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
             "a leader takes a replica into the ISR once it has what the leader has",
             (f"it catches up with leaders {ids(_leaders_of(view, lagging))}",),
         )
+    yield from _kept_by(view, broker)
     missed, wanted = view.imbalances.get(broker, (0, 0))
     if missed:
         over = missed * 100 > wanted * IMBALANCE_PERCENTAGE
@@ -199,6 +203,34 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
             f"above leader.imbalance.per.broker.percentage ({IMBALANCE_PERCENTAGE} by default) they are given back",
             ("the next look at the balance" if over else "a preferred election by request",),
         )
+
+
+def _kept_by(view: View, broker: int) -> Iterator[Finding]:
+    """What would keep a live broker if it were stopped now, as far as ZooKeeper shows who else is on his way out."""
+    table, held = view.state.partitions, view.state.partitions.assignments
+    doomed = [place for place, name in enumerate(held.names) if name in view.state.deletions]
+    in_sync = (table.states.isr == broker).any(axis=1) & table.states.present & ~np.isin(held.topic_index, doomed)
+    rows = np.flatnonzero(in_sync)
+    if not len(rows):
+        return
+    isr = table.states.isr[rows]
+    left = (np.isin(isr, list(view.live)) & (isr != broker)).sum(axis=1).astype(np.int32)
+    numbers, places = np.unique(held.topic_index[rows], return_inverse=True)
+    least = np.array([least_in_sync(view, held.names[one]) for one in numbers.tolist()], dtype=np.int32)[places]
+    short = falls_short(left, least, (held.assignment[rows] >= 0).sum(axis=1).astype(np.int32))
+    if not short.any():
+        return
+    named = [table.partition(row) for row in rows[short][:5].tolist()]
+    counts = zip(named, left[short].tolist(), least[short].tolist(), strict=False)
+    names = [f"{one.topic}-{one.partition} ({kept} of {wanted})" for one, kept, wanted in counts]
+    more = " and more" if short.sum() > len(names) else ""
+    yield Finding(
+        f"broker {broker}",
+        "can't be spared",
+        f"{int(short.sum())} partitions would be left under {MIN_INSYNC} without it: {', '.join(names)}{more}",
+        "a broker that asks to go keeps such partitions until others are in sync, or its attempts are used up",
+        ("more replicas come into sync", "camerlengo.controlled.shutdown.check=false: it goes as Kafka's does"),
+    )
 
 
 def _leaders_of(view: View, rows: np.typing.NDArray[np.bool_]) -> list[int]:

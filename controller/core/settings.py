@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from controller.protocol.versions import ControlVersions, control_versions
 
 PLAINTEXT = "PLAINTEXT"
+_AT_LEAST_ONE = (
+    "num_partitions",
+    "default_replication_factor",
+    "leader_imbalance_check_interval_seconds",
+    "min_insync_replicas",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,11 @@ class ControllerSettings:
     asked for, as in Kafka. The others wait in /admin/reassign_partitions."""
     reassignments_on_broker: int = 0
     """camerlengo.reassignments.on.broker: the same for each broker that gains them."""
+    min_insync_replicas: int = 1
+    """min.insync.replicas, for topics whose config, and a cluster whose dynamic config, say nothing else."""
+    shutdown_check: bool = True
+    """camerlengo.controlled.shutdown.check: whether a broker that asks to go keeps partitions that would be left under
+    min.insync.replicas. If not: as Kafka, whoever asks."""
     num_partitions: int = 1
     """For a topic that is created with -1 partitions."""
     default_replication_factor: int = 1
@@ -38,7 +49,7 @@ class ControllerSettings:
 
     def __post_init__(self) -> None:
         control_versions(self.inter_broker_protocol)
-        for name in ("num_partitions", "default_replication_factor", "leader_imbalance_check_interval_seconds"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
 

@@ -144,7 +144,12 @@ _TABLE: tuple[TopicSetting, ...] = (
     ),
     _long("flush.ms", LONG_MAX, 0, "log.flush.interval.ms", "After how long what was appended is forced to disk."),
     TopicSetting(
-        "follower.replication.throttled.replicas", CONFIG_TYPE_LIST, "", "", _throttled, _NOT_HERE, in_use=False
+        "follower.replication.throttled.replicas",
+        CONFIG_TYPE_LIST,
+        "",
+        "",
+        _throttled,
+        "Which replicas catch up no faster than their broker's follower.replication.throttled.rate.",
     ),
     _int(
         "index.interval.bytes", 4096, 0, "log.index.interval.bytes", "How many bytes of a log one index entry is for."
@@ -229,14 +234,21 @@ BY_BROKER_NAME: Mapping[str, TopicSetting] = MappingProxyType({one.broker: one f
 """The settings of topics by the broker's setting that is their default."""
 
 
-LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
 THROTTLE_RATES: Mapping[str, TopicSetting] = MappingProxyType(
     {
-        LEADER_THROTTLED_RATE: _long(
-            LEADER_THROTTLED_RATE, LONG_MAX, 0, "", "How many bytes a second leave for replicas that are not in sync."
+        "leader.replication.throttled.rate": _long(
+            "leader.replication.throttled.rate",
+            LONG_MAX,
+            0,
+            "",
+            "How many bytes a second leave for replicas that are not in sync.",
         ),
         "follower.replication.throttled.rate": _long(
-            "follower.replication.throttled.rate", LONG_MAX, 0, "", _NOT_HERE, in_use=False
+            "follower.replication.throttled.rate",
+            LONG_MAX,
+            0,
+            "",
+            "How many bytes a second come to replicas here that are not in sync.",
         ),
     }
 )

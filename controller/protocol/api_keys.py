@@ -6,8 +6,8 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Every API key up to those that Kafka 2.8 added, under 2.8's names: a name's being here does not say that the
-    API is spoken (`versions.SUPPORTED` does)."""
+    """Every API key up to those that Kafka 2.8 added, under 2.8's names, and of later ones those that are spoken here:
+    a name's being here does not say that the API is spoken (`versions.SUPPORTED` does)."""
 
     PRODUCE = 0
     FETCH = 1
@@ -74,3 +74,4 @@ class ApiKey(IntEnum):
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
+    ALLOCATE_PRODUCER_IDS = 67

@@ -256,8 +256,16 @@ STOP_REPLICA_RESPONSE = Message(
 
 # --- ControlledShutdown, 0-3, flexible from 3
 
+# The two tagged fields are this project's own, spoken between its brokers: Kafka's pass over them.
 CONTROLLED_SHUTDOWN_REQUEST = Message(
-    Struct(v.ControlledShutdownRequest, (Field("broker_id", INT32), Field("broker_epoch", INT64, since=2))),
+    Struct(
+        v.ControlledShutdownRequest,
+        (
+            Field("broker_id", INT32),
+            Field("broker_epoch", INT64, since=2),
+            Field("manner", INT8, since=3, tag=0),
+        ),
+    ),
     first=0,
     last=3,
     flexible=3,
@@ -271,6 +279,7 @@ CONTROLLED_SHUTDOWN_RESPONSE = Message(
                 "remaining_partitions",
                 Array(Struct(v.RemainingPartition, (Field("topic_name", TEXT), Field("partition_index", INT32)))),
             ),
+            Field("reason", TEXT, since=3, tag=0),
         ),
     ),
     first=0,
@@ -278,9 +287,10 @@ CONTROLLED_SHUTDOWN_RESPONSE = Message(
     flexible=3,
 )
 
-# --- AlterIsr, 0, flexible
+# --- AlterIsr, 0, flexible; from 1 on it is called AlterPartition
 
-# What AlterPartition 3 tells of each member (KIP-903), here as a tagged field, which others pass over.
+# What version 3 tells of each member (KIP-903), before it as a tagged field, which others pass over.
+_ISR_MEMBER = Struct(v.IsrMember, (Field("broker_id", INT32), Field("broker_epoch", INT64)))
 ALTER_ISR_REQUEST = Message(
     Struct(
         v.AlterIsrRequest,
@@ -293,7 +303,8 @@ ALTER_ISR_REQUEST = Message(
                     Struct(
                         v.AlterIsrTopic,
                         (
-                            Field("name", TEXT),
+                            Field("name", TEXT, until=1),
+                            Field("topic_id", UUID, since=2),
                             Field(
                                 "partitions",
                                 Array(
@@ -302,9 +313,11 @@ ALTER_ISR_REQUEST = Message(
                                         (
                                             Field("partition_index", INT32),
                                             Field("leader_epoch", INT32),
-                                            Field("new_isr", INTS),
+                                            Field("new_isr", INTS, until=2),
+                                            Field("new_isr_with_epochs", Array(_ISR_MEMBER), since=3),
+                                            Field("leader_recovery_state", INT8, since=1),
                                             Field("current_isr_version", INT32),
-                                            Field("new_isr_epochs", LONGS, tag=0),
+                                            Field("new_isr_epochs", LONGS, until=2, tag=0),
                                         ),
                                     )
                                 ),
@@ -316,7 +329,7 @@ ALTER_ISR_REQUEST = Message(
         ),
     ),
     first=0,
-    last=0,
+    last=3,
     flexible=0,
 )
 _ALTERED = Struct(
@@ -327,6 +340,7 @@ _ALTERED = Struct(
         Field("leader_id", INT32),
         Field("leader_epoch", INT32),
         Field("isr", INTS),
+        Field("leader_recovery_state", INT8, since=1),
         Field("current_isr_version", INT32),
     ),
 )
@@ -338,11 +352,20 @@ ALTER_ISR_RESPONSE = Message(
             Field("error_code", INT16),
             Field(
                 "topics",
-                Array(Struct(v.AlterIsrTopicResult, (Field("name", TEXT), Field("partitions", Array(_ALTERED))))),
+                Array(
+                    Struct(
+                        v.AlterIsrTopicResult,
+                        (
+                            Field("name", TEXT, until=1),
+                            Field("topic_id", UUID, since=2),
+                            Field("partitions", Array(_ALTERED)),
+                        ),
+                    )
+                ),
             ),
         ),
     ),
     first=0,
-    last=0,
+    last=3,
     flexible=0,
 )

@@ -184,10 +184,19 @@ class StopReplicaResponse:
     partition_errors: tuple[StopReplicaPartitionError, ...] = ()
 
 
+SHUTDOWN_UNSAID = 0
+SHUTDOWN_CHECKED = 1
+SHUTDOWN_FORCED = 2
+
+
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequest:
+    """`manner`: a broker of ours says that it takes a reason why it may not go yet (`SHUTDOWN_CHECKED`), or that it
+    goes whatever it leaves in sync (`SHUTDOWN_FORCED`); Kafka's, and those below version 3, say neither."""
+
     broker_id: int
     broker_epoch: int = NO_BROKER_EPOCH
+    manner: int = SHUTDOWN_UNSAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,28 +207,47 @@ class RemainingPartition:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownResponse:
-    """The partitions that the broker still leads: it may go once there are none."""
+    """The partitions that the broker still leads, or is held back for: it may go once there are none. `reason`: why it
+    is held back, for one that said that it takes it."""
 
     error_code: int
     remaining_partitions: tuple[RemainingPartition, ...] = ()
+    reason: str = ""
+
+
+RECOVERED = 0
+RECOVERING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class IsrMember:
+    broker_id: int
+    broker_epoch: int = NO_BROKER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class AlterIsrPartition:
     """The ISR a leader asks for. `current_isr_version` is the zkVersion it believes the partition's state to have.
-    `new_isr_epochs`: which life of each member it speaks of, -1 unknown; empty from leaders that do not tell."""
+    `new_isr_epochs`: which life of each member it speaks of, -1 unknown; empty from leaders that do not tell. From
+    version 3 on (AlterPartition, by then) both are in `new_isr_with_epochs`; from 1 on a leader says whether it still
+    recovers from an unclean election."""
 
     partition_index: int
     leader_epoch: int
-    new_isr: tuple[int, ...]
-    current_isr_version: int
+    new_isr: tuple[int, ...] = ()
+    current_isr_version: int = 0
     new_isr_epochs: tuple[int, ...] = ()
+    new_isr_with_epochs: tuple[IsrMember, ...] = ()
+    leader_recovery_state: int = RECOVERED
 
 
 @dataclass(frozen=True, slots=True)
 class AlterIsrTopic:
-    name: str
-    partitions: tuple[AlterIsrPartition, ...]
+    """By name up to version 1, by id from 2 on."""
+
+    name: str = ""
+    partitions: tuple[AlterIsrPartition, ...] = ()
+    topic_id: bytes = NO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +267,14 @@ class AlterIsrPartitionResult:
     leader_epoch: int = 0
     isr: tuple[int, ...] = ()
     current_isr_version: int = 0
+    leader_recovery_state: int = RECOVERED
 
 
 @dataclass(frozen=True, slots=True)
 class AlterIsrTopicResult:
-    name: str
-    partitions: tuple[AlterIsrPartitionResult, ...]
+    name: str = ""
+    partitions: tuple[AlterIsrPartitionResult, ...] = ()
+    topic_id: bytes = NO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True)

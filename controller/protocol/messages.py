@@ -10,6 +10,7 @@ from typing import TypeAlias
 from controller.protocol import (
     admin_schemas,
     client_schemas,
+    cluster_schemas,
     control_schemas,
     election_schemas,
     fetch_schemas,
@@ -40,6 +41,14 @@ from controller.protocol.client_values import (
     DeleteTopicsResponse,
     MetadataRequest,
     MetadataResponse,
+)
+from controller.protocol.cluster_values import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from controller.protocol.control_values import (
     AlterIsrRequest,
@@ -100,6 +109,9 @@ RequestValue: TypeAlias = (
     | AlterConfigsRequest
     | IncrementalAlterConfigsRequest
     | FindCoordinatorRequest
+    | UpdateFeaturesRequest
+    | AllocateProducerIdsRequest
+    | DescribeLogDirsRequest
 )
 ResponseValue: TypeAlias = (
     LeaderAndIsrResponse
@@ -125,6 +137,9 @@ ResponseValue: TypeAlias = (
     | AlterConfigsResponse
     | IncrementalAlterConfigsResponse
     | FindCoordinatorResponse
+    | UpdateFeaturesResponse
+    | AllocateProducerIdsResponse
+    | DescribeLogDirsResponse
 )
 
 
@@ -165,6 +180,12 @@ CLUSTER_MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
             reassignment_schemas.LIST_PARTITION_REASSIGNMENTS_RESPONSE,
         ),
         ApiKey.ALTER_ISR: Exchange(control_schemas.ALTER_ISR_REQUEST, control_schemas.ALTER_ISR_RESPONSE),
+        ApiKey.UPDATE_FEATURES: Exchange(
+            cluster_schemas.UPDATE_FEATURES_REQUEST, cluster_schemas.UPDATE_FEATURES_RESPONSE
+        ),
+        ApiKey.ALLOCATE_PRODUCER_IDS: Exchange(
+            cluster_schemas.ALLOCATE_PRODUCER_IDS_REQUEST, cluster_schemas.ALLOCATE_PRODUCER_IDS_RESPONSE
+        ),
     }
 )
 """What is asked of a cluster that needs not hold records: the control plane, metadata and topics."""
@@ -188,6 +209,9 @@ RECORD_MESSAGES: Mapping[ApiKey, Exchange] = MappingProxyType(
             admin_schemas.DESCRIBE_CONFIGS_REQUEST, admin_schemas.DESCRIBE_CONFIGS_RESPONSE
         ),
         ApiKey.ALTER_CONFIGS: Exchange(admin_schemas.ALTER_CONFIGS_REQUEST, admin_schemas.ALTER_CONFIGS_RESPONSE),
+        ApiKey.DESCRIBE_LOG_DIRS: Exchange(
+            cluster_schemas.DESCRIBE_LOG_DIRS_REQUEST, cluster_schemas.DESCRIBE_LOG_DIRS_RESPONSE
+        ),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Exchange(
             admin_schemas.INCREMENTAL_ALTER_CONFIGS_REQUEST, admin_schemas.INCREMENTAL_ALTER_CONFIGS_RESPONSE
         ),

@@ -23,7 +23,12 @@ from controller.protocol.codec import (
     request_head,
     response_body,
 )
-from controller.protocol.control_values import ControlledShutdownRequest, UpdateMetadataResponse
+from controller.protocol.control_values import (
+    SHUTDOWN_CHECKED,
+    SHUTDOWN_FORCED,
+    ControlledShutdownRequest,
+    UpdateMetadataResponse,
+)
 from controller.protocol.errors import ErrorCode
 from controller.protocol.headers import RequestHeader
 from controller.protocol.records import Part, joined
@@ -52,9 +57,13 @@ class Channels:
         pass
 
 
+REMAINING = b"\0\0\x02\x02t\0\0\0\0\0"
+REASON = "1 partition would be left under min.insync.replicas: t-0 (1 of 2)"
+
+
 class Peers:
-    """Answers the n-th request as the n-th of `script` says: an error code, a number of remaining partitions as
-    "remaining", or an error; the last one over and over."""
+    """Answers the n-th request as the n-th of `script` says: an error code, a partition that remains as "remaining",
+    one with a reason as "held back", or an error; the last one over and over."""
 
     def __init__(self, *script: PeerError | str | int) -> None:
         self.script = list(script)
@@ -71,7 +80,9 @@ class Peers:
         if isinstance(answer, PeerError):
             return Pending.failed(answer)
         if answer == "remaining":
-            return Pending.resolved(b"\0\0\x02\x02t\0\0\0\0\0\0")
+            return Pending.resolved(REMAINING + b"\0")
+        if answer == "held back":
+            return Pending.resolved(REMAINING + b"\x01\0" + bytes((len(REASON) + 1, len(REASON) + 1)) + REASON.encode())
         return Pending.resolved(int(answer).to_bytes(2, "big") + b"\x01\0")
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> AskedConnection:
@@ -271,8 +282,36 @@ def test_a_shutdown_asks_a_bounded_number_of_times(
     took_ms = hosted.run(hosted.node.shut_down())
     assert len(hosted.peers.asked) == asked
     assert took_ms < 3 * 5_000 + 100
-    unmoved = any("not everything was moved" in note for note in hosted.trace.notes("warning"))
+    unmoved = any("going all the same" in note for note in hosted.trace.notes("warning"))
     assert unmoved == (script[-1] != 0)
+
+
+def test_a_broker_that_is_held_back_says_why_and_goes_when_its_attempts_are_used_up(
+    zookeeper: InMemoryZooKeeper, clock: VirtualClock
+) -> None:
+    hosted = Hosted(zookeeper, clock, Peers("held back"))
+    hosted.node.start()
+    hosted.until(lambda: hosted.node.controller.active)
+    hosted.tell(2, 1, 2)
+    assert hosted.run(hosted.node.shut_down()) < 3 * 5_000 + 100
+    assert [asked.manner for _, _, asked in hosted.peers.asked] == [SHUTDOWN_CHECKED] * 3
+    why = f"1 partitions are still this broker's: t-0; {REASON}"
+    assert hosted.trace.notes("warning")[-4:] == [
+        *(f"controlled shutdown, {attempt} of 3: {why}" for attempt in (1, 2, 3)),
+        f"going all the same, as the attempts are used up: {why}",
+    ]
+    assert zookeeper.row(paths.broker(BROKER)) is None
+
+
+def test_a_broker_may_be_told_to_go_by_force(zookeeper: InMemoryZooKeeper, clock: VirtualClock) -> None:
+    hosted = Hosted(zookeeper, clock)
+    forced: BrokerSettings = settings(camerlengo_controlled_shutdown_check="false")
+    hosted.node.settings = forced
+    hosted.node.start()
+    hosted.until(lambda: hosted.node.controller.active)
+    hosted.tell(2, 1, 2)
+    hosted.run(hosted.node.shut_down())
+    assert [asked.manner for _, _, asked in hosted.peers.asked] == [SHUTDOWN_FORCED]
 
 
 def test_a_shutdown_does_not_sit_out_its_backoff_once_another_controller_is_known(hosted: Hosted) -> None:

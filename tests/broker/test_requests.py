@@ -18,12 +18,16 @@ from controller.protocol.client_values import (
     DeleteTopicState,
     MetadataRequest,
 )
+from controller.protocol.cluster_values import AllocateProducerIdsRequest, FeatureUpdate, UpdateFeaturesRequest
 from controller.protocol.codec import decode_response, encode_request
 from controller.protocol.control_values import (
+    SHUTDOWN_CHECKED,
+    SHUTDOWN_FORCED,
     AlterIsrRequest,
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    RemainingPartition,
     StopReplicaRequest,
 )
 from controller.protocol.election_values import ElectLeadersRequest, ElectLeadersTopic
@@ -55,6 +59,8 @@ EXAMPLES: dict[ApiKey, RequestValue] = {
     ApiKey.STOP_REPLICA: StopReplicaRequest(1, 1, ()),
     ApiKey.CONTROLLED_SHUTDOWN: ControlledShutdownRequest(1),
     ApiKey.ALTER_ISR: AlterIsrRequest(1, ()),
+    ApiKey.UPDATE_FEATURES: UpdateFeaturesRequest((FeatureUpdate("f", 1),)),
+    ApiKey.ALLOCATE_PRODUCER_IDS: AllocateProducerIdsRequest(1, 61),
 }
 
 
@@ -150,7 +156,15 @@ def test_an_answer_that_can_not_be_encoded_is_the_servers_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ALTER_ISR, ApiKey.CONTROLLED_SHUTDOWN]
+    "key",
+    [
+        ApiKey.CREATE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_ISR,
+        ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+    ],
 )
 def test_a_broker_that_is_not_the_controller_says_so(key: ApiKey) -> None:
     under_test = BrokerUnderTest(controller=False)
@@ -165,6 +179,17 @@ def test_a_broker_that_is_not_the_controller_says_so(key: ApiKey) -> None:
             assert response.error_code == ErrorCode.NOT_CONTROLLER
 
 
+@pytest.mark.parametrize(("manner", "forced"), [(SHUTDOWN_CHECKED, False), (SHUTDOWN_FORCED, True)])
+def test_a_broker_of_ours_is_told_why_it_may_not_go_and_may_go_by_force(manner: int, forced: bool) -> None:
+    under_test = BrokerUnderTest(controller=True)
+    leave = under_test.begin(ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownRequest(2, 61, manner))
+    (event,) = under_test.events.put_so_far
+    assert isinstance(event, ControlledShutdownRequested)
+    assert event.forced == forced
+    event.respond(ControlledShutdownResponse(ErrorCode.NONE, (RemainingPartition("t", 0),), "why"))
+    assert leave.value().reason == "why"
+
+
 def test_what_the_controller_decides_becomes_its_event_and_is_answered_by_it() -> None:
     under_test = BrokerUnderTest(controller=True)
     alter = under_test.begin(ApiKey.ALTER_ISR, AlterIsrRequest(2, (), 61))
@@ -174,7 +199,8 @@ def test_what_the_controller_decides_becomes_its_event_and_is_answered_by_it() -
     assert isinstance(second, ControlledShutdownRequested)
     assert (first.value.broker_id, second.broker, second.broker_epoch) == (2, 2, 61)
     assert not alter.answered
-    second.respond(ControlledShutdownResponse(ErrorCode.NONE))
+    assert not second.forced
+    second.respond(ControlledShutdownResponse(ErrorCode.NONE, (), "why"))
     first.refuse()
-    assert leave.value().error_code == ErrorCode.NONE
+    assert leave.value() == ControlledShutdownResponse(ErrorCode.NONE), "a Kafka broker has no use for a reason"
     assert alter.value().error_code == ErrorCode.NOT_CONTROLLER

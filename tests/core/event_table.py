@@ -49,6 +49,8 @@ KAFKAS: Mapping[str, str] = {
     "ReassignmentIsrChange": "PartitionReassignmentIsrChange",
     "AlterReassignmentsRequested": "ApiPartitionReassignment",
     "ListReassignmentsRequested": "ListPartitionReassignments",
+    "UpdateFeaturesRequested": "UpdateFeatures",
+    "AllocateProducerIdsRequested": "AllocateProducerIds",
     "PauseChanged": "-",
     "CreateTopicsRequested": "-",
     "CreatePartitionsRequested": "-",

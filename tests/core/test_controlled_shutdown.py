@@ -37,7 +37,8 @@ def test_what_it_leads_is_led_elsewhere_and_what_it_must_keep_is_answered() -> N
     cluster, host = scene()
     mark = len(host.sent)
     answer = ask(cluster, host, 2, broker_epoch(cluster, 2))
-    assert answer == ControlledShutdownResponse(0, (RemainingPartition("t", 3),))
+    reason = "1 partition would be left under min.insync.replicas: t-3 (0 of 1)"
+    assert answer == ControlledShutdownResponse(0, (RemainingPartition("t", 3),), reason)
     assert cluster.states() == {
         "t-0": (3, 1, (3, 1), 1),
         "t-1": (1, 1, (1,), 1),

@@ -60,7 +60,7 @@ def test_a_handler_that_changes_changes_the_page(monkeypatch: pytest.MonkeyPatch
     assert page() != before
     del handlers[events.TopicDeletion]
     monkeypatch.setattr(event_table, "HANDLERS", handlers)
-    assert "without a handler here: TopicDeletion," in page()
+    assert "without a handler here: TopicDeletion." in page()
     monkeypatch.undo()
     monkeypatch.setattr(event_table, "WATCHED_PARENTS", ())
     assert page() != before

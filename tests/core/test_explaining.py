@@ -279,6 +279,18 @@ def test_a_topic_a_broker_and_the_cluster_are_told_of_as_a_whole() -> None:
     ]
 
 
+def test_a_broker_that_could_not_be_stopped_without_harm() -> None:
+    needs_two = {paths.config_topic("t"): config(min_insync_replicas="2")}
+    two = view(Case([], "", "", (1, (1, 2)), also=needs_two))
+    (finding,) = (one for one in explain(two, subject_named(two, "1")) if one.what == "can't be spared")
+    assert finding.why == "1 partitions would be left under min.insync.replicas without it: t-0 (1 of 2)"
+    assert any("camerlengo.controlled.shutdown.check=false" in change for change in finding.changes)
+    three = view(Case([], "", "", (1, (1, 2, 3)), also=needs_two))
+    assert explain(three, subject_named(three, "1")) == ()
+    behind = explain(two, subject_named(two, "3"))
+    assert [one.what for one in behind] == ["behind"], "what is not in sync is not missed"
+
+
 def test_a_broker_that_leads_too_little_and_one_that_a_deletion_waits_for() -> None:
     drifted = view(CASES["the preferred leader could lead"])
     (finding,) = explain(drifted, subject_named(drifted, "broker:1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,17 +13,19 @@ import pytest
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
+    RECOVERING,
     AlterIsrPartition,
     AlterIsrPartitionResult,
     AlterIsrRequest,
     AlterIsrResponse,
     AlterIsrTopic,
+    IsrMember,
 )
 from controller.protocol.errors import ErrorCode
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete
-from tests.core.driving import Cluster, Host
+from tests.core.driving import TOPIC_ID, Cluster, Host
 from tests.core.test_broker_changes import cluster_of, keep_busy
 
 
@@ -220,3 +223,48 @@ def test_a_damaged_notification_is_named_and_deleted() -> None:
     (said,) = host.notes("error")
     assert left() in said
     assert cluster.server.children(left()) == ()
+
+
+TOPIC_16 = b64decode(TOPIC_ID + "==", altchars=b"-_")
+
+
+def ask_by_id(
+    cluster: Cluster, host: Host, version: int, topic_id: bytes, asked: AlterIsrPartition
+) -> AlterIsrResponse:
+    """As AlterPartition 2 and 3 have it."""
+    answers: list[AlterIsrResponse] = []
+    request = AlterIsrRequest(1, (AlterIsrTopic("", (asked,), topic_id),), broker_epoch(cluster, 1))
+    host.events.put(AlterIsrRequested(request, answers.append, version))
+    cluster.settle()
+    (answer,) = answers
+    assert [topic.topic_id for topic in answer.topics] == [topic_id]
+    return answer
+
+
+def members(*pairs: tuple[int, int]) -> tuple[IsrMember, ...]:
+    return tuple(IsrMember(broker, epoch) for broker, epoch in pairs)
+
+
+def test_alter_partition_names_a_topic_by_its_id_and_pairs_members_with_their_lives() -> None:
+    cluster, host = scene()
+    two = broker_epoch(cluster, 2)
+    asked = AlterIsrPartition(0, 3, current_isr_version=0, new_isr_with_epochs=members((1, -1), (2, two)))
+    answer = ask_by_id(cluster, host, 3, TOPIC_16, asked)
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 2), 1),)
+    assert cluster.states()["t-0"] == (1, 3, (1, 2), 1)
+
+
+def test_what_later_versions_refuse_has_its_own_errors() -> None:
+    cluster, host = scene()
+    before = cluster.states()
+    earlier = members((1, -1), (2, broker_epoch(cluster, 2) - 1))
+    for version, topic_id, asked, error in (
+        (3, bytes([7] * 16), replace(GOOD, new_isr_with_epochs=members((1, -1))), ErrorCode.UNKNOWN_TOPIC_ID),
+        (3, TOPIC_16, AlterIsrPartition(0, 3, (), 0, (), earlier), ErrorCode.INELIGIBLE_REPLICA),
+        (2, TOPIC_16, replace(GOOD, new_isr=(1, 4)), ErrorCode.INELIGIBLE_REPLICA),
+        (2, TOPIC_16, replace(GOOD, leader_recovery_state=RECOVERING), ErrorCode.INVALID_REQUEST),
+        (2, TOPIC_16, replace(GOOD, partition_index=7), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        answer = ask_by_id(cluster, host, version, topic_id, asked)
+        assert [one.error_code for one in answer.topics[0].partitions] == [error]
+    assert cluster.states() == before

@@ -31,6 +31,7 @@ from controller.protocol.admin_values import (
     ReplacedConfig,
 )
 from controller.protocol.api_keys import ApiKey
+from controller.protocol.cluster_values import DescribableLogDirTopic, DescribeLogDirsRequest
 from controller.protocol.codec import decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
@@ -90,6 +91,10 @@ RECORD_EXAMPLES: Mapping[ApiKey, Sequence[RequestValue]] = {
     ),
     ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest(None, 1_000),),
     ApiKey.FIND_COORDINATOR: (FindCoordinatorRequest("group"),),
+    ApiKey.DESCRIBE_LOG_DIRS: (
+        DescribeLogDirsRequest(None),
+        DescribeLogDirsRequest((DescribableLogDirTopic("t", (0, 1)),)),
+    ),
     ApiKey.DELETE_RECORDS: (DeleteRecordsRequest((DeleteRecordsTopic("t", (DeleteRecordsPartition(0, 1),)),), 1_000),),
     ApiKey.DESCRIBE_CONFIGS: (
         DescribeConfigsRequest(

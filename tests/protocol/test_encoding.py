@@ -37,7 +37,15 @@ from controller.protocol.admin_values import (
     FindCoordinatorRequest,
 )
 from controller.protocol.compiler import compile_struct, layout
-from controller.protocol.control_values import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
+from controller.protocol.control_values import (
+    SHUTDOWN_FORCED,
+    AlterIsrPartition,
+    AlterIsrRequest,
+    AlterIsrTopic,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
 from controller.protocol.fetch_values import (
     READ_COMMITTED,
     FetchPartition,
@@ -307,3 +315,16 @@ def test_which_lives_are_spoken_of_is_told_in_tagged_fields_that_kafka_passes_ov
     assert len(alter.write(asked)) > len(alter.write(silent))
     before = layout(MESSAGES[ApiKey.FETCH].request, 11)
     assert before.write(told) == before.write(FETCH)
+
+
+def test_how_a_broker_goes_and_why_it_may_not_are_told_in_tagged_fields_that_kafka_passes_over() -> None:
+    exchange = MESSAGES[ApiKey.CONTROLLED_SHUTDOWN]
+    request, response = layout(exchange.request, 3), layout(exchange.response, 3)
+    kafkas, ours = ControlledShutdownRequest(2, 67), ControlledShutdownRequest(2, 67, SHUTDOWN_FORCED)
+    assert request.read(request.write(ours), 0) == ours
+    assert request.write(ours).startswith(request.write(kafkas)[:-1])
+    answer = ControlledShutdownResponse(0, (RemainingPartition("t", 1),), "why")
+    assert response.read(response.write(answer), 0) == answer
+    assert response.write(answer).startswith(response.write(replace(answer, reason=""))[:-1])
+    assert layout(exchange.request, 2).write(ours) == layout(exchange.request, 2).write(kafkas)
+    assert layout(exchange.response, 2).write(answer) == layout(exchange.response, 2).write(replace(answer, reason=""))

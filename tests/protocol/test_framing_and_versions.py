@@ -103,7 +103,7 @@ def test_a_setting_that_is_not_known_is_named(setting: str) -> None:
     assert repr(setting) in str(refused.value)
 
 
-def test_supported_versions_are_those_of_a_2_8_broker() -> None:
+def test_supported_versions_are_those_of_a_2_8_broker_and_what_later_ones_ask_a_controller() -> None:
     assert {key: (spoken.first, spoken.last) for key, spoken in SUPPORTED.items()} == {
         ApiKey.PRODUCE: (0, 9),
         ApiKey.FETCH: (0, 12),
@@ -127,6 +127,9 @@ def test_supported_versions_are_those_of_a_2_8_broker() -> None:
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
-        ApiKey.ALTER_ISR: (0, 0),
+        ApiKey.ALTER_ISR: (0, 3),
+        ApiKey.UPDATE_FEATURES: (0, 1),
+        ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
+        ApiKey.DESCRIBE_LOG_DIRS: (0, 4),
     }
     assert list(SUPPORTED) == sorted(SUPPORTED)

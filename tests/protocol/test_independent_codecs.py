@@ -28,12 +28,16 @@ from kafka.protocol.admin import DeleteTopicsRequest as KafkaDeleteTopicsRequest
 from kafka.protocol.admin import DeleteTopicsResponse as KafkaDeleteTopicsResponse
 from kafka.protocol.admin import DescribeConfigsRequest as KafkaDescribeConfigsRequest
 from kafka.protocol.admin import DescribeConfigsResponse as KafkaDescribeConfigsResponse
+from kafka.protocol.admin import DescribeLogDirsRequest as KafkaDescribeLogDirsRequest
+from kafka.protocol.admin import DescribeLogDirsResponse as KafkaDescribeLogDirsResponse
 from kafka.protocol.admin import ElectLeadersRequest as KafkaElectLeadersRequest
 from kafka.protocol.admin import ElectLeadersResponse as KafkaElectLeadersResponse
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as KafkaIncrementalAlterConfigsRequest
 from kafka.protocol.admin import IncrementalAlterConfigsResponse as KafkaIncrementalAlterConfigsResponse
 from kafka.protocol.admin import ListPartitionReassignmentsRequest as KafkaListPartitionReassignmentsRequest
 from kafka.protocol.admin import ListPartitionReassignmentsResponse as KafkaListPartitionReassignmentsResponse
+from kafka.protocol.admin import UpdateFeaturesRequest as KafkaUpdateFeaturesRequest
+from kafka.protocol.admin import UpdateFeaturesResponse as KafkaUpdateFeaturesResponse
 from kafka.protocol.consumer import FetchRequest as KafkaFetchRequest
 from kafka.protocol.consumer import FetchResponse as KafkaFetchResponse
 from kafka.protocol.consumer import ListOffsetsRequest as KafkaListOffsetsRequest
@@ -80,6 +84,11 @@ from controller.protocol.admin_values import (
     FindCoordinatorResponse,
     IncrementalAlterConfigsResponse,
 )
+from controller.protocol.cluster_values import (
+    AllocateProducerIdsResponse,
+    DescribeLogDirsResponse,
+    UpdateFeaturesResponse,
+)
 from controller.protocol.compiler import layout
 from controller.protocol.election_values import ElectLeadersResponse
 from controller.protocol.fetch_values import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
@@ -116,6 +125,9 @@ KIO_MODULES = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: "alter_partition_reassignments",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "list_partition_reassignments",
     ApiKey.ALTER_ISR: "alter_partition",
+    ApiKey.UPDATE_FEATURES: "update_features",
+    ApiKey.ALLOCATE_PRODUCER_IDS: "allocate_producer_ids",
+    ApiKey.DESCRIBE_LOG_DIRS: "describe_log_dirs",
 }
 CASES = [
     (api_key, direction, version)
@@ -147,6 +159,9 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse(()),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse(()),
     ApiKey.ALTER_ISR: AlterIsrResponse(0),
+    ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse(0),
+    ApiKey.ALLOCATE_PRODUCER_IDS: AllocateProducerIdsResponse(0),
+    ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsResponse(()),
 }
 FEW = settings(
     max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -277,6 +292,7 @@ FIRST_OF_KAFKA_PYTHON = {
     ApiKey.LIST_OFFSETS: 1,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: 2,
     ApiKey.DESCRIBE_CONFIGS: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 1,
 }
 KAFKA_PYTHON = [
     (ApiKey.METADATA, "request", KafkaMetadataRequest),
@@ -305,6 +321,10 @@ KAFKA_PYTHON = [
     (ApiKey.DESCRIBE_CONFIGS, "response", KafkaDescribeConfigsResponse),
     (ApiKey.ALTER_CONFIGS, "request", KafkaAlterConfigsRequest),
     (ApiKey.ALTER_CONFIGS, "response", KafkaAlterConfigsResponse),
+    (ApiKey.DESCRIBE_LOG_DIRS, "request", KafkaDescribeLogDirsRequest),
+    (ApiKey.DESCRIBE_LOG_DIRS, "response", KafkaDescribeLogDirsResponse),
+    (ApiKey.UPDATE_FEATURES, "request", KafkaUpdateFeaturesRequest),
+    (ApiKey.UPDATE_FEATURES, "response", KafkaUpdateFeaturesResponse),
     (ApiKey.ELECT_LEADERS, "request", KafkaElectLeadersRequest),
     (ApiKey.ELECT_LEADERS, "response", KafkaElectLeadersResponse),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "request", KafkaIncrementalAlterConfigsRequest),

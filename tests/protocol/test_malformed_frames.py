@@ -210,7 +210,7 @@ def test_an_unsupported_api_versions_is_answered_in_version_0_with_error_35() ->
 def test_unknown_tagged_fields_are_passed_over() -> None:
     plain = encode_request(RequestHeader(ApiKey.CONTROLLED_SHUTDOWN, 3, 5, "2"), ControlledShutdownRequest(2, 67))
     assert plain[-1] == 0
-    tagged = plain[:11] + b"\x01\x07\x02ab" + plain[12:-1] + b"\x02\x00\x00\x85\x01\x03xyz"
+    tagged = plain[:11] + b"\x01\x07\x02ab" + plain[12:-1] + b"\x02\x03\x00\x85\x01\x03xyz"
     assert plain[11] == 0
     assert decode_request(tagged) == decode_request(plain)
 

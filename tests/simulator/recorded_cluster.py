@@ -78,10 +78,10 @@ class RecordedCluster:
             self._hear(node, frame)
             receive(node, frame, *rest)
 
-        async def lingering(*arguments: Any) -> bool:
-            moved = await controlled_shutdown(*arguments)
+        async def lingering(*arguments: Any) -> str | None:
+            trouble = await controlled_shutdown(*arguments)
             await self.host.clock.sleep(LINGER_MS)
-            return moved
+            return trouble
 
         def in_sync(partition: Partition, broker: int) -> bool:
             return (partition.topic, partition.index, broker) in self.caught_up

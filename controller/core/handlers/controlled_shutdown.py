@@ -10,6 +10,7 @@ from controller.core.elections import CONTROLLED_SHUTDOWN
 from controller.core.events import ControlledShutdownRequested
 from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Rows
 from controller.core.request_batch import RequestBatch
+from controller.core.shutdown_safety import held_back
 from controller.core.term import Term
 from controller.protocol.control_values import NO_BROKER_EPOCH, ControlledShutdownResponse, RemainingPartition
 from controller.protocol.errors import ErrorCode
@@ -18,7 +19,8 @@ from controller.protocol.errors import ErrorCode
 async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) -> None:
     """Marks the broker as shutting down, elects for what it leads, stops what it follows, and answers with the
     partitions that it leads still: it may go once there are none, or ask again. Partitions of one replica are left
-    alone, they go with it, and so are those of topics that are queued for deletion."""
+    alone, they go with it, and so are those of topics that are queued for deletion. What would be left under
+    min.insync.replicas stays as it is and is answered too, unless the broker is forced to go."""
     context, table, broker = term.context, term.context.partitions, event.broker
     known = context.broker(broker)
     if known is None:
@@ -27,9 +29,17 @@ async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) ->
     if event.broker_epoch != NO_BROKER_EPOCH and event.broker_epoch < known.epoch:
         event.refuse(ErrorCode.STALE_BROKER_EPOCH)
         return
-    term.note("info", f"broker {broker} is shutting down")
+    checked = term.settings.shutdown_check and not event.forced
+    term.note("info", f"broker {broker} is shutting down{'' if checked else ', whatever it leaves in sync'}")
     context.mark_shutting_down(broker)
     replicas = _replicas_to_act_on(term, broker)
+    reason, held = "", replicas.rows[:0]
+    if checked:
+        found = await held_back(term, broker, replicas)
+        reason, held = found.reason(term), found.rows
+        replicas = _without(replicas, held)
+    if reason:
+        term.note("warning", f"broker {broker} may not go yet: {reason}")
     leads = table.leader[replicas.rows] == broker
     batch = RequestBatch(term)
     await partition_moves.bring_online(term, replicas.rows[leads], batch, CONTROLLED_SHUTDOWN)
@@ -41,7 +51,12 @@ async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) ->
     batch = RequestBatch(term)
     await replica_moves.take_offline(term, follows, batch)
     batch.send()
-    event.respond(ControlledShutdownResponse(int(ErrorCode.NONE), _remaining(term, broker)))
+    event.respond(ControlledShutdownResponse(int(ErrorCode.NONE), _remaining(term, broker, held), reason))
+
+
+def _without(replicas: Replicas, held: Rows) -> Replicas:
+    chosen = ~np.isin(replicas.rows, held)
+    return Replicas(replicas.rows[chosen], replicas.slots[chosen])
 
 
 def _replicas_to_act_on(term: Term, broker: int) -> Replicas:
@@ -58,8 +73,8 @@ def _replicated(term: Term, rows: Rows) -> Bools:
     return replicated
 
 
-def _remaining(term: Term, broker: int) -> tuple[RemainingPartition, ...]:
+def _remaining(term: Term, broker: int, held: Rows) -> tuple[RemainingPartition, ...]:
     table = term.context.partitions
     rows = term.context.staying(np.flatnonzero((table.leader == broker) & (table.zk_version != NO_STATE)))
-    rows = rows[_replicated(term, rows)]
+    rows = np.union1d(rows[_replicated(term, rows)], held)
     return tuple(RemainingPartition(*table.topic_and_partition(row)) for row in rows.tolist())

@@ -7,6 +7,7 @@ change came last.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from controller.core.state_writes import NewStates, set_states, state_paths, tak
 from controller.core.term import Term
 from controller.protocol.control_values import (
     NO_BROKER_EPOCH,
+    NO_TOPIC_ID,
+    RECOVERED,
     AlterIsrPartition,
     AlterIsrPartitionResult,
     AlterIsrRequest,
@@ -31,11 +34,13 @@ from controller.zookeeper.codecs import decode_isr_change_notification
 from controller.zookeeper.errors import DamagedZnode
 
 Asked = tuple[str, AlterIsrPartition]
+NAMED_BY_ID = SPEAKS_INELIGIBLE = 2
+"""The version from which on topics have ids instead of names, and INELIGIBLE_REPLICA is an answer."""
 
 
 async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
     """Answers partition by partition; every broker then hears of the partitions that changed."""
-    request = event.value
+    request = _by_name(term, event.value)
     sender = term.context.broker(request.broker_id)
     if sender is None or sender.epoch != request.broker_epoch:
         event.refuse(ErrorCode.STALE_BROKER_EPOCH)
@@ -44,7 +49,9 @@ async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
     accepted: dict[int, AlterIsrPartition] = {}
     for topic, asked in _asked(request):
         row = term.context.partitions.row_of(topic, asked.partition_index)
-        error = _refusal(term, request.broker_id, row, asked)
+        error = _refusal(term, request.broker_id, row, asked, event.version)
+        if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and event.version >= NAMED_BY_ID and not topic:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
         if error is not None:
             errors[topic, asked.partition_index] = error
         elif row is not None and asked.new_isr != term.context.partitions.isr_of(row):
@@ -61,12 +68,39 @@ async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
     await reassignment.isr_changed(term, rows)
 
 
+def _by_name(term: Term, request: AlterIsrRequest) -> AlterIsrRequest:
+    """As version 0 has it: later ones name topics by id (an unknown one stays without a name) and pair each member with
+    the life that is meant."""
+    if all(topic.name for topic in request.topics):
+        return request
+    names = {topic.id: topic.name for topic in term.context.partitions.topics if topic.id != NO_TOPIC_ID}
+    return replace(
+        request,
+        topics=tuple(
+            replace(
+                topic,
+                name=topic.name or names.get(topic.topic_id, ""),
+                partitions=tuple(_unpaired(one) for one in topic.partitions),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _unpaired(asked: AlterIsrPartition) -> AlterIsrPartition:
+    members = asked.new_isr_with_epochs
+    if not members:
+        return asked
+    ids, epochs = tuple(one.broker_id for one in members), tuple(one.broker_epoch for one in members)
+    return replace(asked, new_isr=ids, new_isr_epochs=epochs)
+
+
 def _asked(request: AlterIsrRequest) -> list[Asked]:
     return [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
 
 
-def _refusal(term: Term, sender: int, row: int | None, asked: AlterIsrPartition) -> ErrorCode | None:
-    """Why a change can't be made; None if it can, or is made already."""
+def _refusal(term: Term, sender: int, row: int | None, asked: AlterIsrPartition, spoken: int) -> ErrorCode | None:
+    """Why a change can't be made; None if it can, or is made already. `spoken`: the version of the request."""
     table = term.context.partitions
     if row is None or table.zk_version[row] == NO_STATE:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -77,6 +111,8 @@ def _refusal(term: Term, sender: int, row: int | None, asked: AlterIsrPartition)
         return ErrorCode.FENCED_LEADER_EPOCH
     if sender != table.leader[row] or not asked.new_isr or len(set(asked.new_isr)) != len(asked.new_isr):
         return ErrorCode.INVALID_REQUEST
+    if asked.leader_recovery_state != RECOVERED:
+        return ErrorCode.INVALID_REQUEST  # nobody was told that it is to recover
     current = table.isr_of(row)
     if asked.new_isr == current:
         return None
@@ -87,10 +123,10 @@ def _refusal(term: Term, sender: int, row: int | None, asked: AlterIsrPartition)
     if sender not in asked.new_isr or not set(asked.new_isr) <= set(table.assignment_of(row)):
         return ErrorCode.INVALID_REQUEST
     # One that shuts down would be leader next (KAFKA-14140), and one that had everything in an earlier life may have
-    # lost it with its disk (KIP-903). INELIGIBLE_REPLICA is not spoken below AlterPartition 2.
+    # lost it with its disk (KIP-903).
     joining = set(asked.new_isr) - set(current)
     if not joining <= set(term.context.eligible_ids) or _of_earlier_lives(term, joining, asked):
-        return ErrorCode.OPERATION_NOT_ATTEMPTED
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if spoken < SPEAKS_INELIGIBLE else ErrorCode.INELIGIBLE_REPLICA
     return None
 
 
@@ -139,7 +175,9 @@ def _response(term: Term, request: AlterIsrRequest, errors: dict[tuple[str, int]
         )
 
     topics = tuple(
-        AlterIsrTopicResult(topic.name, tuple(result(topic.name, asked.partition_index) for asked in topic.partitions))
+        AlterIsrTopicResult(
+            topic.name, tuple(result(topic.name, asked.partition_index) for asked in topic.partitions), topic.topic_id
+        )
         for topic in request.topics
     )
     return AlterIsrResponse(int(ErrorCode.NONE), topics)

@@ -1,0 +1,77 @@
+"""Which partitions keep a broker from going: those that it would leave with fewer replicas in sync than a record sent
+with acks=all needs. Kafka's controller does not ask; here such a partition stays with its broker until another replica
+has come into sync, or the broker goes by force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.core.config_reads import by_topic
+from controller.core.context import Replicas
+from controller.core.partition_table import NO_BROKER, Bools, Int32s, Rows
+from controller.core.term import Term
+from controller.zookeeper.codecs import decode_config
+from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import Row as Znode
+
+MIN_INSYNC = "min.insync.replicas"
+SHOWN = 5
+"""How many partitions a reason names."""
+
+
+def falls_short(left: Int32s, least: Int32s, replicas: Int32s) -> Bools:
+    """By column: `left` are in sync once the broker is gone, `least` have to be, of so many `replicas`. One that has no
+    other replica goes with its broker, and what asks for more than there are is out of anybody's reach."""
+    short: Bools = (left < least) & (least <= replicas) & (replicas > 1)
+    return short
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Partitions (`rows`) that must not lose the broker: what they would be left with, and what they need."""
+
+    rows: Rows
+    left: Int32s
+    least: Int32s
+
+    def reason(self, term: Term) -> str:
+        """In words, "" if there are none."""
+        if not len(self.rows):
+            return ""
+        table = term.context.partitions
+        shown = zip(*(one[:SHOWN].tolist() for one in (self.rows, self.left, self.least)), strict=True)
+        names = [f"{table.name_of(row)} ({left} of {least})" for row, left, least in shown]
+        more = f" and {len(self.rows) - SHOWN} more" if len(self.rows) > SHOWN else ""
+        number = f"{len(self.rows)} partition{'' if len(self.rows) == 1 else 's'}"
+        return f"{number} would be left under {MIN_INSYNC}: {', '.join(names)}{more}"
+
+
+async def held_back(term: Term, broker: int, replicas: Replicas) -> Held:
+    """Of this broker's `replicas` those that are in sync and can't be spared. Others that are on their way out, or are
+    on log directories that failed, are not counted on. Raises what reading ZooKeeper raises."""
+    context, table = term.context, term.context.partitions
+    rows = replicas.rows[(table.isr[replicas.rows] == broker).any(axis=1)]
+    staying = context.eligible_in_isr(rows) & (table.isr[rows] != broker)
+    left = np.count_nonzero(staying, axis=1).astype(np.int32)
+    if not len(rows):
+        return Held(rows, left, left)
+    values, places = await by_topic(term, rows, _least_in, term.settings.min_insync_replicas)
+    least = np.array(values, dtype=np.int32)[places]
+    count = np.count_nonzero(table.assignment[rows] != NO_BROKER, axis=1).astype(np.int32)
+    short = falls_short(left, least, count)
+    return Held(rows[short], left[short], least[short])
+
+
+def _least_in(term: Term, row: Znode | None) -> int | None:
+    """What one config says; None if it says nothing, or nothing that can be read, as a leader passes it over."""
+    if row is None:
+        return None
+    try:
+        said = decode_config(row.path, row.data).config.get(MIN_INSYNC)
+    except DamagedZnode as damaged:
+        term.note("error", f"its {MIN_INSYNC} is not known: {damaged}")
+        return None
+    return int(said) if said is not None and said.isascii() and said.isdigit() and len(said) < 10 else None

@@ -1,0 +1,40 @@
+"""One znode changed as controller, from what it holds: read, decided, written at the version that was read and with the
+fence; decided anew where somebody came between, or where nobody knows whether the write was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.core.term import Term
+from controller.zookeeper.errors import BadVersion, MultiFailed, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
+from controller.zookeeper.operations import Create, SetData
+from controller.zookeeper.operations import Row as Znode
+
+LOOKS = 10
+"""How often the znode is looked at again."""
+
+
+class NeverStill(ZooKeeperError):
+    """The znode was another each time, or no write had an answer."""
+
+
+async def change_znode(term: Term, path: str, decide: Callable[[Znode | None], bytes | None]) -> None:
+    """Writes what `decide` makes of what is there; nothing where it makes None. Raises what it raises, NeverStill, and
+    what `ZooKeeperClient.commit` raises once the term is over."""
+    for _ in range(LOOKS):
+        row = (await term.zookeeper.read([path])).rows[0]
+        data = decide(row)
+        if data is None:
+            return
+        write = Create(path, data) if row is None else SetData(path, data, row.stat.version)
+        try:
+            await term.zookeeper.commit(term.leadership, [write])
+        except UnknownOutcome:
+            continue
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NodeExists | BadVersion | NoNode):
+                raise
+        else:
+            return
+    raise NeverStill(f"{path} changed under {LOOKS} looks and is left as it is")
