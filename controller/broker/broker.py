@@ -104,6 +104,7 @@ class Broker:
         self._trace = trace
         self.roles_gate: Callable[[LeaderAndIsrRequest, Callable[[], None]], None] = lambda _request, go_on: go_on()
         """May keep a LeaderAndIsr waiting; replaced by who knows topics' configs."""
+        self._early: list[Callable[[], None]] = []
         self.metadata = MetadataCache()
         self._metadata_bodies = MetadataBodies()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
@@ -256,6 +257,8 @@ class Broker:
     # -- the controller, to this broker
 
     def _leader_and_isr(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
+        if self._comes_before_registration(self._leader_and_isr, exchange, request):
+            return
         self.roles_gate(request, lambda: self._run(self._roles, exchange, request))
 
     def _roles(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
@@ -265,6 +268,8 @@ class Broker:
         self.isr_changes.roles_changed(request)
 
     def _update_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> None:
+        if self._comes_before_registration(self._update_metadata, exchange, request):
+            return
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.update_metadata(request))
@@ -275,9 +280,31 @@ class Broker:
             self.data.metadata_changed()
 
     def _stop_replica(self, exchange: Exchange, request: StopReplicaRequest) -> None:
+        if self._comes_before_registration(self._stop_replica, exchange, request):
+            return
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.stop_replicas(request))
+
+    def registered(self) -> None:
+        """The first broker epoch is known by now, and so which requests are for this life."""
+        early, self._early = self._early, []
+        for go_on in early:
+            go_on()
+
+    def _comes_before_registration(
+        self,
+        handler: Callable[[Exchange, Any], None],
+        exchange: Exchange,
+        request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest,
+    ) -> bool:
+        """Keeps until then what may be for the life before, whose registration lasts as long as its session: a broker
+        that came back from a loss of power would lead on in an epoch whose records it has forgotten. Kafka's brokers
+        begin to answer when they are registered."""
+        if request.broker_epoch == NO_BROKER_EPOCH or self._identity.broker_epoch != NO_BROKER_EPOCH:
+            return False
+        self._early.append(lambda: self._run(handler, exchange, request))
+        return True
 
     def _is_of_an_earlier_life(
         self, exchange: Exchange, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest

@@ -152,6 +152,7 @@ class Node:
         if isinstance(event, Startup):
             await self.connected
             await self.lifecycle.start()
+            self._clock.call_later(0.0, self.broker.registered)  # on the broker's thread
             if self.administration is not None:
                 self._clock.call_later(0.0, self.administration.start)
         await self.controller.process(event)

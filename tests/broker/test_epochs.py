@@ -76,6 +76,30 @@ def test_s29_requests_for_an_earlier_life_change_nothing(following: BrokerUnderT
     assert [event.api for event in refused] == ["UpdateMetadata", "LeaderAndIsr", "StopReplica"]
 
 
+@pytest.mark.parametrize(("life", "error"), [(OLD_LIFE, ErrorCode.STALE_BROKER_EPOCH), (BROKER_EPOCH, ErrorCode.NONE)])
+def test_s29_what_comes_before_a_broker_is_registered_waits_until_it_knows_which_life_is_meant(
+    life: int, error: ErrorCode
+) -> None:
+    """The registration of the life before lasts as long as its session: a controller that has noticed nothing would
+    make a broker lead on that has lost power, in an epoch whose records it has forgotten."""
+    under_test = BrokerUnderTest()
+    under_test.identity.broker_epoch = UNTOLD
+    requests = (
+        (ApiKey.UPDATE_METADATA, metadata(broker_epoch=life)),
+        (ApiKey.LEADER_AND_ISR, leader_and_isr(1, 0, broker_epoch=life)),
+        (ApiKey.STOP_REPLICA, stop(1, broker_epoch=life)),
+    )
+    waiting = [under_test.begin(key, request) for key, request in requests]
+    under_test.broker.registered()  # a thread too early
+    assert not any(one.answered for one in waiting)
+    assert hosted(under_test) is None
+    under_test.identity.broker_epoch = BROKER_EPOCH
+    under_test.broker.registered()
+    under_test.broker.registered()
+    assert [one.value().error_code for one in waiting] == [error] * 3
+    assert (hosted(under_test) is not None) == (error is ErrorCode.NONE)
+
+
 def test_s31_requests_of_an_earlier_controller_change_nothing(following: BrokerUnderTest) -> None:
     """KAFKA-1188: whichever request told of the newer controller, all three of an older one are refused."""
     stale = ErrorCode.STALE_CONTROLLER_EPOCH

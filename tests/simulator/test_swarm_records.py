@@ -17,6 +17,7 @@ from controller.simulator.forgotten import Forgotten
 from controller.simulator.plan import (
     BreakDisk,
     CreateTopic,
+    ElectZooKeeper,
     Happening,
     Isolate,
     Kill,
@@ -166,6 +167,36 @@ def test_a_broker_that_left_the_isr_and_came_back_is_as_good_as_any() -> None:
     forgotten.state_written("p", (2, 1))
     forgotten.leads(1, "p")
     assert not forgotten.broken
+
+
+def test_a_broker_that_lost_power_does_not_lead_on_before_it_is_registered_again() -> None:
+    """Found by the swarm, and shrunk: a new controller finds the registration of the life before, and its LeaderAndIsr
+    the broker that is back. It would give other records the offsets and the epoch of those that it has forgotten."""
+    stricken = Plan(
+        name="back too early",
+        seed=1043,
+        cluster=PlanCluster(
+            brokers=3,
+            session_timeout_ms=2_000,
+            settings={"log.dirs": "/logs", "replica.lag.time.max.ms": "1000"},
+        ),
+        core=(1, 2, 3),
+        calm_ms=4_243.0,
+        records=PlanRecords(topic="records", rate_per_s=5.0, acks=1, idempotent=False, in_flight=1),
+        happenings=(
+            CreateTopic(
+                at_ms=782.0, topic="records", partitions=1, replication_factor=2, config={"min.insync.replicas": "1"}
+            ),
+            ElectZooKeeper(at_ms=3_720.5),
+            LosePower(at_ms=4_117.7, node=3, for_ms=40.0),
+        ),
+    )
+    world = PlanWorld(stricken)
+    rested_ms = world.finish()
+    broken = set(world.sentinel.forgotten.broken)
+    run = world.result(rested_ms)
+    assert run.violation is None, str(run.violation)
+    assert not broken
 
 
 def test_all_of_an_isr_without_power_at_once_may_lose_and_the_swarm_knows() -> None:
