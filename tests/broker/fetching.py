@@ -7,6 +7,7 @@ from typing import Any
 from controller.broker.fetchers import ReplicaFetchers
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
+from controller.broker.replication_throttle import Quota
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.control_values import UpdateMetadataRequest
@@ -46,6 +47,7 @@ class Follower:
         self.versions = control_versions(protocol)
         self.partitions = [self.partition(index) for index in range(count)]
         self.changes: list[Partition] = []
+        self.throttle = Quota(ME, self.clock)
         self.fetchers = ReplicaFetchers(
             settings(inter_broker_protocol_version=protocol, **given),
             self.metadata,
@@ -54,6 +56,7 @@ class Follower:
             self.clock,
             self.trace,
             self.changes.append,
+            throttle=self.throttle,
         )
 
     def partition(self, index: int) -> Partition:
