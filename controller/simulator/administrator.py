@@ -183,12 +183,33 @@ class Administrator:
             and not self._may_have(CreateTopic, asked.operation.topic, asked.began_ms)
         )
 
+    def must_be_on(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Where partitions must be in the end, if they have arrived anywhere: sent there, and nowhere else since."""
+        found = {}
+        for asked in self.asked:
+            move = asked.operation
+            if isinstance(move, Reassign) and asked.acknowledged and move.replicas:
+                others = [
+                    one
+                    for one in self.asked
+                    if one is not asked and one.operation.topic == move.topic and one.ended_ms > asked.began_ms
+                ]
+                if not any(_may_undo(one.operation, move) for one in others):
+                    found[move.topic, move.partition] = tuple(move.replicas)
+        return found
+
     def _may_have(self, kind: type[Operation], topic: str, since_ms: float) -> bool:
         """Whether an operation of that kind may have taken effect after that moment."""
         return any(
             isinstance(asked.operation, kind) and asked.operation.topic == topic and asked.ended_ms > since_ms
             for asked in self.asked
         )
+
+
+def _may_undo(operation: Operation, move: Reassign) -> bool:
+    if isinstance(operation, Reassign):
+        return operation.partition == move.partition
+    return isinstance(operation, CreateTopic | DeleteTopic)
 
 
 def _error(api_key: ApiKey, answer: Any) -> int:

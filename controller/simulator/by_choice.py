@@ -22,7 +22,7 @@ from controller.zookeeper.operations import Create, Delete, SetData, Write
 
 INVARIANT = "moves-by-choice"
 GIVEN_BACK = "partitions go back to their preferred leaders"
-SHUTTING_DOWN = re.compile(r"\[controller \d+, epoch (\d+)\] broker (\d+) is shutting down")
+SHUTTING_DOWN = re.compile(r"\[controller \d+, epoch (\d+)\] broker (\d+) is shutting down.*")
 ALL_MOVED = "controlled shutdown: everything was moved"
 Violated = Callable[[str, Sequence[int], str], None]
 

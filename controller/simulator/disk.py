@@ -25,6 +25,7 @@ class SimulatedDisk(MemoryDisk):
         self.a_change_ms = 0.0
         self.waits: Callable[[float], None] = _nobody
         self._broken_directories: tuple[str, ...] = ()
+        self._broken_for_good: tuple[str, ...] = ()
 
     def touch(self, path: str) -> None:
         if any((path + "/").startswith(directory + "/") for directory in self._broken_directories):
@@ -41,13 +42,19 @@ class SimulatedDisk(MemoryDisk):
     def fail(self) -> None:
         self.fail_after = self.changes
 
-    def fail_directory(self, directory: str) -> None:
+    @property
+    def broken_directories(self) -> tuple[str, ...]:
+        return self._broken_directories
+
+    def fail_directory(self, directory: str, *, for_good: bool = False) -> None:
         self._broken_directories += (directory,)
+        if for_good:
+            self._broken_for_good += (directory,)
 
     def mend(self) -> None:
         self.fail_after = None
         self.a_change_ms = 0.0
-        self._broken_directories = ()
+        self._broken_directories = self._broken_for_good
 
     def process_ended(self) -> None:
         """Whoever had it open has not any more."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator import plan as told
+from controller.simulator.drawn_operations import with_operations
 from controller.simulator.drawn_reassignments import with_reassignments
 from controller.simulator.plan import Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
 from controller.simulator.randomness import Streams
@@ -146,7 +147,7 @@ def draw_plan(seed: int) -> Plan:
         happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)),
     )
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
-    return with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan))
+    return with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
 
 
 def _cluster(rng: Random) -> tuple[PlanCluster, bool, bool]:

@@ -152,15 +152,15 @@ class Faults:
         disk = self._host.world.disks.get(fault.node)
         if disk is None or disk.broken:
             return None
-        disk.fail_directory(fault.directory)
+        disk.fail_directory(fault.directory, for_good=not fault.for_ms)
         return partial(self._mend_disk, fault.node)
 
     def _mend_disk(self, node: int) -> None:
         """A broker that has found its disk broken does not try it again until it is started anew."""
         disk, process = self._host.world.disks[node], self._process(node)
-        was_broken = disk.broken
+        before = (disk.broken, disk.broken_directories)
         disk.mend()
-        if was_broken and process is not None:
+        if before != (disk.broken, disk.broken_directories) and process is not None:
             process.kill()
             self._restart(node)
 

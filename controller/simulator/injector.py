@@ -9,7 +9,7 @@ from __future__ import annotations
 from controller.pending import Pending
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import plan as told
-from controller.simulator.administrator import Administrator
+from controller.simulator.administrator import Administrator, Asked
 from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.faults import Faults
 from controller.simulator.host import SimulatedHost
@@ -59,6 +59,7 @@ class Injector:
         if isinstance(happening, told.Operation):
             self.faults.tell(happening)
             if getattr(happening, "znode", False):
+                self._administrator.asked.append(Asked(happening, self._host.clock.now_ms()))  # nobody answers
                 return self.faults.ask(happening)  # type: ignore[arg-type]
             self._asking += 1
             outcome = await self._administrator.carry_out(happening)

@@ -72,7 +72,7 @@ class BreakDisk(_Node, frozen=True, kw_only=True, tag="break-disk"):
 
 class BreakLogDirectory(_Node, frozen=True, kw_only=True, tag="break-log-directory"):
     """One of its log directories, as `log.dirs` names it, refuses every change; when it can be used again, the broker
-    is started anew."""
+    is started anew. With `for_ms` 0 it stays so for good, also in the calm."""
 
     directory: str
 

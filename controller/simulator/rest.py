@@ -79,6 +79,12 @@ class Rest:
                 found[int(name)] = row.stat.ephemeral_owner
         return found
 
+    def serves(self, node: int, topic: str, partition: int) -> bool:
+        """Whether it is of the core, and its replica lies in no log directory that is offline, as far as it knows."""
+        inside = self.node(node) if node in self.core else None
+        replica = None if inside is None else inside.broker.replicas.partition(topic, partition)
+        return inside is not None and (replica is None or not replica.offline)
+
     def controller(self) -> int:
         row = self.zookeeper.row(paths.CONTROLLER)
         return -1 if row is None else decode_controller(row.path, row.data).broker_id
@@ -140,13 +146,13 @@ def _led(rest: Rest) -> Iterator[Missing]:
         row = rest.zookeeper.row(paths.topic(name))
         assert row is not None
         for partition, replicas in decode_topic_assignment(row.path, row.data).partitions.items():
-            there = any(replica in rest.core for replica in replicas)
+            there = any(rest.serves(replica, name, partition) for replica in replicas)
             if there and rest.zookeeper.row(paths.partition_state(name, partition)) is None:
                 yield Missing("converged", (), f"{name}-{partition} has no state")
     for (name, partition), state in rest.partitions().items():
         if rest.zookeeper.row(paths.delete_topic(name)) is not None:
             continue
-        live = [replica for replica in state.assignment if replica in rest.core]
+        live = [replica for replica in state.assignment if rest.serves(replica, name, partition)]
         where = f"{name}-{partition}: leader {state.leader}, ISR {list(state.isr)}, live {live}"
         if any(replica in state.isr for replica in live) and state.leader not in live:
             yield Missing("converged", (), f"{where}: it could be led")
@@ -159,14 +165,14 @@ def _deletions(rest: Rest) -> Iterator[Missing]:
     topics = rest.zookeeper.children(paths.BROKER_TOPICS) or ()
     for name in rest.zookeeper.children(paths.DELETE_TOPICS) or ():
         row = rest.zookeeper.row(paths.topic(name))
-        replicas = () if row is None else decode_topic_assignment(row.path, row.data).partitions.values()
-        if all(replica in rest.core for assignment in replicas for replica in assignment):
+        there = {} if row is None else decode_topic_assignment(row.path, row.data).partitions
+        if all(rest.serves(replica, name, one) for one, replicas in there.items() for replica in replicas):
             yield Missing("converged", (), f"{name} is still to be deleted")
     for name, count in rest.administrator.must_exist().items():
         row = rest.zookeeper.row(paths.topic(name))
-        there = 0 if row is None else len(decode_topic_assignment(row.path, row.data).partitions)
-        if there < count:
-            yield Missing("acknowledged-operations", (), f"{name} has {there} partitions, {count} were acknowledged")
+        held = 0 if row is None else len(decode_topic_assignment(row.path, row.data).partitions)
+        if held < count:
+            yield Missing("acknowledged-operations", (), f"{name} has {held} partitions, {count} were acknowledged")
     for name in rest.administrator.must_be_gone():
         if name in topics and rest.zookeeper.row(paths.delete_topic(name)) is None:
             yield Missing("acknowledged-operations", (), f"{name} is there, and its deletion was acknowledged")
@@ -183,8 +189,10 @@ def _reassignments(rest: Rest) -> Iterator[Missing]:
             removing = found.removing.get(partition, ())
             target = [replica for replica in found.partitions[partition] if replica not in removing]
             state = rest.partitions().get((name, partition))
-            if set(target) <= set(rest.core) and state is not None and state.leader in rest.core:
+            there = all(rest.serves(replica, name, partition) for replica in target)
+            if there and state is not None and state.leader in rest.core:
                 yield Missing("converged", (), f"{name}-{partition} is still on its way to {target}")
+    yield from _arrived(rest)
     if rest.zookeeper.row(paths.CONTROLLER_PAUSE) is not None:
         return
     if rest.zookeeper.row(paths.PREFERRED_ELECTION) is not None:
@@ -192,8 +200,23 @@ def _reassignments(rest: Rest) -> Iterator[Missing]:
     asked = rest.zookeeper.row(paths.REASSIGN_PARTITIONS)
     if asked is not None:
         for (name, partition), target_asked in decode_reassignments(asked.path, asked.data).replicas.items():
-            if set(target_asked) <= set(rest.core) and not _is_any_moving(rest):
+            if all(rest.serves(replica, name, partition) for replica in target_asked) and not _is_any_moving(rest):
                 yield Missing("converged", (), f"{name}-{partition} waits to go to {list(target_asked)}")
+
+
+def _arrived(rest: Rest) -> Iterator[Missing]:
+    """Whoever was told that a partition is on its way finds it there, if it is on no way any more."""
+    asked = rest.zookeeper.row(paths.REASSIGN_PARTITIONS)
+    waiting = () if asked is None else decode_reassignments(asked.path, asked.data).replicas
+    for (name, partition), target in rest.administrator.must_be_on().items():
+        row = rest.zookeeper.row(paths.topic(name))
+        found = None if row is None else decode_topic_assignment(row.path, row.data)
+        if found is None or partition not in found.partitions or (name, partition) in waiting:
+            continue
+        is_moving = partition in found.adding or partition in found.removing
+        if not is_moving and found.partitions[partition] != target:
+            where = f"{name}-{partition} is on {list(found.partitions[partition])}"
+            yield Missing("acknowledged-operations", (), f"{where}, it was sent to {list(target)}")
 
 
 def _is_any_moving(rest: Rest) -> bool:
@@ -271,12 +294,15 @@ def _roles_agree(
     """Whoever ZooKeeper says leads does, in that epoch, and nobody else."""
     for partition in inside.broker.replicas.partitions():
         state = held.get((partition.topic, partition.index))
-        leads = partition.role is Role.LEADER and rest.zookeeper.row(paths.delete_topic(partition.topic)) is None
+        leads = partition.role is Role.LEADER and not partition.offline
+        leads = leads and rest.zookeeper.row(paths.delete_topic(partition.topic)) is None
         if leads and (state is None or state.leader != node):
             yield Missing("roles-agree", (node,), f"it leads {partition.topic}-{partition.index}: {state}")
     for (topic, index), state in held.items():
         if node in state.assignment and state.leader != NOBODY:
             mine = inside.broker.replicas.partition(topic, index)
+            if mine is not None and mine.offline:
+                continue
             known = None if mine is None else (mine.leader, mine.leader_epoch)
             if known != (state.leader, state.leader_epoch):
                 yield Missing("roles-agree", (node,), f"{topic}-{index}: it goes by {known}, ZooKeeper has {state}")

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from controller.broker.settings import parse_settings
+from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_id import kept_broker_id
 from controller.hosts.broker_process import BrokerDied, BrokerProcess
 from controller.hosts.local_cluster import LocalCluster
@@ -64,6 +66,37 @@ def test_a_directory_that_can_not_be_used_is_told_and_the_broker_goes_on(cluster
     assert f"log directory {bad} is offline" in broker.log_file.read_text()
     assert broker.stop() == STOPPED
     assert (good / CLEAN_SHUTDOWN).exists()
+
+
+def state_of(cluster: LocalCluster, topic: str) -> tuple[int, list[int]]:
+    """Leader and ISR of its partition 0, as broker 1 knows them."""
+    address = cluster.brokers[1].ready_at()
+    assert address is not None
+    (found,) = [one for one in ask_metadata(address, DEADLINE_S).topics if one.name == topic]
+    return found.partitions[0].leader_id, sorted(found.partitions[0].isr_nodes)
+
+
+def test_a_directory_that_fails_loses_its_leaders_and_its_broker_lives(cluster: LocalCluster, tmp_path: Path) -> None:
+    """S53's beginning. Partitions are spread: the first and the third lie in the directory that breaks."""
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    broker = start(cluster, tmp_path, bad, good)
+    await_ready(broker)
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+
+    def create(topic: str) -> None:
+        client.create_topics([NewTopic(topic, 1, replica_assignment=[[7, 1]])])[topic].result(DEADLINE_S)
+
+    for topic in ("first", "second"):
+        create(topic)
+        eventually(lambda topic=topic: state_of(cluster, topic) == (7, [1, 7]), "it is led by 7")  # type: ignore[misc]
+    bad.rename(tmp_path / "gone")
+    bad.write_bytes(b"")  # nothing can be made below it any more
+    create("third")
+    for topic in ("first", "third"):
+        eventually(lambda topic=topic: state_of(cluster, topic) == (1, [1]), "it is led by 1")  # type: ignore[misc]
+    assert state_of(cluster, "second") == (7, [1, 7])
+    assert f"log directory {bad} is offline" in broker.log_file.read_text()
+    assert broker.stop() == STOPPED
 
 
 def test_a_broker_without_a_directory_that_can_be_used_does_not_start(cluster: LocalCluster, tmp_path: Path) -> None:

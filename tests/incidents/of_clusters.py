@@ -208,6 +208,7 @@ REASSIGNMENTS = (
         (
             core("core/test_reassignment.py::test_s53_what_is_added_may_be_made_in_any_log_directory"),
             core("core/test_against_kafka.py::test_a_reassignment_is_asked_for_answered_and_carried_out_as_kafka_does"),
+            real("hosts/test_log_directories.py::test_a_directory_that_fails_loses_its_leaders_and_its_broker_lives"),
         ),
     ),
     Incident(

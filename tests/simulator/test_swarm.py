@@ -16,7 +16,21 @@ from controller.cli.main import main
 from controller.simulator.comparing import first_difference
 from controller.simulator.drawing import FAULTS as KINDS
 from controller.simulator.drawing import draw_plan
-from controller.simulator.plan import CreateTopic, Isolate, Kill, Outside, Plan, PlanCluster, Reset, kind_of
+from controller.simulator.plan import (
+    BreakLogDirectory,
+    CreateTopic,
+    ElectLeaders,
+    Isolate,
+    Kill,
+    Outside,
+    PauseController,
+    Plan,
+    PlanCluster,
+    Reset,
+    SetConfig,
+    kind_of,
+)
+from controller.simulator.plan_file import plan_trouble
 from controller.simulator.shrinking import Shrinker
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import FaultInjected, Noted
@@ -31,13 +45,26 @@ def test_a_seed_of_the_swarm_holds(seed: int) -> None:
     assert run.rest_ms is not None
 
 
+MORE = ("break-log-directory", "pause-controller")
+OPERATIONS = ("create-topic", "delete-topic", "add-partitions", "reassign", "elect-leaders", "set-config")
+
+
+def test_most_plans_draw_no_more_than_they_did() -> None:
+    """What operators do besides has a stream of its own, so that most seeds mean what they meant."""
+    drawn = [draw_plan(seed) for seed in range(60)]
+    more = (ElectLeaders, SetConfig, PauseController, BreakLogDirectory)
+    without = [one for one in drawn if not any(isinstance(each, more) for each in one.happenings)]
+    assert 15 < len(without) < 50
+
+
 def test_what_is_drawn_is_of_every_kind_and_size() -> None:
     plans = [draw_plan(seed) for seed in range(300)]
     assert plans[7] == draw_plan(7) != plans[8]
     assert {plan.cluster.brokers for plan in plans} == {3, 4, 5, 7}
     assert {plan.outside for plan in plans} == set(Outside)
-    assert {kind_of(each) for plan in plans for each in plan.faults} == set(KINDS)
-    assert {kind_of(each) for plan in plans for each in plan.happenings} > {"create-topic", "delete-topic"}
+    assert {kind_of(each) for plan in plans for each in plan.faults} == {*KINDS, *MORE}
+    assert {kind_of(each) for plan in plans for each in plan.happenings} == {*KINDS, *MORE, *OPERATIONS}
+    assert all(plan_trouble(plan) is None for plan in plans)
     assert any(len(plan.core) < plan.cluster.brokers for plan in plans)
     assert all(2 * len(plan.core) > plan.cluster.brokers for plan in plans)
 
