@@ -57,7 +57,8 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
 )
 from controller.protocol.election_values import ElectLeadersRequest
-from controller.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersion
+from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.headers import UnsupportedVersion
 from controller.protocol.messages import RequestValue
 from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
 from controller.protocol.reassignment_values import (

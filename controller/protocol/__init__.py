@@ -100,7 +100,6 @@ from controller.protocol.errors import (
     ProtocolError,
     UnencodableValue,
     UnknownApi,
-    UnsupportedVersion,
 )
 from controller.protocol.framing import (
     FRAME_BYTES_MAX,
@@ -111,6 +110,7 @@ from controller.protocol.framing import (
 )
 from controller.protocol.headers import (
     RequestHeader,
+    UnsupportedVersion,
 )
 from controller.protocol.messages import (
     CLUSTER_MESSAGES,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from controller.protocol.headers import RequestHeader
 
 
 class ErrorCode(IntEnum):
@@ -158,15 +154,6 @@ class UnknownApi(ProtocolError):
     def __init__(self, api_key: int) -> None:
         super().__init__(f"API key {api_key} is not spoken here")
         self.api_key = api_key
-
-
-class UnsupportedVersion(ProtocolError):
-    """The API is spoken here, but not in the header's version. To an ApiVersions the answer is
-    `codec.unsupported_api_versions`; for any other the connection is closed."""
-
-    def __init__(self, header: RequestHeader) -> None:
-        super().__init__(f"{header.api_key.name} version {header.api_version} is not spoken here")
-        self.header = header
 
 
 class UnencodableValue(ProtocolError):

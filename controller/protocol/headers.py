@@ -12,7 +12,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.errors import MalformedFrame, UnencodableValue, UnknownApi, UnsupportedVersion
+from controller.protocol.errors import MalformedFrame, ProtocolError, UnencodableValue, UnknownApi
 from controller.protocol.messages import MESSAGES
 from controller.protocol.primitives import read_tags, read_text, write_text
 
@@ -26,6 +26,15 @@ class RequestHeader:
     api_version: int
     correlation_id: int
     client_id: str | None
+
+
+class UnsupportedVersion(ProtocolError):
+    """The API is spoken here, but not in the header's version. To an ApiVersions the answer is
+    `codec.unsupported_api_versions`; for any other the connection is closed."""
+
+    def __init__(self, header: RequestHeader) -> None:
+        super().__init__(f"{header.api_key.name} version {header.api_version} is not spoken here")
+        self.header = header
 
 
 def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHeader, int]:
