@@ -177,4 +177,62 @@ def assert_moved(cluster: Cluster) -> None:
 
 SHUTDOWN = Operation("controlled shutdown", led_by_two, shuts_down, asks_until_it_may_go, assert_moved)
 
+
+# -- controlled shutdown of a broker that can't be spared everywhere
+
+
+def cannot_spare_two() -> tuple[Cluster, Host]:
+    """Of "t" every replica has to be in sync but one, of "u" all."""
+    cluster, host = three_brokers()
+    for topic, partitions in (("t", {0: (2, 3, 4), 1: (3, 2, 4)}), ("u", {0: (2, 3), 1: (4, 2)})):
+        cluster.topic_config(topic, min_insync_replicas="2")
+        cluster.topic(topic, partitions)
+    cluster.settle()
+    return cluster, host
+
+
+def asks_until_it_is_held_and_is_forced(cluster: Cluster) -> None:
+    held = {("u", 0), ("u", 1)}
+    for _ in range(ATTEMPTS):
+        answers = put_shutdown(cluster, cluster.leader())
+        cluster.settle()
+        (answer,) = answers
+        left = {(one.topic_name, one.partition_index) for one in answer.remaining_partitions}
+        if (answer.error_code, left) == (ErrorCode.NONE, held):
+            break
+    else:
+        raise AssertionError(f"broker 2 is held back by something else: {answer}")
+    states = cluster.states()
+    assert {name: (state[0], state[2]) for name, state in states.items() if name.startswith("u")} == {
+        "u-0": (2, (2, 3)),
+        "u-1": (4, (4, 2)),
+    }
+    row = cluster.server.row(paths.broker(2))
+    assert row is not None
+    forced: list[ControlledShutdownResponse] = []
+    cluster.leader().events.put(ControlledShutdownRequested(2, row.stat.czxid, forced.append, forced=True))
+    cluster.settle()
+    assert [one.remaining_partitions for one in forced] == [()]
+    cluster.unregister(2)
+    cluster.settle()
+
+
+def assert_moved_by_force(cluster: Cluster) -> None:
+    assert {name: (state[0], state[2]) for name, state in cluster.states().items()} == {
+        "t-0": (3, (3, 4)),
+        "t-1": (3, (3, 4)),
+        "u-0": (3, (3,)),
+        "u-1": (4, (4,)),
+    }
+    cluster.check()
+
+
+HELD_SHUTDOWN = Operation(
+    "controlled shutdown that is held back",
+    cannot_spare_two,
+    shuts_down,
+    asks_until_it_is_held_and_is_forced,
+    assert_moved_by_force,
+)
+
 OPERATIONS = (ELECTION, FAILOVER, CREATION, SHUTDOWN)

@@ -7,7 +7,7 @@ import pytest
 from tests.incidents.deletion import DELETION
 from tests.incidents.interruption import STRIKES, Operation, Strike, at_await, every_place
 from tests.incidents.more_operations import MORE_OPERATIONS
-from tests.incidents.operations import OPERATIONS
+from tests.incidents.operations import HELD_SHUTDOWN, OPERATIONS
 from tests.incidents.reassignment import ENDING, REASSIGNMENTS
 
 LEAST = {
@@ -15,6 +15,7 @@ LEAST = {
     "failover": (25, 6),
     "topic creation": (6, 3),
     "controlled shutdown": (2, 2),
+    "controlled shutdown that is held back": (3, 2),
     "topic deletion": (8, 3),
     "broker failure": (4, 2),
     "broker start-up": (4, 2),
@@ -32,6 +33,7 @@ LEAST = {
 
 CASES = [(operation, strike) for operation in (*OPERATIONS, DELETION, *MORE_OPERATIONS, ENDING) for strike in STRIKES]
 FATAL = [strike for strike in STRIKES if strike.name in ("dies", "is deposed inside its session")]
+CASES += [(HELD_SHUTDOWN, strike) for strike in FATAL]
 CASES += [(operation, strike) for operation in REASSIGNMENTS if operation is not ENDING for strike in FATAL]
 """What only begins, or is taken back, is struck by the two strikes that leave its prefix to another controller: alone,
 and with the first one coming back."""
