@@ -120,7 +120,8 @@ class ReplicaFetchers:
             log.health.check()
             if not knows_epochs:
                 kept = max(partition.high_watermark, log.log_start_offset)
-                self._logs.cut(followed, kept, "its records have no leader epochs")
+                if log.log_end_offset > kept:
+                    self._logs.cut(followed, kept, "its records have no leader epochs")
         except LogOffline as offline:
             self._trace.emit(Noted("error", f"{followed} is not followed: {offline}"))
             return None

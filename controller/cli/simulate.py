@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.cli import simulate_plan, simulate_scenario
+from controller.cli.collecting import seldom_collected
 from controller.cli.main import UsageError
 from controller.cli.scenario_options import (
     COULD_NOT_RUN,
@@ -43,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with seldom_collected():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.scenario == simulate_plan.SWARM or is_plan(Path(arguments.scenario)):
         return _run_plans(arguments)
     simulate_plan.refuse_plan_options(arguments)

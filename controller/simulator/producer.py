@@ -145,14 +145,16 @@ class SimulatedProducer:
         if self._workload.idempotent and self._id_and_epoch[0] == -1:
             return
         self._give_up_the_old()
+        ready = self._in_order()
         for node in self._routes.nodes:
             while self._routes.pipeline(node).in_flight < self._workload.in_flight:
-                led = [place for place in self._in_order() if self._routes.leaders[place] == node]
+                led = [place for place in ready if self._routes.leaders[place] == node]
                 batches = [batch for place in led if (batch := self._next(place, node))]
                 if not batches:
                     break
                 self._send(node, batches)
-        if self._in_order():
+                ready = self._in_order()
+        if ready:
             self._pump_soon(BACKOFF_MS)
 
     def _in_order(self) -> list[int]:

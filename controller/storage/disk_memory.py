@@ -118,6 +118,8 @@ class MemoryDisk:
     def __init__(self) -> None:
         self._names: dict[str, _Inode] = {}
         self._synced_names: dict[str, _Inode] = {}
+        self._unsynced: dict[str, dict[str, None]] = {}
+        """By directory, the names that the present and the synced ones may differ in."""
         self._directories: set[str] = set()
         self._below = _Below()
         self.locks: set[str] = set()
@@ -147,6 +149,7 @@ class MemoryDisk:
         self._put(path, _Inode(bytearray(data), len(data) if durable else 0, modified_ms=self.now_ms))
         if durable:
             self._synced_names[path] = self._names[path]
+            self._unsynced[path.rpartition("/")[0]].pop(path)
 
     def replace_soon(self, path: str, data: bytes) -> None:
         self.touch(path)
@@ -156,9 +159,11 @@ class MemoryDisk:
         if path not in self._names:
             self._below.add(path)
         self._names[path] = inode
+        self._unsynced.setdefault(path.rpartition("/")[0], {})[path] = None
 
     def _take(self, path: str) -> _Inode:
         self._below.remove(path)
+        self._unsynced.setdefault(path.rpartition("/")[0], {})[path] = None
         return self._names.pop(path)
 
     def rename(self, path: str, new_path: str) -> None:
@@ -199,8 +204,12 @@ class MemoryDisk:
     def sync_names(self, directory: str) -> None:
         self.touch(directory)
         inside = directory + "/"
-        kept = {path: one for path, one in self._synced_names.items() if not path.startswith(inside)}
-        self._synced_names = kept | {path: one for path, one in self._names.items() if path.startswith(inside)}
+        for parent in [one for one in self._unsynced if one == directory or one.startswith(inside)]:
+            for path in self._unsynced.pop(parent):
+                if path in self._names:
+                    self._synced_names[path] = self._names[path]
+                else:
+                    self._synced_names.pop(path, None)
 
     def modified_ms(self, path: str) -> int:
         if path not in self._names:
@@ -230,6 +239,7 @@ class MemoryDisk:
                 torn.add(id(inode))
                 _tear(inode, draw)
         self._names, self._synced_names = names, dict(names)
+        self._unsynced.clear()
         for path in names:
             self.make_directory(path.rpartition("/")[0])
         self._below = _Below()

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from controller.cli.collecting import seldom_collected
 from controller.clock import VirtualClock
 from controller.scenarios.records.history import ACKNOWLEDGED
 from controller.scenarios.records.workload import RecordWorkload
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         "records": _records,
         "estate": _estate,
     }
-    rows = [row for name in arguments.what or WHATS for row in measures[name](arguments)]
+    with seldom_collected():  # as `camerlengo simulate` runs
+        rows = [row for name in arguments.what or WHATS for row in measures[name](arguments)]
     if arguments.json:
         print(json.dumps(rows, indent=2))
     else:
