@@ -19,6 +19,8 @@ from controller.trace import FaultInjected
 from controller.zookeeper.drive import drive
 
 RESTART_LOOK_MS = 5.0
+WRITTEN_MS = 100.0
+"""When what is asked for by a znode is there, if ever."""
 
 
 class Injector:
@@ -59,7 +61,9 @@ class Injector:
         if isinstance(happening, told.Operation):
             self.faults.tell(happening)
             if getattr(happening, "znode", False):
-                self._administrator.asked.append(Asked(happening, self._host.clock.now_ms()))  # nobody answers
+                # Nobody answers; a client's request that comes later counts, and takes the znode's word out.
+                now_ms = self._host.clock.now_ms()
+                self._administrator.asked.append(Asked(happening, now_ms, now_ms + WRITTEN_MS))
                 return self.faults.ask(happening)  # type: ignore[arg-type]
             self._asking += 1
             outcome = await self._administrator.carry_out(happening)
