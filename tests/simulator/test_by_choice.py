@@ -10,6 +10,7 @@ from controller.simulator.by_choice import ALL_MOVED, GIVEN_BACK, ByChoice
 from controller.simulator.by_znode import paused
 from controller.simulator.plan import (
     CreateTopic,
+    Cut,
     ElectLeaders,
     Happening,
     Kill,
@@ -91,7 +92,7 @@ def plan(*happenings: Happening) -> Plan:
     return Plan(
         name="choices",
         seed=4,
-        cluster=PlanCluster(brokers=3, session_timeout_ms=1_000),
+        cluster=PlanCluster(brokers=3, session_timeout_ms=1_000, settings={"log.dirs": "/logs"}),
         core=(1, 2, 3),
         calm_ms=6_000.0,
         happenings=(created, *happenings),
@@ -137,7 +138,7 @@ def test_a_pause_outlasts_the_calm_and_what_waits_for_its_end_may() -> None:
 def test_who_was_sent_somewhere_and_is_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted.FAULTS["reassignment-override-mixes"](monkeypatch)
     sent: list[Happening] = [
-        Kill(at_ms=2_000.0, node=2, for_ms=5_000.0),
+        Cut(at_ms=2_000.0, source=2, target=3),
         Reassign(at_ms=3_500.0, topic="t", partition=0, replicas=[2], znode=True),
         Reassign(at_ms=4_000.0, topic="t", partition=0, replicas=[1]),
     ]
