@@ -1,17 +1,32 @@
-"""Admin clients on three broker processes: configs that take effect, records deleted, offsets by time."""
+"""Admin clients on three broker processes: topics made, grown and deleted, configs that take effect, records deleted,
+offsets by time, partitions moved, leaders elected, log directories and features shown.
+
+Each operation with both clients, where a client has it: confluent-kafka has no call for reassignments, log directories
+and features, and kafka-python's deletions by id are of topics that both can see.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -20,9 +35,12 @@ from kafka import TopicPartition as PythonPartition
 from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType, KafkaAdminClient
 from kafka.admin import OffsetSpec as PythonSpec
+from kazoo.client import KazooClient
 
 from controller.hosts.local_cluster import LocalCluster
 from controller.protocol.errors import ErrorCode
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
 from tests.processes import eventually
 
 DEADLINE_S = 60.0
@@ -263,3 +281,126 @@ def test_leaders_are_elected_on_request(
     answer = python_admin.elect_leaders(0, {"led": [0, 1]}, raise_errors=False)
     eventually(lambda: leaders() == [3, 2], f"kafka-python was answered {answer}")
     assert produced(cluster, "led", 1) == [OK]
+
+
+def test_each_client_makes_grows_and_deletes_topics_that_the_other_sees(
+    admin: AdminClient, python_admin: KafkaAdminClient
+) -> None:
+    def seen(topic: str) -> tuple[int, int]:
+        """How many partitions each client is shown."""
+        theirs = admin.list_topics(timeout=DEADLINE_S).topics
+        others = [found for found in python_admin.describe_topics() if found["name"] == topic]
+        return (
+            len(theirs[topic].partitions) if topic in theirs else 0,
+            len(others[0]["partitions"]) if others else 0,
+        )
+
+    admin.create_topics([NewTopic("theirs", 1, 2)])["theirs"].result(DEADLINE_S)
+    python_admin.create_topics({"others": {"num_partitions": 1, "replication_factor": 2}})
+    eventually(lambda: (seen("theirs"), seen("others")) == ((1, 1), (1, 1)), "made")
+    admin.create_partitions([NewPartitions("others", 3)])["others"].result(DEADLINE_S)
+    python_admin.create_partitions({"theirs": 2})
+    eventually(lambda: (seen("theirs"), seen("others")) == ((2, 2), (3, 3)), "grown")
+    with pytest.raises(KafkaException) as refused:
+        admin.create_partitions([NewPartitions("others", 2)])["others"].result(DEADLINE_S)
+    assert refused.value.args[0].code() == KafkaError.INVALID_PARTITIONS
+    admin.delete_topics(["others"])["others"].result(DEADLINE_S)
+    python_admin.delete_topics(["theirs"])
+    eventually(lambda: (seen("theirs"), seen("others")) == ((0, 0), (0, 0)), "deleted")
+
+
+def test_a_topics_id_is_the_same_for_all_and_goes_with_it(admin: AdminClient, python_admin: KafkaAdminClient) -> None:
+    def identified() -> str | None:
+        (found,) = python_admin.describe_topics(["known"])
+        return found["topic_id"] if found["error_code"] == OK else None
+
+    def made_again() -> bool:
+        try:
+            create(admin, "known")
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+            return False
+        return True
+
+    create(admin, "known")
+    eventually(lambda: identified() is not None, "each broker has heard of it")
+    first = uuid.UUID(identified())
+    told = admin.describe_topics(TopicCollection(["known"]))["known"].result(DEADLINE_S)
+    assert uuid.UUID(int=_id_bits(told.topic_id)) == first
+    (deleted,) = python_admin.delete_topics([first])["topics"]
+    assert (deleted["error_code"], uuid.UUID(deleted["topic_id"])) == (OK, first)
+    eventually(lambda: "known" not in python_admin.list_topics(), "by its id alone")
+    eventually(made_again, "its replicas are deleted, and its znodes")
+    eventually(lambda: identified() not in (None, str(first)), "another topic of that name")
+
+
+def _id_bits(of: object) -> int:
+    """confluent-kafka's UUID has its two halves, signed."""
+    halves = (of.get_most_significant_bits(), of.get_least_significant_bits())  # type: ignore[attr-defined]
+    high, low = (int(half) % 2**64 for half in halves)
+    return (high << 64) | low
+
+
+def test_who_is_there_is_told_to_both(
+    cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
+) -> None:
+    theirs, others = admin.describe_cluster().result(DEADLINE_S), python_admin.describe_cluster()
+    assert sorted(node.id for node in theirs.nodes) == sorted(one["broker_id"] for one in others["brokers"])
+    assert (theirs.cluster_id, theirs.controller.id) == (others["cluster_id"], others["controller_id"])
+    assert len(theirs.nodes) == len(cluster.brokers)
+
+
+def test_a_whole_config_is_replaced_and_single_settings_are_reset(
+    admin: AdminClient, python_admin: KafkaAdminClient
+) -> None:
+    create(admin, "replaced", retention_ms="5", flush_ms="6")
+    whole = ConfigResource(ResourceType.TOPIC, "replaced", set_config={"retention.ms": "7", "segment.ms": "8"})
+    with pytest.warns(DeprecationWarning, match="alter_configs has been deprecated"):
+        admin.alter_configs([whole])[whole].result(DEADLINE_S)
+    found = described(admin, "replaced")
+    assert (found["retention.ms"].value, found["segment.ms"].value) == ("7", "8")
+    assert found["flush.ms"].is_default, "what is not named is gone"
+    python_admin.reset_configs([PythonResource(ConfigResourceType.TOPIC, "replaced", ["segment.ms"])])
+    found = described(admin, "replaced")
+    assert (found["retention.ms"].value, found["segment.ms"].is_default) == ("7", True)
+
+
+def test_kafka_python_is_told_where_replicas_lie_and_how_large_they_are(
+    cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
+) -> None:
+    create(admin, "lying")
+    assert produced(cluster, "lying", 1, size=1_000) == [OK]
+
+    def lying() -> dict[int, tuple[str, list[int]]]:
+        found = python_admin.describe_log_dirs({"lying": [0]})
+        return {
+            one["broker"]: (directory["log_dir"], [part["partition_size"] for part in topic["partitions"]])
+            for one in found
+            for directory in one["log_dirs"]
+            for topic in directory["topics"]
+        }
+
+    there = lying()
+    assert {broker: where for broker, (where, _) in there.items()} == {
+        number: str(cluster.folder / f"logs-{number}") for number in (1, 2, 3)
+    }
+    assert {len(sizes) == 1 and sizes[0] > 1_000 for _, sizes in there.values()} == {True}
+
+
+def test_kafka_python_takes_a_feature_out_and_can_finalize_none_that_brokers_lack(
+    cluster: LocalCluster, python_admin: KafkaAdminClient
+) -> None:
+    """As a cluster of Kafka's left it."""
+    levels = {"min_version_level": 1, "max_version_level": 3}
+    client = KazooClient(cluster.zookeeper.connect_string)
+    client.start()
+    try:
+        client.set(paths.FEATURE, encode_feature(FeatureZnode(features={"left": levels, "kept": levels})))
+        refused = python_admin.update_features({"new": 1})
+        assert "not supported by any broker" in refused["new"]
+        assert "takes a downgrade" in python_admin.update_features({"left": 0})["left"]
+        assert python_admin.update_features({"left": ("SAFE_DOWNGRADE", 0)}) == {"left": "OK"}
+        assert decode_feature(paths.FEATURE, client.get(paths.FEATURE)[0]).features == {"kept": levels}
+    finally:
+        client.stop()
+        client.close()
