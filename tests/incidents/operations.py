@@ -184,9 +184,10 @@ SHUTDOWN = Operation("controlled shutdown", led_by_two, shuts_down, asks_until_i
 def cannot_spare_two() -> tuple[Cluster, Host]:
     """Of "t" every replica has to be in sync but one, of "u" all."""
     cluster, host = three_brokers()
-    for topic, partitions in (("t", {0: (2, 3, 4), 1: (3, 2, 4)}), ("u", {0: (2, 3), 1: (4, 2)})):
-        cluster.topic_config(topic, min_insync_replicas="2")
-        cluster.topic(topic, partitions)
+    cluster.topic_config("t", min_insync_replicas="2")
+    cluster.topic("t", {0: (2, 3, 4), 1: (3, 2, 4)})
+    cluster.topic_config("u", min_insync_replicas="2")
+    cluster.topic("u", {0: (2, 3), 1: (4, 2)})
     cluster.settle()
     return cluster, host
 
