@@ -183,7 +183,8 @@ def test_s44_a_shrunk_isr_moves_the_high_watermark_without_another_append(seed: 
 
 def test_s44_a_leader_that_waited_for_the_next_append_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks at the high watermark when an ISR has changed."""
-    monkeypatch.setattr(IsrChanges, "_changed", lambda self, partition: None)
+    for looks in ("_changed", "_isr_changed"):
+        monkeypatch.setattr(IsrChanges, looks, lambda self, partition: None)
     made = world(3, 2, 0)
     leader, follower = state(made).isr
     made.pause(follower)
