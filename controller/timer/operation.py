@@ -8,7 +8,7 @@ no thread, no lock, no clock.
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from controller.timer.native import mypyc_attr
 from controller.timer.task import TimerTask
@@ -64,7 +64,9 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
     them may call the purgatory again, for any key.
     """
 
-    __slots__ = ("judge", "state", "timeout_ms", "trying")
+    __slots__ = ("judge", "state", "timeout_ms", "trying", "watches")
+    watches: tuple[Any, ...]
+    """For a purgatory on one thread, which sets it: the keys that it was handed in with."""
     trying: bool
     """For a purgatory that has threads, which sets it: whether one is in `try_complete` now."""
 

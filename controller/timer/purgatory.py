@@ -4,13 +4,12 @@
     operation  -- is in ---->  the timer      which ends it when its time is over
 
 Whichever comes first ends the operation and answers; the other finds it ended. An operation that has ended leaves the
-timer at once, in constant time. It stays in the watch lists, where finding it would cost a search, until a purge: E
+timer at once, in constant time. It stays in the watch lists, where finding it would cost a search, until a purge. E
 estimates how many operations are in them. It grows by one with each that is watched, and is set to the number of those
 that are pending just before a purge, so that what is watched meanwhile adds to it: it errs upwards, never downwards.
 A purge begins when E exceeds the pending by more than an interval (source: Kafka's DelayedOperationPurgatory, 0.9 to
-3.9), and by more than a share of them, for it enters all that are pending anew, in new lists: so its cost an operation
-is constant however many those are. E less the pending is how many have ended since the last purge, and that is what is
-counted.
+3.9), and by more than a share of them, for it looks at all that are pending, too: so its cost an operation is constant
+however many those are. E less the pending is how many have ended since the last purge, and that is what is counted.
 
 This one is for a host with one thread, as a simulator or an event loop is; it takes no lock.
 `controller.timer.threaded_purgatory` is for threads.
@@ -80,9 +79,9 @@ class Purgatory(Generic[K, O]):
         self._purge_share = purge_share
         self._on_error = on_error
         self._watchers: WatchLists[K, O] = WatchLists() if watchers is None else watchers
-        self._pending: dict[DelayedOperation, tuple[K, ...]] = {}
-        """All that are watched and pending, in the order in which they came, and their keys."""
+        self._newcomers = self._watchers.newcomers
         self._ended = 0
+        """Of those that were watched."""
         self._ended_at_purge = 0
         self._purge_beyond = purge_interval
         """While no more than so many have ended, no purge can be worth it."""
@@ -93,7 +92,7 @@ class Purgatory(Generic[K, O]):
     @property
     def delayed(self) -> int:
         """Operations that are watched and pending."""
-        return len(self._pending)
+        return self._watchers.handed_in - self._ended
 
     @property
     def watched(self) -> int:
@@ -107,20 +106,18 @@ class Purgatory(Generic[K, O]):
         AlreadyWatched. What the operation raises comes through, and so does what the timer raises (that it is
         closed) or a key (that it has no hash): then the operation is cancelled, if it had not ended.
         """
+        if self._ended > self._purge_beyond:
+            self._purge_if_worth_it(self._ended)
         if operation.judge is not NOBODY:
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True
         # Nothing can have happened since: one thread.
         operation.judge = self
-        self._pending[operation] = keys = tuple(keys)  # the caller's may change, and then a purge would lose it
-        by_key = self._watchers.by_key
+        operation.watches = keys = tuple(keys)  # the caller's may change
+        self._newcomers.append(operation)
         try:
-            for key in keys:
-                try:
-                    by_key[key].append(operation)
-                except KeyError:
-                    by_key[key] = [operation]
+            hash(keys)  # one that has none is refused now, not when news of another key are told
             wheel = self._wheel
             if wheel is None or operation._next is not None:  # who is in a timer already is refused there
                 self._timer.start(operation, operation.timeout_ms)
@@ -134,11 +131,10 @@ class Purgatory(Generic[K, O]):
                     operation._previous = last
                     operation._next = fresh
                     fresh._previous = last._next = operation
+                    return False
         except Exception:
             self.settle(operation, CANCELLED)
             raise
-        if self._ended > self._purge_beyond:
-            self._purge_if_worth_it(self._ended)
         return operation.state is not PENDING
 
     def check_and_complete(self, key: K) -> int:
@@ -169,7 +165,7 @@ class Purgatory(Generic[K, O]):
     def purge(self) -> int:
         """Leaves ended operations out of every watch list; how many entries that were."""
         self._purged_at(self._ended)
-        gone = self._watchers.enter_anew(self._pending)
+        gone = self._watchers.sweep_all()
         self.purges += 1
         self.purged += gone
         return gone
@@ -179,19 +175,17 @@ class Purgatory(Generic[K, O]):
         if operation.state is not PENDING:
             return False
         operation.state = end
-        del self._pending[operation]
         self._ended += 1
-        if end is not EXPIRED:
-            if self._wheel is None:
-                self._timer.cancel(operation)
-            else:
-                following = operation._next
-                if following is not None:
-                    previous = operation._previous
-                    previous._next = following
-                    following._previous = previous
-                    operation._next = None
-                    operation._previous = NOWHERE
+        if self._wheel is not None:
+            following = operation._next
+            if following is not None:
+                previous = operation._previous
+                previous._next = following
+                following._previous = previous
+                operation._next = None
+                operation._previous = NOWHERE
+        elif end is not EXPIRED:
+            self._timer.cancel(operation)
         return True
 
     def _try(self, operation: O) -> bool:

@@ -1,4 +1,5 @@
-"""Watch lists for a purgatory with threads, in which entering an operation takes no lock.
+"""Watch lists for a purgatory with threads, in which entering an operation takes no lock. There are no newcomers here:
+each operation is entered under its keys at once, for who asks would have to wait for another thread that enters them.
 
 To append to a list is one step, in CPython: under the interpreter's lock, or the list's own where there is none. So is
 assigning to a slice, by which a sweep leaves out what has ended: what is appended meanwhile stands behind the slice and
@@ -54,7 +55,7 @@ class ShardedWatchLists(WatchLists[K, O]):
     def of(self, key: K) -> list[O]:
         """Under the lock, lest a list be missed that is about to be put back."""
         with self._lock_of(key):
-            return super().of(key)
+            return self.by_key.get(key, [])[:]
 
     def sweep(self, key: K) -> int:
         with self._lock_of(key):

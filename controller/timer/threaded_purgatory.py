@@ -55,6 +55,8 @@ class ThreadedPurgatory(Purgatory[K, O]):
             timer, purge_interval=purge_interval, purge_share=purge_share, on_error=on_error, watchers=lists
         )
         self._lists = lists
+        self._pending: dict[DelayedOperation, None] = {}
+        """All that are watched and pending, in the order in which they came."""
         self._numbers = itertools.count(1)
         """Of those that are watched. A purge takes a number too, as if it were one that has ended."""
         self._asked_again: set[DelayedOperation] = set()
@@ -74,7 +76,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
         operation.trying = True  # nobody else knows of it yet; who learns of it finds this thread in the look below
         operation.judge = self
         pending = self._pending
-        pending[operation] = ()  # its lists are swept one by one, so nobody asks here for their keys
+        pending[operation] = None
         try:
             self._lists.watch(operation, keys)
             # Its condition may have come true before it stood in the lists, and then nobody will look again.

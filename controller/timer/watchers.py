@@ -1,13 +1,14 @@
 """Watch lists: which operations a key's news may complete. For one thread; no lock.
 
-An operation stands in the list of each of its keys, and nobody looks for it there when it ends: what has ended is left
-out when its list is next looked at, or by a purge.
+Who comes stands in one list, the newcomers', and is entered in the list of each key that it watches when somebody next
+asks who watches a key: whoever has ended by then never sees those lists. Nobody looks for an operation in any list when
+it ends: what has ended is left out when its list is next looked at, or by a purge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 from controller.timer.native import mypyc_attr
 from controller.timer.operation import PENDING, DelayedOperation
@@ -18,16 +19,47 @@ O = TypeVar("O", bound=DelayedOperation)  # noqa: E741 - an operation, beside a 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WatchLists(Generic[K, O]):
-    """Lists by key; a key that nobody watches has none. Who hands in appends to `by_key` itself, once a key."""
+    """Lists by key; a key that nobody watches has none. Who hands in says in `watches` what the operation does, and
+    appends it to `newcomers` itself. Keys are plain: to compare two that have a hash raises nothing."""
 
-    __slots__ = ("by_key",)
+    __slots__ = ("_let_in", "by_key", "newcomers")
 
     def __init__(self) -> None:
         self.by_key: dict[K, list[O]] = {}
+        self.newcomers: list[O] = []
+        """In the order in which they came; in no list of a key yet. The same list for good."""
+        self._let_in = 0
+        """How many newcomers there were before those."""
+
+    @property
+    def handed_in(self) -> int:
+        """How many operations came, ever."""
+        return self._let_in + len(self.newcomers)
 
     def of(self, key: K) -> list[O]:
         """Those that watch the key now, in the order in which they came; some may have ended."""
+        self.let_in()
         return self.by_key.get(key, [])[:]
+
+    def let_in(self) -> None:
+        """Enters newcomers under each of their keys, as often as it is named. Should it break off (a hash that is a
+        call beyond the interpreter's depth), they stay newcomers from the one at which it did."""
+        newcomers, by_key = self.newcomers, self.by_key
+        if not newcomers:
+            return
+        entered = 0
+        try:
+            for operation in newcomers:
+                if operation.state is PENDING:
+                    for key in operation.watches:
+                        try:
+                            by_key[key].append(operation)
+                        except KeyError:
+                            by_key[key] = [operation]
+                entered += 1
+        finally:
+            self._let_in += entered
+            del newcomers[:entered]
 
     def sweep(self, key: K) -> int:
         """Leaves out what has ended; how many that were."""
@@ -41,32 +73,33 @@ class WatchLists(Generic[K, O]):
             del self.by_key[key]
         return len(before) - len(left)
 
-    def enter_anew(self, pending: Mapping[Any, Collection[K]]) -> int:
-        """Leaves out of every list what is not `pending`; how many entries that were. `pending`: all operations that
-        are, in the order in which they came, and their keys.
-
-        It makes the lists anew instead of looking through them: an operation is looked at once, not once in each of
-        its lists, and those that have ended are not looked at at all.
-        """
-        before = self.watched()
-        by_key: dict[K, list[O]] = {}
-        for operation, keys in pending.items():
-            for key in keys:
-                try:
-                    by_key[key].append(operation)
-                except KeyError:
-                    by_key[key] = [operation]
-        self.by_key = by_key
-        return before - self.watched()
+    def sweep_all(self) -> int:
+        """Leaves out what has ended, everywhere; how many entries that were. Newcomers stay such. They
+        are looked at, and freed, in the order in which they came, which is mostly that in which they lie in memory."""
+        gone = 0
+        left: list[O] = []
+        for operation in self.newcomers:
+            if operation.state is PENDING:
+                left.append(operation)
+            else:
+                gone += len(operation.watches)
+        self._let_in += len(self.newcomers) - len(left)
+        self.newcomers[:] = left
+        for key in list(self.by_key):
+            gone += self.sweep(key)
+        return gone
 
     def take(self, key: K) -> list[O]:
         """Those that watch the key, who no longer do."""
+        self.let_in()
         return self.by_key.pop(key, [])
 
     def watched_keys(self) -> list[K]:
         """Every key that somebody watches."""
+        self.let_in()
         return list(self.by_key)
 
     def watched(self) -> int:
-        """How many entries there are, an operation counting once a key; counted now."""
-        return sum(map(len, list(self.by_key.values())))
+        """How many entries there are, an operation counting once a key, newcomers too; counted now."""
+        waiting = sum([len(operation.watches) for operation in self.newcomers])
+        return waiting + sum(map(len, list(self.by_key.values())))

@@ -53,6 +53,7 @@ def test_a_load_has_the_rate_and_the_percentiles_that_it_names() -> None:
         ({"keys_of_each": 101}, "keys_of_each 101"),
         ({"percentile_75_ms": 20}, "percentiles 20/20"),
         ({"size": -1}, "size -1"),
+        ({"news": -1}, "news -1"),
     ],
 )
 def test_a_load_that_cant_be_is_refused(change: dict[str, Any], message: str) -> None:
@@ -71,6 +72,21 @@ def test_on_the_virtual_clock_exactly_those_expire_whose_condition_comes_too_lat
     assert one.purges > 0
     assert one.blocks_left is not None
     assert one.blocks_left < 500
+
+
+def test_news_of_keys_are_told_as_often_as_was_asked_and_answer_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Hears(Purgatory[Any, Any]):
+        def check_and_complete(self, key: str) -> int:
+            told.append(key)
+            return super().check_and_complete(key)
+
+    monkeypatch.setattr(bench_purgatory_virtual, "Purgatory", Hears)
+    one = run_virtual(replace(LOAD, news=2))
+    assert one.expired == expected_to_expire(LOAD)
+    assert len(told) == 2 * (int(next(requests(LOAD)).arrival_ms[-1]) + 1 - int(next(requests(LOAD)).arrival_ms[0]))
+    assert len(set(told)) == LOAD.keys
 
 
 def test_the_generator_alone_completes_every_request_and_keeps_none() -> None:
@@ -127,7 +143,7 @@ def test_a_design_is_asked_for_no_more_once_it_has_collapsed(monkeypatch: pytest
     runs = bench_purgatory._real_runs(["new", "old"], loads, True)
     assert [rate for design, _, rate in asked if design == "new"] == [10_000, 20_000, 30_000, 40_000]
     assert [rate for design, _, rate in asked if design == "old"] == [10_000, 20_000, 30_000]
-    arguments = argparse.Namespace(no_collector=False, timeout_ms=1, keys=1, keys_of_each=1, size=1, seed=1)
+    arguments = argparse.Namespace(no_collector=False, timeout_ms=1, keys=1, keys_of_each=1, size=1, seed=1, news=0)
     found = bench_purgatory.figures(runs, arguments)
     assert found["held"] == {"new, 20/60 ms": 40_000, "old, 20/60 ms": 10_000}
     text = bench_purgatory.table(found)

@@ -18,7 +18,6 @@ import pytest
 
 from controller.timer import TimerTask, VirtualTimer
 from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING, DelayedOperation
-from controller.timer.purgatory import Purgatory
 from controller.timer.sharded_watchers import ShardedWatchLists
 from controller.timer.threaded import ThreadTimer
 from controller.timer.threaded_purgatory import ThreadedPurgatory
@@ -243,7 +242,13 @@ class AsOnOneThread(Shared):
     """Looks once, before it watches, and starts whatever happened."""
 
     def try_complete_else_watch(self, operation: Switched, keys: Any) -> bool:
-        return Purgatory.try_complete_else_watch(self, operation, keys)
+        if operation.try_complete():
+            return True
+        operation.judge = self
+        self._pending[operation] = None
+        self._lists.watch(operation, keys)
+        self._timer.start(operation, operation.timeout_ms)
+        return operation.state is not PENDING
 
 
 class NotInOneStep(Shared):

@@ -62,6 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--number", type=int, metavar="N", help=f"requests a run ({SECONDS_OF_LOAD} seconds' worth; virtual: 1000000)"
     )
     parser.add_argument("--virtual-rate", type=int, default=105_000, metavar="N", help="a virtual second (105000)")
+    parser.add_argument(
+        "--news", type=int, default=0, metavar="N", help="keys that have news each ms, virtual clock (0, as in Kafka's)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of arrivals, latencies and keys (1)")
     parser.add_argument("--no-collector", action="store_true", help="switch Python's cyclic collector off in each run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -152,6 +155,7 @@ def _loads(arguments: argparse.Namespace) -> Any:
                     arguments.keys_of_each,
                     arguments.size,
                     arguments.seed,
+                    arguments.news,
                 )
                 for low, _, high in (words.partition("/") for words in arguments.percentiles.split(","))
             ]
@@ -197,6 +201,7 @@ def figures(runs: Sequence[Run], arguments: argparse.Namespace) -> dict[str, Any
         "keys_of_each": arguments.keys_of_each,
         "size": arguments.size,
         "seed": arguments.seed,
+        "news": arguments.news,
         "held": {name: round(rate) for name, rate in held.items()},
         "runs": [_values(one) for one in runs],
     }

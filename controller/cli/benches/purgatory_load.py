@@ -21,7 +21,8 @@ CHUNK = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`rate`: requests a second; percentiles and `timeout_ms` in ms; `size`: bytes that each request holds."""
+    """`rate`: requests a second; percentiles and `timeout_ms` in ms; `size`: bytes that each request holds; `news`: how
+    many keys have news each millisecond, in turns (on the virtual clock; in Kafka's benchmark none ever has)."""
 
     rate: int
     percentile_50_ms: float
@@ -32,6 +33,7 @@ class Load:
     keys_of_each: int = 3
     size: int = 100
     seed: int = 1
+    news: int = 0
 
     def __post_init__(self) -> None:
         for name in ("rate", "number", "timeout_ms", "keys", "keys_of_each"):
@@ -43,8 +45,9 @@ class Load:
             raise ValueError(
                 f"percentiles {self.percentile_50_ms:g}/{self.percentile_75_ms:g}: expected the 50th below the 75th"
             )
-        if self.size < 0:
-            raise ValueError(f"size {self.size}: expected 0 or more")
+        for name in ("size", "news"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
 
     @property
     def name(self) -> str:

@@ -138,6 +138,9 @@ class Nowhere:
     def try_complete_else_watch(self, operation: Request, keys: Collection[str]) -> bool:
         return False
 
+    def check_and_complete(self, key: str) -> int:
+        return 0
+
     def purge(self) -> int:
         return 0
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 
@@ -36,14 +37,14 @@ for those whose timeout comes first."""
 class _Chunk:
     """Requests in the order in which they come; by the end of millisecond `first_ms` + n, `bounds[n]` of them have.
 
-    Of each, when its condition holds, what it watches, and how it is put into its list of the ring.
+    Of each, when its condition holds, what it watches, and its list of the ring.
     """
 
     first_ms: int
     bounds: list[int]
     due_ms: list[int]
     keys: list[tuple[str, ...]]
-    keep: list[Callable[[Request], None]]
+    slots: list[list[Request]]
 
 
 def run_virtual(
@@ -57,18 +58,18 @@ def run_virtual(
     made_of = kind_on(timer, tally)
     sets = key_sets(load)
     wait_ms = load.timeout_ms
+    news = cycle(sorted({key for keys in sets for key in keys}))
     ring: Ring = [[] for _ in range(wait_ms + 1)]
-    keeps = [slot.append for slot in ring]
     cpu_s = best = 0.0
     done = 0
     with collecting(collector):
         blocks = sys.getallocatedblocks()
         for asked in requests(load):
             chunk = in_time(asked, load) if design == "load" else asked
-            ready = _chunk(chunk, max(timer.now_ms, int(chunk.arrival_ms[0])), wait_ms, sets, keeps)
+            ready = _chunk(chunk, max(timer.now_ms, int(chunk.arrival_ms[0])), wait_ms, sets, ring)
             started_s = time.process_time()
             _quiet_until(timer, ring, ready.first_ms)
-            _feed(timer, purgatory, made_of, load, ring, ready)
+            _feed(timer, purgatory, made_of, load, ring, ready, news)
             chunk_s = time.process_time() - started_s
             cpu_s += chunk_s
             done += len(ready.keys)
@@ -107,7 +108,7 @@ def _chunk(
     first_ms: int,
     wait_ms: int,
     sets: list[tuple[str, ...]],
-    keeps: list[Callable[[Request], None]],
+    ring: Ring,
 ) -> _Chunk:
     due_ms = rows.arrival_ms + rows.latency_ms
     slots = np.where(rows.latency_ms < wait_ms, due_ms % wait_ms, wait_ms)
@@ -117,7 +118,7 @@ def _chunk(
         bounds.tolist(),
         due_ms.tolist(),
         [sets[number] for number in rows.key_set.tolist()],
-        [keeps[number] for number in slots.tolist()],
+        [ring[number] for number in slots.tolist()],
     )
 
 
@@ -128,8 +129,9 @@ def _feed(
     load: Load,
     ring: Ring,
     chunk: _Chunk,
+    news: Iterator[str],
 ) -> None:
-    """One chunk, millisecond by millisecond: what is over, what holds, what comes."""
+    """One chunk, millisecond by millisecond: what is over, what holds, which keys have news, what comes."""
     watch, wait_ms, size = purgatory.try_complete_else_watch, load.timeout_ms, load.size
     begin = 0
     for now_ms, end in enumerate(chunk.bounds, chunk.first_ms):
@@ -138,13 +140,15 @@ def _feed(
         for request in due:
             request.force_complete()
         due.clear()
+        for _ in range(load.news):
+            purgatory.check_and_complete(next(news))
         now = slice(begin, end)
-        for due_ms, keys, keep in zip(chunk.due_ms[now], chunk.keys[now], chunk.keep[now], strict=True):
+        for due_ms, keys, slot in zip(chunk.due_ms[now], chunk.keys[now], chunk.slots[now], strict=True):
             request = made_of(wait_ms)
             request.due = due_ms
             request.data = NUL * size
             if not watch(request, keys):
-                keep(request)
+                slot.append(request)
         ring[-1].clear()
         begin = end
 
