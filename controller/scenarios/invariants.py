@@ -190,6 +190,9 @@ def election_troubles(state: PartitionStateWritten) -> Iterator[str]:
             f"{state.topic}-{state.partition} ({state.why}): elected {state.leader}, expected {expected}: assignment"
             f" {list(state.assignment)}, ISR {list(state.previous_isr)}, live {list(state.live)}"
         )
+    in_sync = [replica for replica in state.assignment if replica in state.live and replica in state.previous_isr]
+    if state.unclean and in_sync:
+        yield f"{state.topic}-{state.partition} ({state.why}): an unclean election, and {in_sync} live and are in sync"
     yield from _isr_reordered(state)
 
 

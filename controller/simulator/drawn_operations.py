@@ -29,6 +29,10 @@ BROKEN_DIRECTORY = 0.6
 """The chance of such a run that one of them fails now and then."""
 BY_ZNODE = 0.3
 MEANWHILE_MS = (0.0, 60.0)
+WHILE_PAUSED_MS = ((20.0, 200.0), (250.0, 600.0), (250.0, 600.0))
+"""How long after the beginning of a pause the controller changes, and what the pause forbids is asked for."""
+MISSED_MS = (20.0, 300.0)
+AT_ANY_PRICE, MOST_ASKED = 0.4, 8
 LOG_DIRECTORIES = ("/logs/a", "/logs/b")
 
 
@@ -40,10 +44,12 @@ def with_operations(plan: Plan) -> Plan:
     happenings: list[Happening] = []
     if rng.random() < ELECTIONS:
         happenings += _each(rng, plan, lambda at_ms: _election(rng, plan, created, at_ms))
+        happenings += _where_leaders_died(rng, plan, created)
     if rng.random() < CONFIGS:
         happenings += _each(rng, plan, lambda at_ms: _config(rng, plan, created, at_ms))
     if rng.random() < PAUSES:
-        happenings += _each(rng, plan, lambda at_ms: _pause(rng, at_ms))
+        for pause in [*_each(rng, plan, lambda at_ms: _pause(rng, at_ms))]:
+            happenings += [pause, *_during(rng, plan, created, pause)]
     if rng.random() < WHILE_MOVING:
         happenings += [_meanwhile(rng, each, plan) for each in plan.happenings if isinstance(each, Reassign)]
     if rng.random() < BALANCED_OFTEN:
@@ -94,6 +100,30 @@ def _is_written(plan: Plan, topic: CreateTopic) -> bool:
 
 def _pause(rng: Random, at_ms: float) -> Happening:
     return told.PauseController(at_ms=at_ms, for_ms=rng.choice((0.0, 300.0, 1_000.0, 3_000.0)))
+
+
+def _during(rng: Random, plan: Plan, created: list[CreateTopic], pause: Happening) -> Iterator[Happening]:
+    """A pause matters to a controller that finds it, and where somebody wants what it forbids."""
+    moments = [min(plan.calm_ms, round(pause.at_ms + rng.uniform(*span), 1)) for span in WHILE_PAUSED_MS]
+    topic = rng.choice(created)
+    if rng.random() < 0.6:
+        yield told.DeleteController(at_ms=moments[0])
+    partition = rng.randrange(topic.partitions)
+    yield told.ElectLeaders(at_ms=moments[1], topic=topic.topic, partition=partition)
+    replicas = rng.sample(list(plan.cluster.nodes), rng.choice((1, 2, 3)))
+    yield told.Reassign(at_ms=moments[2], topic=topic.topic, partition=partition, replicas=replicas)
+
+
+def _where_leaders_died(rng: Random, plan: Plan, created: list[CreateTopic]) -> Iterator[Happening]:
+    """A little after brokers are missed somebody asks for a leader at any price."""
+    topics = [each for each in created if not _is_written(plan, each)]
+    killed = [each for each in plan.happenings if isinstance(each, told.Kill | told.LosePower)]
+    for kill in killed[:MOST_ASKED]:
+        at_ms = round(kill.at_ms + plan.cluster.session_timeout_ms + rng.uniform(*MISSED_MS), 1)
+        if topics and at_ms < plan.calm_ms and rng.random() < AT_ANY_PRICE:
+            topic = rng.choice(topics)
+            for partition in range(min(topic.partitions, 2)):
+                yield told.ElectLeaders(at_ms=at_ms, topic=topic.topic, partition=partition, unclean=True)
 
 
 def _meanwhile(rng: Random, move: Reassign, plan: Plan) -> Happening:

@@ -109,3 +109,4 @@ def test_an_unclean_leader_is_the_first_live_one_of_the_assignment() -> None:
     check = INVARIANTS["leaders-in-assignment-order"]
     assert check(evidence((2300.0, 2, unclean))).held is True
     assert check(evidence((2300.0, 2, replace(unclean, leader=2, isr=(2,))))).held is False
+    assert check(evidence((2300.0, 2, replace(unclean, previous_isr=(1, 2))))).held is False, "2 is in sync and lives"
