@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from controller.clock import Clock, Timer
 from controller.core import cluster_events, election_events, pause_events, reassignment_events
 from controller.core import events as happened
-from controller.core.events import Answerable, Event
+from controller.core.events import Event, is_answerable
 from controller.core.figures import ControllerMeasures
 from controller.core.handlers import (
     broker_changes,
@@ -200,7 +200,7 @@ class Controller:
             await self._fail(event, failure)
         elif ended is not None:
             self._end_term(ended)
-        if isinstance(event, Answerable) and not event.answered:
+        if is_answerable(event) and not event.answered:
             event.refuse(ErrorCode.NOT_CONTROLLER)
         self.measures.ended(self._term)
 

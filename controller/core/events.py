@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from functools import cache
+from typing import Any, ClassVar, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from controller.protocol import client_values, control_values
 from controller.protocol.errors import ErrorCode
@@ -62,6 +63,16 @@ class Answerable(Protocol):
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         """Answers with an error alone. The default is Kafka's for a broker that is not, or no longer, the controller:
         whoever asked finds the new one and asks again."""
+
+
+def is_answerable(event: Event) -> TypeGuard[Answerable]:
+    """As isinstance, which looks through the protocol anew each time."""
+    return _is_answerable(type(event))
+
+
+@cache
+def _is_answerable(kind: type) -> bool:
+    return hasattr(kind, "answered") and hasattr(kind, "refuse")
 
 
 # Leadership

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from controller.core.events import Answerable, Event
+from controller.core.events import Event, is_answerable
 from controller.core.measures import Histogram
 
 
@@ -59,7 +59,7 @@ class EventQueue:
                 if self._closed or event in self._pending:
                     return
                 self._pending.add(event)
-            elif isinstance(event, Answerable):
+            elif is_answerable(event):
                 refused = self._closed or len(self._waiting) >= self._limit
             elif self._closed:
                 return
@@ -67,7 +67,7 @@ class EventQueue:
                 self._waiting.append(event)
                 self._since_ms.append(0.0 if self._now_ms is None else self._now_ms())
         if refused:
-            assert isinstance(event, Answerable)
+            assert is_answerable(event)
             event.refuse()
             return
         self._wake()
@@ -89,11 +89,11 @@ class EventQueue:
     def close_callbacks(self) -> None:
         """The term is over: answers every queued callback with its refusal, and takes those events out (S19)."""
         with self._lock:
-            refused = [event for event in self._waiting if isinstance(event, Answerable)]
+            refused = [event for event in self._waiting if is_answerable(event)]
             kept = [
                 (event, since_ms)
                 for event, since_ms in zip(self._waiting, self._since_ms, strict=True)
-                if not isinstance(event, Answerable)
+                if not is_answerable(event)
             ]
             self._waiting = deque(event for event, _ in kept)
             self._since_ms = deque(since_ms for _, since_ms in kept)

@@ -154,17 +154,16 @@ class Sentinel(Recorder):
         self._states[path] = state
         self.forgotten.state_written(path, state.isr)
         node = self._node_of(session)
-        where = path[len(_TOPICS) :].removesuffix(_STATE).replace("/partitions/", "-")
         if session != self._winner or state.controller_epoch != self._epoch:
             self.violated(
                 "one-writer-an-epoch",
                 [node, self._node_of(self._winner)],
-                f"{where} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is broker"
-                f" {self._node_of(self._winner)}'s",
+                f"{_where(path)} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is"
+                f" broker {self._node_of(self._winner)}'s",
             )
         topic = path[len(_TOPICS) :].partition("/")[0]
         for trouble in _unsound(state, last, self._assignment(path), clean=self.is_clean(topic)):
-            self.violated("partition-states-sound", [node], f"{where}: {trouble}")
+            self.violated("partition-states-sound", [node], f"{_where(path)}: {trouble}")
 
     def _assignment(self, path: str) -> tuple[int, ...]:
         named = paths.partition_of(path)
@@ -265,6 +264,11 @@ class Sentinel(Recorder):
         self._roles[key] = (incarnation, event.leader_epoch)
         if event.leader == node:
             self.forgotten.leads(node, paths.partition_state(event.topic, event.partition))
+
+
+def _where(path: str) -> str:
+    """Topic and partition, of the path of a state."""
+    return path[len(_TOPICS) :].removesuffix(_STATE).replace("/partitions/", "-")
 
 
 def _unsound(

@@ -16,6 +16,7 @@ from controller.core.events import (
     CreateTopicsRequested,
     DeleteTopicsRequested,
     Startup,
+    is_answerable,
 )
 from controller.protocol.client_values import (
     CreatableTopic,
@@ -52,7 +53,7 @@ def error_codes(answer: Any) -> list[int]:
 def test_a_refusal_is_not_controller_and_a_second_answer_raises(index: int) -> None:
     answers: list[Any] = []
     event = events_with_callbacks(answers.append)[index]
-    assert all(isinstance(each, Answerable) for each in events_with_callbacks(print))
+    assert all(isinstance(each, Answerable) and is_answerable(each) for each in events_with_callbacks(print))
     assert event.answered is False
     event.refuse()
     assert [events_with_callbacks(print)[index].answered, event.answered] == [False, True]
@@ -82,3 +83,4 @@ def test_events_with_callbacks_are_never_equal_and_others_are_by_value() -> None
     assert BrokerModifications(1) == BrokerModifications(1) != BrokerModifications(2)
     assert Startup.coalesces
     assert not isinstance(Startup(), Answerable)
+    assert not is_answerable(Startup())
