@@ -145,3 +145,19 @@ def test_who_was_sent_somewhere_and_is_elsewhere_is_found(monkeypatch: pytest.Mo
     violation = run_plan(plan(*sent)).violation
     assert violation is not None
     assert violation.invariant == "acknowledged-operations"
+
+
+FOUND_SOON = {
+    "pause-not-looked-at": 5,
+    "elects-nobody-while-paused": 11,
+    "shutdown-leaves-leaders": 14,
+    "reassignment-adding-left": 0,
+}
+"""By the seed that found it when last looked for."""
+
+
+@pytest.mark.parametrize("fault", FOUND_SOON)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    """The whole table is in docs/swarm-faults.md."""
+    found = planted.search(fault, range(FOUND_SOON[fault], FOUND_SOON[fault] + 15))
+    assert found.violation is not None, f"not in {found.seeds} seeds"
