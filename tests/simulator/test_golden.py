@@ -152,6 +152,17 @@ SHOWN = {
         "1 topics are deleted",
     ),
     "s56c-deletion-taken-up": ("** delete-topic topic=t", "** delete-controller", "ELECTED, controller epoch 3"),
+    "shutdown-held-back": (
+        "** kill 3",
+        "** stop 1",
+        "broker 1 may not go yet: 2 partitions would be left under min.insync.replicas: t-0 (1 of 2), t-1 (1 of 2)",
+        "controlled shutdown, 1 of 3: 2 partitions are still this broker's: t-0, t-1",
+        "sees brokers: new [3]",
+        "(alter isr)",
+        "broker 1 is shutting down",
+        "(replica offline)",
+        "controlled shutdown: everything was moved",
+    ),
 }
 """By plan, in this order."""
 
