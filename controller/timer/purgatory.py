@@ -122,10 +122,9 @@ class Purgatory(Generic[K, O]):
             if wheel is None or operation._next is not None:  # who is in a timer already is refused there
                 self._timer.start(operation, operation.timeout_ms)
             else:
-                timeout_ms = operation.timeout_ms
-                due_ms: i64 = wheel.now_ms + timeout_ms
+                due_ms: i64 = wheel.now_ms + operation.timeout_ms
                 operation._due_ms = due_ms
-                if due_ms >= wheel._soonest_ms or not wheel._sooner(operation, timeout_ms):
+                if due_ms >= wheel._soonest_ms or not wheel._sooner(operation, operation.timeout_ms):
                     fresh = wheel._fresh
                     last = fresh._previous
                     operation._previous = last

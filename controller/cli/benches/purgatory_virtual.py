@@ -112,11 +112,12 @@ def _chunk(
 ) -> _Chunk:
     due_ms = rows.arrival_ms + rows.latency_ms
     slots = np.where(rows.latency_ms < wait_ms, due_ms % wait_ms, wait_ms)
+    times: dict[int, int] = {}  # equal times are one object: a number need not be one for each request
     bounds = np.searchsorted(rows.arrival_ms, np.arange(first_ms + 1, int(rows.arrival_ms[-1]) + 2))
     return _Chunk(
         first_ms,
         bounds.tolist(),
-        due_ms.tolist(),
+        [times.setdefault(time_ms, time_ms) for time_ms in due_ms.tolist()],
         [sets[number] for number in rows.key_set.tolist()],
         [ring[number] for number in slots.tolist()],
     )
