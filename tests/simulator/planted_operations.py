@@ -88,8 +88,8 @@ def cancel_leaves_target(patch: Patch) -> None:
     """A cancellation takes who was added out of the znode alone: they stay in the ISR, and their brokers go on."""
     stop = reassignment._stop_unneeded
 
-    async def but_for_cancellations(term: Term, changes: Mapping[int, Assignment]) -> None:
-        await stop(term, {row: one for row, one in changes.items() if one.is_moving})
+    async def but_for_cancellations(term: Term, kept: Mapping[int, Assignment]) -> list[int]:
+        return await stop(term, {row: one for row, one in kept.items() if one.is_moving})
 
     patch.setattr(reassignment, "_stop_unneeded", but_for_cancellations)
 

@@ -25,6 +25,10 @@ async def none(*arguments: Any, **options: Any) -> int:
     return 0
 
 
+async def no_rows(*arguments: Any, **options: Any) -> list[int]:
+    return []
+
+
 def not_taken_up(patch: Patch) -> None:
     """A new controller does not look at what is on its way."""
     patch.setattr(asked, "take_up", none)
@@ -47,7 +51,7 @@ def removed_left_running(patch: Patch) -> None:
 
 def unneeded_left_running(patch: Patch) -> None:
     """What an earlier target wanted is forgotten, and not stopped."""
-    patch.setattr(reassignment, "_stop_unneeded", nothing)
+    patch.setattr(reassignment, "_stop_unneeded", no_rows)
 
 
 def arrival_not_persisted(patch: Patch) -> None:
