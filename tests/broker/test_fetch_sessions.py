@@ -179,6 +179,17 @@ def test_a_log_start_that_moved_is_told_though_there_is_nothing_to_fetch() -> No
     assert client.fetch({}) == {}
 
 
+def test_a_wait_ends_with_records_of_a_partition_that_never_was_quiet() -> None:
+    broker = holder()
+    broker.produce(numbers=(0,))
+    client = Client(broker)
+    assert client.fetch({0: 0}) == {0: [0]}
+    waiting = client.begin({0: 1}, wait_ms=1_000)
+    assert not waiting.answered
+    broker.produce(numbers=(0,))
+    assert waiting.answered
+
+
 def test_who_is_out_of_the_isr_is_heard_with_each_fetch() -> None:
     broker = Holder()
     broker.begin_leading((1, 2, 3))
