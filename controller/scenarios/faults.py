@@ -89,6 +89,11 @@ class ElectZooKeeper(_Brief, frozen=True, kw_only=True, tag="elect-zookeeper"):
     """The ensemble loses its leader and elects: no service meanwhile."""
 
 
+class PauseController(_Lasting, frozen=True, kw_only=True, tag="pause-controller"):
+    """It is to move nothing by choice, whoever it is. With `for_ms` 0 for good: an operator said so, and `mend` takes
+    nothing back."""
+
+
 # -- the network
 
 
@@ -129,6 +134,13 @@ class BreakDisk(_Node, frozen=True, kw_only=True, tag="break-disk"):
     """Its disk refuses every change; when it is whole again the broker is started anew."""
 
 
+class BreakLogDirectory(_Node, frozen=True, kw_only=True, tag="break-log-directory"):
+    """One of its log directories, as `log.dirs` names it, refuses every change; when it can be used again the broker is
+    started anew. With `for_ms` 0 it stays so for good, and `mend` does not help."""
+
+    directory: str
+
+
 class SlowDisk(_Node, frozen=True, kw_only=True, tag="slow-disk"):
     a_change_ms: float
 
@@ -140,8 +152,9 @@ class Mend(Step, frozen=True, kw_only=True, tag="mend"):
 SimulatedFault = (
     Drift | StepWall
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | DeleteController | Depose | ElectZooKeeper
+    | PauseController
     | Shut | Slow | Lossy | Reset | Isolate
-    | LosePower | BreakDisk | SlowDisk
+    | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
 )  # fmt: skip
 
 

@@ -38,8 +38,6 @@ from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
 
 _STATE = "/state"
-OF_BROKEN_DISKS = ("offline", "failed log directories")
-"""What brokers' and controllers' errors say that come of a broken disk."""
 _TOPICS = paths.BROKER_TOPICS + "/"
 NOBODY = -1
 

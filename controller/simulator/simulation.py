@@ -16,6 +16,7 @@ from controller.broker.node import Node
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
+from controller.scenarios.defects import OF_BROKEN_DISKS
 from controller.scenarios.host import ZOOKEEPER, ClusterSpec, Link, PartitionView, Workload
 from controller.simulator import plan as told
 from controller.simulator.administrator import Administrator
@@ -30,7 +31,7 @@ from controller.simulator.plan import UNCLEAN, Fault, Operation, Plan, PlanClust
 from controller.simulator.process import ProcessState
 from controller.simulator.rest import Rest, missing
 from controller.simulator.run import trace_hash
-from controller.simulator.sentinel import OF_BROKEN_DISKS, Sentinel, Violation
+from controller.simulator.sentinel import Sentinel, Violation
 from controller.trace import TraceEvent
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.scenarios.defects import OF_BROKEN_DISKS
 from controller.simulator.plan import BreakDisk, BreakLogDirectory, Plan
 from controller.simulator.record_run import RecordRun
 from controller.simulator.rest import Missing, Rest, missing
 from controller.simulator.run import trace_hash
-from controller.simulator.sentinel import OF_BROKEN_DISKS, Violation
+from controller.simulator.sentinel import Violation
 from controller.simulator.simulation import Simulation
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive

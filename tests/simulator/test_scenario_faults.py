@@ -92,6 +92,7 @@ def run(*steps: str, cluster: str = "", seed: int = 3) -> SimulationResult:
         'do = "delete-controller"',
         'do = "depose"\nfor_ms = 800',
         'do = "elect-zookeeper"',
+        'do = "pause-controller"\nfor_ms = 800',
         'do = "shut"\nsource = "controller"\ntarget = "not-controller"',
         'do = "slow"\nsource = "controller"\ntarget = "not-controller"\nslower = 30.0\nmore_ms = 100.0',
         'do = "lossy"\nsource = "controller"\ntarget = "not-controller"\nloss = 0.3',
@@ -122,6 +123,22 @@ def test_a_scenario_has_faults_of_disks_where_brokers_hold_logs(step: str) -> No
     until_its_old_session_is_over = 'do = "let-run"\nms = 3000'
     result = run(step, until_its_old_session_is_over, cluster=WITH_LOGS)
     assert result.report.verdict == "pass", [each for each in result.report.judgement.invariants if not each.held]
+
+
+@pytest.mark.parametrize("for_ms", [0, 500])
+def test_one_of_a_brokers_log_directories_fails(for_ms: int) -> None:
+    """It is noticed by whoever makes a log there, and no defect. For good: what is there is never in sync again."""
+    result = run(
+        f'do = "break-log-directory"\nnode = 2\ndirectory = "/logs/a"\nfor_ms = {for_ms}',
+        'do = "create-topics"\nprefix = "more-"\npartitions = 4\nreplication_factor = 3',
+        'do = "let-run"\nms = 3000',
+        cluster=WITH_LOGS.replace("/logs", "/logs/a,/logs/b"),
+    )
+    texts = [str(each.event) for each in result.report.records if each.node == 2]
+    assert any("/logs/a is offline" in text for text in texts)
+    assert not any("/logs/b is offline" in text for text in texts)
+    broken = [each.name for each in result.report.judgement.invariants if not each.held]
+    assert broken == ([] if for_ms else ["steps-completed"])
 
 
 def test_a_fault_that_makes_no_sense_is_said_to() -> None:
