@@ -186,8 +186,8 @@ class ReplicaManager:
         return partition
 
     def _is_stray(self, partition: Partition, topic: LeaderAndIsrTopicState) -> bool:
-        """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not come
-        to the new one yet: reassigned away while this broker was away, and the topic deleted and created again
+        """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not
+        come to the new one yet: reassigned away while this broker was away, and the topic deleted and created again
         (KIP-550). LeaderAndIsr of a topic that is new comes before its metadata."""
         snapshot = self._metadata.snapshot
         return (
@@ -270,6 +270,8 @@ class ReplicaManager:
         if partition is None:
             # Nothing to stop. Files may be left from an earlier life of this broker.
             return self._delete_files(topic, state.partition_index) if state.delete_partition else ErrorCode.NONE
+        if partition.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR  # what it had may lie there still, and is not gone
         overriding = state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH)
         if not overriding and state.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH

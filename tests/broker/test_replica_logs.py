@@ -163,3 +163,16 @@ def test_a_replica_that_could_not_be_deleted_takes_no_role_that_it_can_not_fill(
     assert broker.stop_replica(delete=True) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert broker.partition().offline
     assert broker.lead((1,), leader_epoch=6) == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_a_replica_that_may_lie_in_a_directory_that_is_offline_is_not_said_to_be_deleted() -> None:
+    """No file of it is known where the directory was offline from the start; Kafka's ignores the request as well."""
+    broker = Holder(disks=2)
+    broker.logs.directories[0].health.fail(OSError("a bad sector"))
+    broker.hear((1,))
+    state = LeaderAndIsrPartitionState(0, 1, 1, 4, (1,), 7, (1,), is_new=False)
+    topics = (LeaderAndIsrTopicState("t", (state,), TOPIC_ID),)
+    broker.ask(ApiKey.LEADER_AND_ISR, LeaderAndIsrRequest(CONTROLLER, 1, topics, (), BROKER_EPOCH))
+    assert broker.partition().offline
+    assert broker.stop_replica(delete=True) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert broker.partition().offline
