@@ -213,7 +213,7 @@ def callbacks_forgotten(patch: Patch) -> None:
 
 def isr_frozen(patch: Patch) -> None:
     """Followers that have caught up do not come back into the ISR."""
-    patch.setattr(IsrChanges, "look", lambda self: None)
+    patch.setattr(IsrChanges, "_look_at", lambda self, opened: None)
 
 
 def pending_deletions_not_taken_up(patch: Patch) -> None:
