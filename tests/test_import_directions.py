@@ -211,11 +211,15 @@ def violations(root: Path) -> list[str]:
     return [line for check in CHECKS for line in check(imports)]
 
 
+@pytest.fixture(scope="module")
+def our_imports() -> list[Import]:
+    return imports_of(ROOT)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: str(check.__name__))
-def test_imports_run_downhill(check: Callable[[list[Import]], list[str]]) -> None:
-    imports = imports_of(ROOT)
-    assert len(imports) > 100
-    assert check(imports) == []
+def test_imports_run_downhill(check: Callable[[list[Import]], list[str]], our_imports: list[Import]) -> None:
+    assert len(our_imports) > 100
+    assert check(our_imports) == []
 
 
 SOUND = {

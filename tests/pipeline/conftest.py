@@ -44,7 +44,7 @@ CHAOS_S = 170.0
 def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """SCENARIO on real processes, as a command that runs, and the folder of its report."""
     folder = tmp_path_factory.mktemp("chaos") / "real"
-    words = [sys.executable, "-m", "controller.cli", "chaos", SCENARIO, "--report", str(folder)]
+    words = [sys.executable, "-m", "controller.cli", "chaos", SCENARIO, "--set", "rate=200", "--report", str(folder)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as command:
         yield command, folder
         command.terminate()

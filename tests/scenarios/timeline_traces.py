@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from controller.trace import (
     BrokerRegistered,
     ControllerElected,
@@ -106,6 +108,7 @@ def zombie() -> list[TraceRecord]:
     return in_order(events)
 
 
+@cache
 def large(brokers: int = 30, minutes: int = 10, faults: int = 20, partitions: int = 1_500) -> list[TraceRecord]:
     """A broker is killed every so often, in turn, and comes back; the client asks ten times a second. Some 25,000
     events as it stands."""

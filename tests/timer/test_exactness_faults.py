@@ -98,7 +98,14 @@ class RestartsInPlace(VirtualTimer):
     "faulty", [LimitTooFar, LosesOrder, DropsOne, TurnsRuns, CutsRuns, CachesTheNext, RestartsInPlace]
 )
 def test_a_faulty_wheel_is_caught(faulty: type[VirtualTimer]) -> None:
-    @settings(max_examples=500, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(
+        max_examples=500,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )
     @given(history=histories(1, SIZE))
     def holds(history: History) -> None:
         check(history, faulty(1, SIZE))

@@ -118,7 +118,14 @@ class ForgetsToArm(TimerOnClock):
 
 @pytest.mark.parametrize("faulty", [WakesLate, ForgetsToArm])
 def test_a_fault_of_the_waking_is_caught(faulty: type[TimerOnClock]) -> None:
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(
+        max_examples=300,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )
     @given(history=histories(1, 4))
     def holds(history: History) -> None:
         check(history, 1, 4, kind=faulty)
