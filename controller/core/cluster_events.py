@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
-from controller.core.events import RESIGNED, Once
+from controller.core.events import RESIGNED, AnsweredOnce
 from controller.protocol.cluster_values import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -20,42 +19,22 @@ from controller.protocol.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UpdateFeaturesRequested:
+class UpdateFeaturesRequested(AnsweredOnce):
     """A client asks that features be finalized at other levels, or not at all."""
 
     value: UpdateFeaturesRequest
     respond: Callable[[UpdateFeaturesResponse], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.respond, Once):
-            object.__setattr__(self, "respond", Once(self.respond))
-
-    @property
-    def answered(self) -> bool:
-        assert isinstance(self.respond, Once)
-        return self.respond.answered
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(UpdateFeaturesResponse(int(error), message))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AllocateProducerIdsRequested:
+class AllocateProducerIdsRequested(AnsweredOnce):
     """A broker asks for a block of producer ids of its own."""
 
     value: AllocateProducerIdsRequest
     respond: Callable[[AllocateProducerIdsResponse], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.respond, Once):
-            object.__setattr__(self, "respond", Once(self.respond))
-
-    @property
-    def answered(self) -> bool:
-        assert isinstance(self.respond, Once)
-        return self.respond.answered
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(AllocateProducerIdsResponse(int(error)))

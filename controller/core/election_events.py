@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeAlias
 
-from controller.core.events import RESIGNED, Once
+from controller.core.events import RESIGNED, AnsweredOnce
 from controller.protocol.errors import ErrorCode
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -50,22 +50,12 @@ class AutoPreferredElection:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ElectLeadersRequested:
+class ElectLeadersRequested(AnsweredOnce):
     """A client asks for elections; each partition is named once."""
 
     kind: ElectionKind
     partitions: tuple[TopicPartition, ...]
     respond: Callable[[Outcomes], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.respond, Once):
-            object.__setattr__(self, "respond", Once(self.respond))
-
-    @property
-    def answered(self) -> bool:
-        assert isinstance(self.respond, Once)
-        return self.respond.answered
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         """Kafka gives this error partition by partition."""

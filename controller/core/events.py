@@ -224,73 +224,59 @@ class StopReplicaResponse:
 # What somebody waits for
 
 
-def _guard(event: Any) -> None:
-    if not isinstance(event.respond, Once):
-        object.__setattr__(event, "respond", Once(event.respond))
+class AnsweredOnce:
+    """What such an event is: never one with another, and its field `respond`, a callback, can be called once. A base of
+    frozen dataclasses that have the field."""
 
+    __slots__ = ()
 
-def _answered(event: Any) -> bool:
-    once: Once[Any] = event.respond
-    return once.answered
+    coalesces: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        event: Any = self
+        if not isinstance(event.respond, Once):
+            object.__setattr__(event, "respond", Once(event.respond))
+
+    @property
+    def answered(self) -> bool:
+        event: Any = self
+        once: Once[Any] = event.respond
+        return once.answered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AlterIsrRequested:
+class AlterIsrRequested(AnsweredOnce):
     """A leader asks for changes of its partitions' ISRs. `version` is the request's: which errors there are depends on
     it."""
 
     value: control_values.AlterIsrRequest
     respond: Callable[[control_values.AlterIsrResponse], None]
     version: int = 0
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _guard(self)
-
-    @property
-    def answered(self) -> bool:
-        return _answered(self)
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(control_values.AlterIsrResponse(int(error)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ControlledShutdownRequested:
+class ControlledShutdownRequested(AnsweredOnce):
     """A broker asks to be relieved of what it leads. `forced`: whatever that leaves in sync."""
 
     broker: int
     broker_epoch: int
     respond: Callable[[control_values.ControlledShutdownResponse], None]
     forced: bool = False
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _guard(self)
-
-    @property
-    def answered(self) -> bool:
-        return _answered(self)
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(control_values.ControlledShutdownResponse(int(error)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CreateTopicsRequested:
+class CreateTopicsRequested(AnsweredOnce):
     """A client asks for topics. `version` is the request's: what an answer may hold depends on it."""
 
     value: client_values.CreateTopicsRequest
     version: int
     respond: Callable[[client_values.CreateTopicsResponse], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _guard(self)
-
-    @property
-    def answered(self) -> bool:
-        return _answered(self)
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         """Kafka gives this error topic by topic."""
@@ -301,19 +287,11 @@ class CreateTopicsRequested:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CreatePartitionsRequested:
+class CreatePartitionsRequested(AnsweredOnce):
     """A client asks for more partitions of topics that are there."""
 
     value: client_values.CreatePartitionsRequest
     respond: Callable[[client_values.CreatePartitionsResponse], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _guard(self)
-
-    @property
-    def answered(self) -> bool:
-        return _answered(self)
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         results = tuple(
@@ -323,20 +301,12 @@ class CreatePartitionsRequested:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DeleteTopicsRequested:
+class DeleteTopicsRequested(AnsweredOnce):
     """A client asks that topics be deleted, by name. Answered with an error for each, NONE where the deletion is asked
     for now, by this request or an earlier one."""
 
     topics: tuple[str, ...]
     respond: Callable[[Mapping[str, ErrorCode]], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _guard(self)
-
-    @property
-    def answered(self) -> bool:
-        return _answered(self)
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(dict.fromkeys(self.topics, error))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from controller.core.events import RESIGNED, Once
+from controller.core.events import RESIGNED, AnsweredOnce
 from controller.protocol import reassignment_values as values
 from controller.protocol.errors import ErrorCode
 
@@ -30,42 +30,22 @@ class ReassignmentIsrChange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AlterReassignmentsRequested:
+class AlterReassignmentsRequested(AnsweredOnce):
     """A client asks for other replicas, or for an end of that (Kafka's ApiPartitionReassignment)."""
 
     value: values.AlterPartitionReassignmentsRequest
     respond: Callable[[values.AlterPartitionReassignmentsResponse], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.respond, Once):
-            object.__setattr__(self, "respond", Once(self.respond))
-
-    @property
-    def answered(self) -> bool:
-        assert isinstance(self.respond, Once)
-        return self.respond.answered
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(values.AlterPartitionReassignmentsResponse((), int(error), message))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListReassignmentsRequested:
+class ListReassignmentsRequested(AnsweredOnce):
     """A client asks which partitions are on their way."""
 
     value: values.ListPartitionReassignmentsRequest
     respond: Callable[[values.ListPartitionReassignmentsResponse], None]
-    coalesces: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.respond, Once):
-            object.__setattr__(self, "respond", Once(self.respond))
-
-    @property
-    def answered(self) -> bool:
-        assert isinstance(self.respond, Once)
-        return self.respond.answered
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(values.ListPartitionReassignmentsResponse((), int(error), message))
