@@ -1,4 +1,4 @@
-"""Python's search for garbage, where nearly all that is made stays or goes by itself: looked for seldom.
+"""Python's search for garbage, where nearly all that is made stays or goes by itself: looked for seldom, or not at all.
 
 A simulated world keeps what it makes, and the search would go through it again and again: a fourth of a run's time.
 """
@@ -22,3 +22,16 @@ def seldom_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """What was garbage before is searched for first."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -7,15 +7,13 @@ for the longest of them to end.
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
+from controller.cli.collecting import collector_off
 from controller.timer.cost_model import Memory, UnitCosts, crossing_interval, mean_migrations
 from controller.timer.schemes import Entry, HierarchicalWheels, Scheme, SchemeTimer, UnorderedHashedWheel
 
@@ -63,18 +61,6 @@ class Crossing:
     bound: float
     predicted: float
     measured: float | None
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def nothing() -> None:

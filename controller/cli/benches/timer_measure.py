@@ -6,7 +6,6 @@ of the process's CPU time; of several rounds the best counts, since other progra
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 import tracemalloc
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from controller.cli.benches.timer_peers import PEERS, Handles, Peer, WheelPeer
+from controller.cli.collecting import collector_off
 
 LONGEST_MS = 60_000
 LIFETIME_MS = 20
@@ -56,18 +56,6 @@ class Memory:
 def random_delays(count: int, seed: int) -> list[int]:
     rng = random.Random(seed)
     return [rng.randint(1, 200) if rng.random() < 0.5 else rng.randint(1_000, LONGEST_MS) for _ in range(count)]
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _ns(count: int, work: Callable[[], None]) -> float:
