@@ -48,7 +48,7 @@ class ByChoice:
         elif path.startswith(paths.BROKER_TOPICS) and path.count("/") == 3:
             if isinstance(operation, Create | SetData):
                 self._topic_written(operation, epoch, winner)
-            else:
+            elif isinstance(operation, Delete):
                 self._moving.pop(path, None)
 
     def _topic_written(self, operation: Create | SetData, epoch: int, winner: int) -> None:

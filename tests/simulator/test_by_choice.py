@@ -23,7 +23,7 @@ from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import Noted, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
-from controller.zookeeper.operations import ANY_VERSION, Delete, SetData
+from controller.zookeeper.operations import ANY_VERSION, Check, Delete, SetData
 from tests.simulator import planted
 
 
@@ -66,6 +66,16 @@ def test_a_reassignment_that_begins_during_a_pause(epoch: int, before: bool, end
         watched.committed(Delete(paths.CONTROLLER_PAUSE, ANY_VERSION), 1, 3)
     watched.committed(topic(moving=True), epoch, 3)
     assert bool(watched.found) == expected
+
+
+def test_a_topic_that_is_only_checked_is_still_there() -> None:
+    """As whoever asks for its deletion checks it, while a partition of it is on its way (the swarm's seed 1218)."""
+    watched = Watched()
+    watched.committed(topic(moving=True), 1, 3)
+    watched.committed(paused()[0], 1, 3)
+    watched.committed(Check(paths.topic("t"), ANY_VERSION), 1, 3)
+    watched.committed(topic(moving=True), 2, 3)
+    assert watched.found == []
 
 
 @pytest.mark.parametrize(("epoch", "why", "expected"), [(2, "preferred", 1), (1, "preferred", 0), (2, "offline", 0)])
