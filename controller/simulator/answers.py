@@ -23,6 +23,22 @@ class Unanswered:
     waiting_ms: float
 
 
+class _Awaited:
+    """A request that was not answered yet, called with the answer."""
+
+    __slots__ = ("_answers", "_respond", "api", "at_ms")
+
+    def __init__(self, answers: Answers, api: str, at_ms: float, respond: Respond) -> None:
+        self._answers = answers
+        self._respond = respond
+        self.api = api
+        self.at_ms = at_ms
+
+    def __call__(self, parts: Sequence[Part] | None) -> None:
+        if self._answers.is_first_to(self):
+            self._respond(parts)
+
+
 class Answers:
     """`twice` is told of a request that was answered a second time; that answer goes no further."""
 
@@ -30,26 +46,25 @@ class Answers:
         self._receiver = receiver
         self._clock = clock
         self._twice = twice
-        self._waiting: dict[int, tuple[str, float]] = {}
-        self._count = 0
+        self._waiting: dict[_Awaited, None] = {}
 
     def receive(self, frame: Frame, respond: Respond) -> None:
-        self._count += 1
-        number, api = self._count, _api(frame)
-        self._waiting[number] = (api, self._clock.now_ms())
+        awaited = _Awaited(self, _api(frame), self._clock.now_ms(), respond)
+        self._waiting[awaited] = None
+        self._receiver.receive(frame, awaited)
 
-        def answered(parts: Sequence[Part] | None) -> None:
-            if self._waiting.pop(number, None) is None:
-                self._twice(f"a request {api} was answered twice")
-            else:
-                respond(parts)
-
-        self._receiver.receive(frame, answered)
+    def is_first_to(self, awaited: _Awaited) -> bool:
+        """Whether it was not answered yet; it is from now on."""
+        if awaited in self._waiting:
+            del self._waiting[awaited]
+            return True
+        self._twice(f"a request {awaited.api} was answered twice")
+        return False
 
     def unanswered(self) -> list[Unanswered]:
         """What waits for its answer now, the oldest first."""
         now_ms = self._clock.now_ms()
-        return [Unanswered(api, now_ms - at_ms) for api, at_ms in self._waiting.values()]
+        return [Unanswered(awaited.api, now_ms - awaited.at_ms) for awaited in self._waiting]
 
 
 def _api(frame: Frame) -> str:

@@ -15,7 +15,7 @@ from controller.core.ports import ControlRequest, Endpoint, EventSink
 from controller.pending import Pending
 from controller.simulator.network import Address
 from controller.simulator.process import ProcessClock
-from controller.simulator.requests import CONNECT_TIMEOUT_MS, BrokerConnection
+from controller.simulator.requests import BrokerConnection
 from controller.zookeeper.drive import drive
 
 RETRY_FIRST_MS = 50.0
@@ -163,21 +163,17 @@ class SimulatedPeers:
 class LastingConnection:
     """See `PeerConnection`."""
 
+    __slots__ = ("_connection", "_opened")
+
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._opened = False
 
     def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
-        return drive(self._request(api_key, api_version, body, timeout_ms))
-
-    async def _request(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> bytes:
-        connection = self._connection
-        if not self._opened:
-            self._opened = True
-            began_ms = connection.now_ms()
-            await connection.open(min(timeout_ms, CONNECT_TIMEOUT_MS))
-            timeout_ms -= connection.now_ms() - began_ms
-        return await connection.ask(api_key, version, body, timeout_ms)
+        if self._opened:
+            return self._connection.ask(api_key, api_version, body, timeout_ms)
+        self._opened = True
+        return self._connection.open_and_ask(api_key, api_version, body, timeout_ms)
 
     def close(self) -> None:
         self._opened = True

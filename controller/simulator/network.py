@@ -29,7 +29,11 @@ _ACCEPTED: Final = object()
 _CLOSED: Final = object()
 
 
-def _nothing() -> None:
+def _unanswered(_accepted: bool) -> None:
+    pass
+
+
+def _unread(_frame: Any) -> None:
     pass
 
 
@@ -51,18 +55,19 @@ Frame: TypeAlias = bytes | SharedFrame
 
 class Socket:
     """One process's end of a connection. `on_frame` and `on_closed` are set by whoever takes the end; the latter is
-    called once, when the other end has closed or refused, and not after an own `close`."""
+    called once, when the other end has closed or refused, and not after an own `close`. `on_answered` is told whether
+    the connection was accepted, and that it closed where nobody has set `on_closed`."""
 
-    __slots__ = ("_out", "_process", "on_accepted", "on_closed", "on_frame", "open")
+    __slots__ = ("_out", "_process", "on_answered", "on_closed", "on_frame", "open")
 
     def __init__(self, process: Process, out: Pipe) -> None:
         self._process = process
         self._out = out
         self.open = True
-        self.on_accepted: Callable[[], None] = _nothing
-        self.on_frame: Callable[[Any], None] = lambda frame: None
-        self.on_closed: Callable[[], None] = _nothing
-        process.at_death(self.close)
+        self.on_answered: Callable[[bool], None] = _unanswered
+        self.on_frame: Callable[[Any], None] = _unread
+        self.on_closed: Callable[[], None] | None = None
+        process.owns(self)
 
     def send(self, frame: Frame) -> None:
         """Dropped on a socket that is closed at this end or, as far as this end knows, at the other."""
@@ -84,14 +89,17 @@ class Socket:
         if isinstance(message, bytes | SharedFrame):
             self.on_frame(message)
         elif message is _ACCEPTED:
-            self.on_accepted()
+            self.on_answered(True)
         else:
             self._over()
-            self.on_closed()
+            if self.on_closed is None:
+                self.on_answered(False)
+            else:
+                self.on_closed()
 
     def _over(self) -> None:
         self.open = False
-        self._process.not_at_death(self.close)
+        self._process.lets_go(self)
 
 
 class _Listener:
@@ -102,26 +110,55 @@ class _Listener:
         self.accept = accept
 
 
-class _Connection:
-    """A connection that `near` opened. `link`: who opened it to whom. The far end comes to be when the first message
-    arrives where somebody listens."""
+class _Forth(Pipe):
+    """From the end that opened the connection to the other."""
 
-    __slots__ = ("_back", "_forth", "_listener", "_refused", "far", "link", "near")
+    __slots__ = ("_connection",)
+
+    def __init__(self, clock: VirtualClock, connection: _Connection) -> None:
+        super().__init__(clock)
+        self._connection = connection
+
+    def takes_ms(self) -> float:
+        connection = self._connection
+        source, target = connection.link
+        return connection.network.delay_ms(connection, source, target)
+
+    def deliver(self, message: object) -> None:
+        self._connection.at_far(message)
+
+
+class _Back(Pipe):
+    __slots__ = ("_connection",)
+
+    def __init__(self, clock: VirtualClock, connection: _Connection) -> None:
+        super().__init__(clock)
+        self._connection = connection
+
+    def takes_ms(self) -> float:
+        connection = self._connection
+        source, target = connection.link
+        return connection.network.delay_ms(connection, target, source)
+
+    def deliver(self, message: object) -> None:
+        self._connection.near.arrive(message)
+
+
+class _Connection:
+    """A connection that `near` opened to `address`. `link`: who opened it to whom. The far end comes to be when the
+    first message arrives where somebody listens."""
+
+    __slots__ = ("_address", "_back", "_forth", "_refused", "far", "link", "near", "network")
 
     def __init__(
-        self,
-        clock: VirtualClock,
-        process: Process,
-        link: tuple[int, int],
-        delay_ms: Callable[[_Connection, int, int], float],
-        listener: Callable[[], _Listener | None],
+        self, network: Network, clock: VirtualClock, process: Process, link: tuple[int, int], address: Address
     ) -> None:
+        self.network = network
         self.link = link
-        self._listener = listener
+        self._address = address
         self._refused = False
-        source, target = link
-        self._forth = Pipe(clock, lambda: delay_ms(self, source, target), self._at_far)
-        self._back = Pipe(clock, lambda: delay_ms(self, target, source), self._at_near)
+        self._forth = _Forth(clock, self)
+        self._back = _Back(clock, self)
         self.near = Socket(process, self._forth)
         self.far: Socket | None = None
 
@@ -152,10 +189,7 @@ class _Connection:
         self._forth.send(_CLOSED)
         self._forth.put_off(late_ms)
 
-    def _at_near(self, message: object) -> None:
-        self.near.arrive(message)
-
-    def _at_far(self, message: object) -> None:
+    def at_far(self, message: object) -> None:
         if self.far is not None:
             self.far.arrive(message)
         elif not self._refused:
@@ -163,7 +197,7 @@ class _Connection:
 
     def _answer(self) -> None:
         """The machine accepts or refuses; the process that listens need not run just now."""
-        listener = self._listener()
+        listener = self.network.listener(self._address)
         if listener is None:
             self._refused = True
             self._back.send(_CLOSED)
@@ -189,18 +223,19 @@ class Network:
         self._place = place
         self._rng = Random(0) if rng is None else rng
         self._listeners: dict[Address, _Listener] = {}
-        self._connections: dict[tuple[int, int], list[_Connection]] = {}
+        self._connections: dict[tuple[int, int], tuple[_Connection, ...]] = {}
         self._cut: dict[tuple[int, int], None] = {}
         self._ways: dict[tuple[int, int], Condition] = {}
 
     def listen(self, process: Process, address: Address, accept: Callable[[Socket], None]) -> None:
         """From now on, until the process dies, connections to `address` are accepted. ValueError if it is taken."""
-        taken = self._listener(address)
+        taken = self.listener(address)
         if taken is not None:
             raise ValueError(f"{address[0]}:{address[1]} is taken by {taken.process.name}")
         self._listeners[address] = _Listener(process, accept)
 
-    def _listener(self, address: Address) -> _Listener | None:
+    def listener(self, address: Address) -> _Listener | None:
+        """Who would be asked now."""
         listener = self._listeners.get(address)
         return listener if listener is not None and listener.process.alive else None
 
@@ -208,11 +243,13 @@ class Network:
         """Opens a connection from a process on `node`. `answered` is told whether it was accepted or refused; over a
         cut link it is told nothing, and whoever waits closes the socket when it has waited long enough."""
         link = (node, self._place(address))
-        connection = _Connection(self._clock, process, link, self._delay_ms, lambda: self._listener(address))
+        connection = _Connection(self, self._clock, process, link, address)
         near = connection.near
-        near.on_accepted, near.on_closed = lambda: answered(True), lambda: answered(False)
-        self._connections[link] = [each for each in self._connections.get(link, ()) if not each.is_over]
-        self._connections[link].append(connection)
+        near.on_answered = answered
+        self._connections[link] = (
+            *(each for each in self._connections.get(link, ()) if not each.is_over),
+            connection,
+        )
         connection.hold(*self._held(link))
         connection.start()
         return near
@@ -263,7 +300,8 @@ class Network:
         for connection in self._connections.get(link, ()):
             connection.hold(*self._held(link))
 
-    def _delay_ms(self, connection: _Connection, source: int, target: int) -> float:
+    def delay_ms(self, connection: _Connection, source: int, target: int) -> float:
+        """How long the next message of it takes from one of its nodes to the other."""
         delay_ms = self._latency(source, target)
         if not self._ways:
             return delay_ms

@@ -6,33 +6,41 @@ it arrives late) and closed (what is in it is lost). It never loses or doubles o
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from abc import ABCMeta, abstractmethod
 from functools import partial
 from typing import Any
 
 from controller.clock import VirtualClock
 
 
-class Pipe:
-    """`latency` gives the milliseconds that the next message takes."""
+class Pipe(metaclass=ABCMeta):
+    """Override `takes_ms` and `deliver`: a world has a million of them, and what one holds counts."""
 
-    __slots__ = ("_clock", "_closed", "_deliver", "_due_ms", "_generation", "_held", "_latency", "_queue")
+    __slots__ = ("_clock", "_closed", "_due_ms", "_generation", "_held", "_queue")
 
-    def __init__(self, clock: VirtualClock, latency: Callable[[], float], deliver: Callable[[Any], None]) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
-        self._latency = latency
-        self._deliver = deliver
-        self._queue: deque[Any] = deque()
-        self._due_ms = 0.0
+        self._queue: list[Any] | tuple[()] = ()
         self._generation = 0
         self._held = False
         self._closed = False
+        self._due_ms = 0.0
+
+    @abstractmethod
+    def takes_ms(self) -> float:
+        """How long the next message is under way."""
+
+    @abstractmethod
+    def deliver(self, message: Any) -> None:
+        """It has arrived."""
 
     def send(self, message: Any) -> None:
         if self._closed:
             return
-        self._queue.append(message)
+        if self._queue:
+            self._queue.append(message)
+        else:
+            self._queue = [message]
         if not self._held:
             self._schedule()
 
@@ -51,7 +59,7 @@ class Pipe:
     def close(self) -> None:
         """What is in it, and what is still sent, is lost."""
         self._closed = True
-        self._queue.clear()
+        self._queue = ()
         self._generation += 1
 
     def _again(self) -> None:
@@ -63,7 +71,7 @@ class Pipe:
 
     def _schedule(self) -> None:
         now_ms = self._clock.now_ms()
-        delay_ms = self._latency()
+        delay_ms = self.takes_ms()
         if now_ms + delay_ms < self._due_ms:
             delay_ms = self._due_ms - now_ms
         else:
@@ -73,4 +81,9 @@ class Pipe:
     def _arrive(self, generation: int) -> None:
         # The queue gives the order; a timer only says that one more has arrived.
         if generation == self._generation:
-            self._deliver(self._queue.popleft())
+            queue = self._queue
+            assert queue
+            message = queue.pop(0)
+            if not queue:
+                self._queue = ()
+            self.deliver(message)

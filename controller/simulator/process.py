@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from controller.clock import Clock, Timer, VirtualClock
 from controller.pending import Pending
@@ -21,15 +22,29 @@ class ProcessState(enum.Enum):
     DEAD = "dead"
 
 
+class Owned(Protocol):
+    def close(self) -> None:
+        """The process is dead."""
+
+
+class _Told:
+    """Who is told of a death, and has nothing to be closed."""
+
+    __slots__ = ("close",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.close = callback
+
+
 class Process:
-    """`name` is for messages. Told of its end are those who asked by `at_death`, in the order of asking: what the
-    operating system does for a dead process, such as closing its sockets."""
+    """`name` is for messages. At its end what it `owns` is closed and those are told who asked by `at_death`, in the
+    order of asking: what the operating system does for a dead process, such as closing its sockets."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = ProcessState.RUNNING
         self._held: deque[Callable[[], None]] = deque()
-        self._at_death: dict[Callable[[], None], None] = {}
+        self._at_death: dict[Owned, None] = {}
 
     @property
     def alive(self) -> bool:
@@ -58,16 +73,19 @@ class Process:
             return
         self.state = ProcessState.DEAD
         self._held.clear()
-        callbacks, self._at_death = list(self._at_death), {}
-        for callback in callbacks:
-            callback()
+        owned, self._at_death = list(self._at_death), {}
+        for one in owned:
+            one.close()
 
     def at_death(self, callback: Callable[[], None]) -> None:
-        self._at_death[callback] = None
+        self._at_death[_Told(callback)] = None
 
-    def not_at_death(self, callback: Callable[[], None]) -> None:
-        """It need not be told any more."""
-        self._at_death.pop(callback, None)
+    def owns(self, one: Owned) -> None:
+        self._at_death[one] = None
+
+    def lets_go(self, one: Owned) -> None:
+        """It is closed already."""
+        self._at_death.pop(one, None)
 
 
 _ROUNDING_MS = 1e-6

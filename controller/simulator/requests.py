@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.broker.ports import PeerTimedOut, PeerUnreachable
+from controller.clock import Timer
 from controller.pending import Pending
 from controller.protocol import ApiKey, MalformedFrame, RequestHeader, request_head, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket
@@ -16,6 +17,24 @@ SHARED_FROM_BYTES = 512
 class BrokerConnection:
     """Opened by `open`, once. After any error it is closed and of no further use."""
 
+    __slots__ = (
+        "_address",
+        "_api_key",
+        "_api_version",
+        "_asking",
+        "_clock",
+        "_correlation_id",
+        "_network",
+        "_node",
+        "_opened",
+        "_opening",
+        "_process",
+        "_socket",
+        "_timeout_ms",
+        "_timer",
+        "client_id",
+    )
+
     def __init__(
         self, network: Network, node: int, process: Process, clock: ProcessClock, address: Address, client_id: str
     ) -> None:
@@ -28,7 +47,10 @@ class BrokerConnection:
         self._socket: Socket | None = None
         self._correlation_id = 0
         self._opening: Pending[None] | None = None
-        self._asking: tuple[ApiKey, int, Pending[bytes]] | None = None
+        self._opened = False
+        self._asking: Pending[bytes] | None = None
+        self._api_key, self._api_version, self._timeout_ms = ApiKey.PRODUCE, 0, 0.0  # of what is asked
+        self._timer: Timer | None = None  # of what is waited for: the connection, then an answer
 
     def now_ms(self) -> float:
         return self._clock.now_ms()
@@ -36,50 +58,82 @@ class BrokerConnection:
     @property
     def usable(self) -> bool:
         """Open, as far as this end knows, and with nothing asked that is unanswered."""
-        return (
-            self._socket is not None
-            and self._socket.open
-            and self._asking is None
-            and self._opening is not None
-            and self._opening.done
-        )
+        return self._socket is not None and self._socket.open and self._asking is None and self._opened
 
     def open(self, timeout_ms: float = CONNECT_TIMEOUT_MS) -> Pending[None]:
         """Fails with PeerUnreachable when refused, or not answered in time."""
         opening: Pending[None] = Pending()
-        timer = self._clock.call_later(timeout_ms, lambda: self._break(PeerUnreachable(f"{self}: no connection")))
-        opening.on_done(timer.cancel)
-
-        def answered(accepted: bool) -> None:
-            if not accepted:
-                self._break(PeerUnreachable(f"{self}: refused"))
-                return
-            socket.on_frame = self._answered
-            socket.on_closed = lambda: self._break(PeerUnreachable(f"{self}: the connection broke"))
-            opening.resolve(None)
-
+        self._timer = self._clock.call_later(timeout_ms, self._not_opened)
         self._opening = opening
-        self._socket = socket = self._network.dial(self._node, self._process, self._address, answered)
+        self._socket = self._network.dial(self._node, self._process, self._address, self._accepted)
         return opening
 
-    def ask(self, api_key: int, version: int, body: bytes, timeout_ms: float, rest: bytes = b"") -> Pending[bytes]:
-        """The response's body. `rest` follows the body, and is not copied where it is long. Fails with PeerTimedOut or
-        PeerUnreachable."""
-        assert self._asking is None, "one request at a time"
+    def _not_opened(self) -> None:
+        self._break(PeerUnreachable(f"{self}: no connection"))
+
+    def _accepted(self, accepted: bool) -> None:
+        if not accepted:
+            self._broke("the connection broke" if self._opened else "refused")
+            return
+        opening, self._opening = self._opening, None
+        assert self._socket is not None
+        assert opening is not None
+        self._socket.on_frame = self._answered
+        self._opened = True
+        self._stop_timer()
+        opening.resolve(None)
+
+    def _broke(self, how: str) -> None:
+        self._break(PeerUnreachable(f"{self}: {how}"))
+
+    def open_and_ask(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+        """`open`, then `ask`, in so much time for both."""
         asking: Pending[bytes] = Pending()
+        began_ms = self._clock.now_ms()
+        opening = self.open(min(timeout_ms, CONNECT_TIMEOUT_MS))
+
+        def opened() -> None:
+            if opening.error is not None:
+                asking.fail(opening.error)
+            else:
+                left_ms = timeout_ms - (self._clock.now_ms() - began_ms)
+                self.ask(api_key, version, body, left_ms, asking=asking)
+
+        opening.on_done(opened)
+        return asking
+
+    def ask(
+        self,
+        api_key: int,
+        version: int,
+        body: bytes,
+        timeout_ms: float,
+        rest: bytes = b"",
+        asking: Pending[bytes] | None = None,
+    ) -> Pending[bytes]:
+        """The response's body, into `asking` if that is given. `rest` follows the body, and is not copied where it is
+        long. Fails with PeerTimedOut or PeerUnreachable."""
+        assert self._asking is None, "one request at a time"
+        asking = Pending() if asking is None else asking
         if self._socket is None or not self._socket.open:
             asking.fail(PeerUnreachable(f"{self}: the connection is closed"))
             return asking
         self._correlation_id += 1
-        self._asking = (ApiKey(api_key), version, asking)
-        header = RequestHeader(ApiKey(api_key), version, self._correlation_id, self.client_id)
-        timer = self._clock.call_later(
-            timeout_ms, lambda: self._break(PeerTimedOut(f"{self}: no answer in {timeout_ms:g} ms"))
-        )
-        asking.on_done(timer.cancel)
+        self._asking, self._api_key, self._api_version = asking, ApiKey(api_key), version
+        header = RequestHeader(self._api_key, version, self._correlation_id, self.client_id)
+        self._timeout_ms = timeout_ms
+        self._timer = self._clock.call_later(timeout_ms, self._timed_out)
         head = request_head(header) + body
         self._socket.send(SharedFrame(head, rest) if len(rest) >= SHARED_FROM_BYTES else head + rest)
         return asking
+
+    def _timed_out(self) -> None:
+        self._break(PeerTimedOut(f"{self}: no answer in {self._timeout_ms:g} ms"))
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def close(self) -> None:
         """Fails whatever still waits."""
@@ -89,26 +143,28 @@ class BrokerConnection:
         if self._asking is None:
             self._break(PeerUnreachable(f"{self}: an answer that nobody asked for"))
             return
-        api_key, version, asking = self._asking
         try:
-            correlation_id, body = response_body(api_key, version, frame)
+            correlation_id, body = response_body(self._api_key, self._api_version, frame)
         except MalformedFrame as error:
             self._break(PeerUnreachable(f"{self}: {error}"))
             return
         if correlation_id != self._correlation_id:
             self._break(PeerUnreachable(f"{self}: answer {correlation_id} to request {self._correlation_id}"))
             return
-        self._asking = None
+        asking, self._asking = self._asking, None
+        self._stop_timer()
         asking.resolve(body)
 
     def _break(self, error: PeerUnreachable | PeerTimedOut) -> None:
         asking, self._asking = self._asking, None
+        opening, self._opening = self._opening, None
         if self._socket is not None:
             self._socket.close()
-        if self._opening is not None and not self._opening.done:
-            self._opening.fail(error)
-        if asking is not None and not asking[2].done:
-            asking[2].fail(error)
+        self._stop_timer()
+        if opening is not None:
+            opening.fail(error)
+        if asking is not None:
+            asking.fail(error)
 
     def __str__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"

@@ -6,7 +6,6 @@ answered, and answered in that order.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -25,61 +24,85 @@ class Receiver(Protocol):
 
 
 class _Slot:
-    """The place of one request's answer in its connection's order."""
+    """The place of one request's answer in its connection's order, called with it."""
 
-    __slots__ = ("parts", "ready")
+    __slots__ = ("_served", "parts", "ready")
 
-    def __init__(self) -> None:
+    def __init__(self, served: _Served) -> None:
+        self._served = served
         self.parts: Sequence[Part] | None = None
         self.ready = False
+
+    def __call__(self, parts: Sequence[Part] | None) -> None:
+        self.parts, self.ready = parts, True
+        self._served.send_what_is_ready()
+
+
+class _Served:
+    """A connection. `waiting`: what has arrived and was not taken up; `slots`: what is not answered, in its order."""
+
+    __slots__ = ("_busy", "_server", "_slots", "_socket", "_waiting")
+
+    def __init__(self, server: Server, socket: Socket) -> None:
+        self._server = server
+        self._socket = socket
+        self._waiting: list[Frame] | tuple[()] = ()
+        self._slots: list[_Slot] | tuple[()] = ()
+        self._busy = False
+
+    def arrived(self, frame: Frame) -> None:
+        if self._waiting:
+            self._waiting.append(frame)
+        else:
+            self._waiting = [frame]
+        self._take_up()
+
+    def _take_up(self) -> None:
+        if self._waiting and not self._busy:
+            self._busy = True
+            self._server.clock.call_later(self._server.cost(), self._handle)
+
+    def _handle(self) -> None:
+        waiting = self._waiting
+        if not self._socket.open or not waiting:
+            return
+        slot = _Slot(self)
+        if self._slots:
+            self._slots.append(slot)
+        else:
+            self._slots = [slot]
+        frame = waiting.pop(0)
+        if not waiting:
+            self._waiting = ()
+        self._server.receiver.receive(frame, slot)
+        self._busy = False
+        self._take_up()
+
+    def send_what_is_ready(self) -> None:
+        while self._slots and self._slots[0].ready and self._socket.open:
+            parts = self._slots.pop(0).parts
+            if not self._slots:
+                self._slots = ()
+            self._send(parts)
+
+    def _send(self, parts: Sequence[Part] | None) -> None:
+        try:
+            frame = None if parts is None else joined(parts)
+        except UnencodableValue:  # a range's file was cut meanwhile: what it should have been nobody can send
+            frame = None
+        if frame is None:
+            self._socket.close()
+        elif frame:
+            self._socket.send(frame)
 
 
 class Server:
     """`accept` takes a connection. `cost` gives the milliseconds until a request that arrived is taken up."""
 
     def __init__(self, receiver: Receiver, clock: ProcessClock, cost: Callable[[], float]) -> None:
-        self._receiver = receiver
-        self._clock = clock
-        self._cost = cost
+        self.receiver = receiver
+        self.clock = clock
+        self.cost = cost
 
     def accept(self, socket: Socket) -> None:
-        waiting: deque[Frame] = deque()
-        slots: deque[_Slot] = deque()
-        busy = False
-
-        def arrived(frame: Frame) -> None:
-            waiting.append(frame)
-            take_up()
-
-        def take_up() -> None:
-            nonlocal busy
-            if waiting and not busy:
-                busy = True
-                self._clock.call_later(self._cost(), handle)
-
-        def handle() -> None:
-            nonlocal busy
-            if not socket.open:
-                return
-            slot = _Slot()
-            slots.append(slot)
-            self._receiver.receive(waiting.popleft(), lambda parts: respond(slot, parts))
-            busy = False
-            take_up()
-
-        def respond(slot: _Slot, parts: Sequence[Part] | None) -> None:
-            slot.parts, slot.ready = parts, True
-            while slots and slots[0].ready and socket.open:
-                send(slots.popleft().parts)
-
-        def send(parts: Sequence[Part] | None) -> None:
-            try:
-                frame = None if parts is None else joined(parts)
-            except UnencodableValue:  # a range's file was cut meanwhile: what it should have been nobody can send
-                frame = None
-            if frame is None:
-                socket.close()
-            elif frame:
-                socket.send(frame)
-
-        socket.on_frame = arrived
+        socket.on_frame = _Served(self, socket).arrived
