@@ -1,21 +1,24 @@
-"""ISRs as their leaders change them: what a leader asks of the controller by AlterIsr (KIP-497).
+"""ISRs as their leaders change them: what a leader asks of the controller by AlterIsr or AlterPartition (KIP-497).
 
-A partition has one slot: from the moment a change is proposed until it is answered, or until a newer leader epoch makes
+A partition has one slot: from the moment a change is proposed until it is settled, or until a newer leader epoch makes
 it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal whose answer is lost is sent again as it
 was, so that a change that was made after all is recognised by the controller. One request is under way at a time, with
 every proposal that waits in it. Runs on the broker's one thread, as its timers and its peers' answers do.
 
-Which ISR a partition should have is another's to say (`wanted_isr.py`). Until a proposal is answered nobody knows
-which of the two ISRs holds, and the partition is told so: its high watermark is held back by both.
+Which ISR a partition should have is another's to say (`wanted_isr.py`), and so is what an answer means
+(`isr_proposals.py`). Until a proposal is settled nobody knows which of the two ISRs holds, and the partition is told
+so: its high watermark is held back by both.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from dataclasses import replace
+from typing import Protocol
 
+from controller.broker.controller_link import ControllerLink
+from controller.broker.isr_proposals import Key, Proposal, Verdict, request_of, results_of, verdict, version_to_ask
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.ports import PeerError, Peers
@@ -26,28 +29,21 @@ from controller.broker.wanted_isr import by_metadata, by_replication
 from controller.clock import Clock, Timer
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control_values import (
-    AlterIsrPartition,
+    NO_TOPIC_ID,
     AlterIsrPartitionResult,
-    AlterIsrRequest,
     AlterIsrResponse,
-    AlterIsrTopic,
     LeaderAndIsrRequest,
     UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
-from controller.protocol.versions import control_versions
+from controller.protocol.versions import SUPPORTED, control_versions
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.drive import drive
 
 NOBODY = -1
 RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
-
-Key: TypeAlias = tuple[str, int]
-_GIVEN_UP = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH)
-"""The controller knows better, and a LeaderAndIsr says what: until then the slot stays taken, as Kafka's does."""
 
 
 class Registered(Protocol):
@@ -59,18 +55,6 @@ class Registered(Protocol):
 
 class NotAnswered(Exception):
     """The controller did not take the request as a whole; says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """The ISR that is asked for, by the state that it was decided on, and which lives of its members had what made
-    them fit for it. `given_up`: refused for this leader epoch."""
-
-    leader_epoch: int
-    zk_version: int
-    isr: tuple[int, ...]
-    lives: tuple[int, ...] = ()
-    given_up: bool = False
 
 
 class IsrChanges:
@@ -92,7 +76,8 @@ class IsrChanges:
         self._identity = identity
         self._replicas = replicas
         self._metadata = metadata
-        self._peers = peers
+        self._link = ControllerLink(settings, metadata, peers)
+        self._known = SUPPORTED[ApiKey.ALTER_ISR]
         self._clock = clock
         self._trace = trace
         self._wanted = by_metadata(metadata)
@@ -123,7 +108,7 @@ class IsrChanges:
         self._seen.pop(key, None)
         partition, slot = self._replicas.partition(*key), self._slots.get(key)
         leads = partition is not None and partition.role is Role.LEADER
-        if slot is not None and (partition is None or not leads or slot.leader_epoch != partition.leader_epoch):
+        if slot is not None and (partition is None or not leads or not _is_of(slot, partition)):
             self._empty_slot(key, partition)
         if partition is not None and leads and len(partition.isr) < len(partition.replicas):
             self._open[key] = partition
@@ -162,6 +147,9 @@ class IsrChanges:
                 continue
             self._seen[key] = topics.get(key[0], {}).get(key[1])
             self._changed(partition)  # a dead replica outside the ISR is not waited for any more
+            slot = self._slots.get(key)
+            if slot is not None and slot.kept_from is not None and self._caught_up(partition):
+                self._empty_slot(key, partition)
             if key not in self._slots:
                 self._propose(key, partition)
         self._ask()
@@ -202,12 +190,11 @@ class IsrChanges:
             self._progress.isr_changed(partition)
 
     def _propose(self, key: Key, partition: Partition) -> None:
-        self._catch_up(partition)
+        self._caught_up(partition)
         wanted = self._wanted(partition)
         if set(wanted) != set(partition.isr):
-            self._slots[key] = Proposal(
-                partition.leader_epoch, partition.zk_version, wanted, self._lives(partition, wanted)
-            )
+            lives = self._lives(partition, wanted)
+            self._slots[key] = Proposal(partition.leader_epoch, partition.zk_version, wanted, lives, partition.topic_id)
             partition.propose_isr(wanted)
             if self._trace.enabled:
                 self._trace.emit(IsrProposed(*key, partition.leader_epoch, partition.isr, wanted))
@@ -223,13 +210,16 @@ class IsrChanges:
         if partition is not None:
             partition.propose_isr(None)
 
-    def _catch_up(self, partition: Partition) -> None:
-        """A change whose answer never came, or that another made, is in the metadata of the same leader epoch."""
+    def _caught_up(self, partition: Partition) -> bool:
+        """A change whose answer never came, or that another made, is in the metadata of the same leader epoch. Whether
+        there was one."""
         state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
         if state is None or state.leader_epoch != partition.leader_epoch:
-            return
-        if partition.change_isr(state.isr, state.zk_version):
+            return False
+        changed = partition.change_isr(state.isr, state.zk_version)
+        if changed:
             self._isr_changed(partition)
+        return changed
 
     # -- asking
 
@@ -241,7 +231,7 @@ class IsrChanges:
         controller = self._metadata.snapshot.controller_id
         if self._again is not None and controller == self._asked:
             return
-        sent = {key: slot for key, slot in self._slots.items() if not slot.given_up}
+        sent = {key: slot for key, slot in self._slots.items() if slot.kept_from != controller}
         if not sent:
             return
         if self._again is not None:
@@ -253,37 +243,26 @@ class IsrChanges:
 
     async def _exchange(self, sent: Mapping[Key, Proposal]) -> dict[Key, AlterIsrPartitionResult]:
         """The controller is the one that the metadata names. Raises NotAnswered, PeerError, ProtocolError."""
-        snapshot = self._metadata.snapshot
-        endpoint = snapshot.endpoint(snapshot.controller_id, self._settings.inter_broker_listener)
-        if endpoint is None or self._version is None:
-            raise NotAnswered(f"controller {snapshot.controller_id} has no address here")
-        body = encode_request_body(ApiKey.ALTER_ISR, self._version, self._request(sent))
-        timeout_ms = self._settings.controller_socket_timeout_ms
-        answer = await self._peers.request(
-            endpoint.host, endpoint.port, ApiKey.ALTER_ISR, self._version, body, timeout_ms
-        )
-        response = decode_response_body(ApiKey.ALTER_ISR, self._version, answer)
+        assert self._version is not None
+        offered = await self._link.offered()
+        version = version_to_ask(self._version, self._known, offered.get(ApiKey.ALTER_ISR), sent.values())
+        request = request_of(self._settings.broker_id, self._identity.broker_epoch, sent, version)
+        response = await self._link.ask(ApiKey.ALTER_ISR, version, request)
         assert isinstance(response, AlterIsrResponse)
         if response.error_code != ErrorCode.NONE:
-            raise NotAnswered(f"controller {snapshot.controller_id} answered with error {response.error_code}")
-        return {(topic.name, each.partition_index): each for topic in response.topics for each in topic.partitions}
-
-    def _request(self, sent: Mapping[Key, Proposal]) -> AlterIsrRequest:
-        topics: dict[str, list[AlterIsrPartition]] = {}
-        for (topic, index), slot in sent.items():
-            asked = AlterIsrPartition(index, slot.leader_epoch, slot.isr, slot.zk_version, slot.lives)
-            topics.setdefault(topic, []).append(asked)
-        named = tuple(AlterIsrTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
-        return AlterIsrRequest(self._settings.broker_id, named, self._identity.broker_epoch)
+            raise NotAnswered(f"controller {self._asked} answered with error {response.error_code}")
+        return results_of(response, sent, version)
 
     def _answered(self, sent: Mapping[Key, Proposal], answer: Pending[dict[Key, AlterIsrPartitionResult]]) -> None:
         self._asking = False
         try:
             results = answer.result()
         except (NotAnswered, PeerError, ProtocolError) as error:
+            self._link.close()
             self._retry(f"ISR changes are not made yet: {error}")
             return
         except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the proposals wait for the next attempt
+            self._link.close()
             self._trace.emit(Noted("error", f"asking for ISR changes failed\n{traceback.format_exc()}"))
             self._retry("ISR changes are not made yet")
             return
@@ -298,21 +277,26 @@ class IsrChanges:
         """One answer. False: to be decided again in a while. An answer to what is void by now says nothing."""
         if self._slots.get(key) is not slot:
             return True
-        if result is None:
+        meaning = Verdict.RETRY if result is None else verdict(result.error_code)
+        if meaning is Verdict.RETRY:
             return False
-        error = ErrorCode(result.error_code) if result.error_code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
-        if error in _GIVEN_UP:
-            self._slots[key] = replace(slot, given_up=True)
-            return True
         partition = self._replicas.partition(*key)
-        self._empty_slot(key, partition)
-        if error is ErrorCode.NONE and partition is not None and result.leader_epoch == partition.leader_epoch:
+        if meaning is Verdict.KEEP:
+            self._slots[key] = replace(slot, kept_from=self._asked)
+        else:
+            self._empty_slot(key, partition)
+        if (
+            meaning is Verdict.MADE
+            and result is not None
+            and partition is not None
+            and result.leader_epoch == partition.leader_epoch
+        ):
             partition.change_isr(result.isr, result.current_isr_version)
             self._isr_changed(partition)
         self._watch(key)
-        if error is not ErrorCode.NONE and partition is not None:
+        if meaning is not Verdict.MADE and partition is not None:
             self._open[key] = partition
-        return error is ErrorCode.NONE
+        return meaning is not Verdict.DROP
 
     def _retry(self, why: str) -> None:
         """Looks, and asks, again after a while, longer each time."""
@@ -327,4 +311,7 @@ class IsrChanges:
         self.look()
 
 
-_KNOWN = frozenset(int(code) for code in ErrorCode)
+def _is_of(slot: Proposal, partition: Partition) -> bool:
+    """A topic that was deleted and made again begins with the same leader epoch. An id may be told after the role."""
+    same_topic = slot.topic_id in (NO_TOPIC_ID, partition.topic_id)
+    return same_topic and slot.leader_epoch == partition.leader_epoch

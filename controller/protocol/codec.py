@@ -87,8 +87,8 @@ def response_body(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, byt
 
 
 def decode_response_body(api_key: ApiKey, version: int, body: bytes) -> ResponseValue:
-    """MalformedFrame."""
-    return cast(ResponseValue, layout(MESSAGES[api_key].response, version).read(body, 0))
+    """As `decode_response`, of what follows the header."""
+    return _read_response(api_key, version, body, 0)
 
 
 def decode_response(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, ResponseValue]:
@@ -98,10 +98,14 @@ def decode_response(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, R
     the version asked for answers so.
     """
     correlation_id, pos = read_response_header(api_key, version, frame)
+    return correlation_id, _read_response(api_key, version, frame, pos)
+
+
+def _read_response(api_key: ApiKey, version: int, frame: bytes, pos: int) -> ResponseValue:
     unsupported = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
     if api_key is ApiKey.API_VERSIONS and frame[pos : pos + 2] == unsupported:
         version = 0
-    return correlation_id, cast(ResponseValue, layout(MESSAGES[api_key].response, version).read(frame, pos))
+    return cast(ResponseValue, layout(MESSAGES[api_key].response, version).read(frame, pos))
 
 
 def unsupported_api_versions(header: RequestHeader) -> bytes:

@@ -2,7 +2,7 @@
 
 Among brokers nothing is negotiated: the versions of the controller's requests follow `inter.broker.protocol.version`
 (Kafka's ApiVersion and ControllerChannelManager of 2.8). AlterIsr alone goes over a channel that asks ApiVersions
-first.
+first, and is asked in the newest version that both ends know.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class ControlVersions:
     """What one `inter.broker.protocol.version` means. `alter_isr` is None where leaders change the ISR in ZooKeeper
-    themselves and leave a notification; `topic_ids` and `feature_znode` say what the znodes hold. The last three are
-    what followers ask in; from Fetch 12 on an answer tells a follower where its log parts from the leader's, below it
-    OffsetForLeaderEpoch does."""
+    themselves and leave a notification, else what a controller is asked in that offers nothing newer; `topic_ids` and
+    `feature_znode` say what the znodes hold. The last three are what followers ask in; from Fetch 12 on an answer tells
+    a follower where its log parts from the leader's, below it OffsetForLeaderEpoch does."""
 
     leader_and_isr: int
     update_metadata: int

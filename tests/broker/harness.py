@@ -10,7 +10,8 @@ from controller.broker.settings import BrokerSettings, parse_settings
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
+from controller.protocol.codec import decode_response, encode_request, encode_response_body
 from controller.protocol.control_values import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -21,6 +22,7 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from controller.protocol.errors import ErrorCode
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
 from controller.protocol.records import Part, joined
@@ -63,17 +65,30 @@ class Events:
 
 
 class AskedPeers:
-    """Keeps what was asked of other brokers, with the answer that it waits for: (port, API key, body, answer).
-    `closed`: the ports of lasting connections that were closed."""
+    """Keeps what was asked of other brokers, with the answer that it waits for: (port, API key, body, answer), and in
+    which version. `closed`: the ports of lasting connections that were closed. ApiVersions is answered at once, and
+    kept apart: every broker offers `offered`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, ApiKey, bytes, Pending[bytes]]] = []
+        self.asked_in: list[int] = []
         self.closed: list[int] = []
+        self.asked_for_versions: list[int] = []
+        self.offered = {key: (spoken.first, spoken.last) for key, spoken in SUPPORTED.items()}
+        self.offers_error = ErrorCode.NONE
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
     ) -> Pending[bytes]:
         answer: Pending[bytes] = Pending()
+        if api_key == ApiKey.API_VERSIONS:
+            self.asked_for_versions.append(port)
+            told = tuple(ApiVersion(key, *spoken) for key, spoken in self.offered.items())
+            version = api_version if self.offers_error is ErrorCode.NONE else 0
+            response = ApiVersionsResponse(self.offers_error, told)
+            answer.resolve(encode_response_body(ApiKey.API_VERSIONS, version, response))
+            return answer
+        self.asked_in.append(api_version)
         self.asked.append((port, ApiKey(api_key), body, answer))
         return answer
 

@@ -4,20 +4,24 @@ producers, consumers and followers ask of it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from controller.broker.broker import Broker
+from controller.broker.isr_proposals import NAMED_BY_ID
 from controller.broker.leader_state import LeaderState
 from controller.broker.logs import Logs
 from controller.broker.partition import Partition
 from controller.pending import Pending
-from controller.protocol import request_head, response_body
+from controller.protocol import request_head
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, encode_response
+from controller.protocol.codec import decode_request, encode_response_body
 from controller.protocol.control_values import (
+    AlterIsrPartition,
     AlterIsrPartitionResult,
     AlterIsrRequest,
     AlterIsrResponse,
+    AlterIsrTopic,
     AlterIsrTopicResult,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -100,8 +104,12 @@ class Leader(BrokerUnderTest):
         self.ask(ApiKey.UPDATE_METADATA, UpdateMetadataRequest(controller, 1, (topic,), live(*alive), BROKER_EPOCH))
 
     def asked(self) -> list[tuple[int, AlterIsrRequest]]:
-        """Every AlterIsr so far: the port that was asked, the request."""
-        return [(port, _decoded(body)) for port, key, body, _ in self.peers.asked if key is ApiKey.ALTER_ISR]
+        """Every AlterIsr so far: the port that was asked, the request, whatever its version was as version 0 has it."""
+        return [
+            (port, as_version_0(decoded(body, version)))
+            for (port, key, body, _), version in zip(self.peers.asked, self.peers.asked_in, strict=True)
+            if key is ApiKey.ALTER_ISR
+        ]
 
     def wanted(self) -> list[dict[int, tuple[int, ...]]]:
         """Of every request: partition to ISR."""
@@ -111,10 +119,13 @@ class Leader(BrokerUnderTest):
         ]
 
     def answer(self, *results: AlterIsrPartitionResult, error: ErrorCode = ErrorCode.NONE) -> None:
-        """To the last request."""
-        topics = (AlterIsrTopicResult("t", results),) if results else ()
-        frame = encode_response(RequestHeader(ApiKey.ALTER_ISR, 0, 1, "x"), AlterIsrResponse(int(error), topics))
-        self.last().resolve(response_body(ApiKey.ALTER_ISR, 0, frame)[1])
+        """To the last request, in its version."""
+        version = self.peers.asked_in[-1]
+        topic = (
+            AlterIsrTopicResult("t", results) if version < NAMED_BY_ID else AlterIsrTopicResult("", results, TOPIC_ID)
+        )
+        response = AlterIsrResponse(int(error), (topic,) if results else ())
+        self.last().resolve(encode_response_body(ApiKey.ALTER_ISR, version, response))
 
     def last(self) -> Pending[bytes]:
         return self.peers.asked[-1][3]
@@ -128,10 +139,25 @@ class Leader(BrokerUnderTest):
         self.clock.advance_to(self.clock.now_ms() + ms)
 
 
-def _decoded(body: bytes) -> AlterIsrRequest:
-    value: Any = decode_request(request_head(RequestHeader(ApiKey.ALTER_ISR, 0, 1, "x")) + body).value
+def decoded(body: bytes, version: int) -> AlterIsrRequest:
+    value: Any = decode_request(request_head(RequestHeader(ApiKey.ALTER_ISR, version, 1, "x")) + body).value
     assert isinstance(value, AlterIsrRequest)
     return value
+
+
+def as_version_0(request: AlterIsrRequest) -> AlterIsrRequest:
+    def unpaired(one: AlterIsrPartition) -> AlterIsrPartition:
+        members = one.new_isr_with_epochs
+        isr, lives = tuple(each.broker_id for each in members), tuple(each.broker_epoch for each in members)
+        return replace(one, new_isr=isr, new_isr_epochs=lives, new_isr_with_epochs=()) if members else one
+
+    return replace(
+        request,
+        topics=tuple(
+            AlterIsrTopic("t" if topic.topic_id == TOPIC_ID else topic.name, tuple(map(unpaired, topic.partitions)))
+            for topic in request.topics
+        ),
+    )
 
 
 def done(isr: Sequence[int], *, number: int = 0, leader_epoch: int = 4, version: int = 8) -> AlterIsrPartitionResult:

@@ -15,10 +15,17 @@ from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChan
 from controller.broker.partition import Partition
 from controller.broker.ports import PeerTimedOut
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from controller.protocol.control_values import (
+    NO_TOPIC_ID,
+    AlterIsrRequest,
+    IsrMember,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
 from controller.protocol.errors import ErrorCode
-from tests.broker.harness import BROKER, BROKER_EPOCH
-from tests.broker.leading import CONTROLLER, VERSION, Leader, done, refused
+from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID
+from tests.broker.leading import CONTROLLER, VERSION, Leader, decoded, done, refused
 
 
 def asking(isr: Sequence[int] = (1,)) -> Leader:
@@ -144,7 +151,16 @@ def test_with_no_controller_to_ask_it_waits_for_one() -> None:
     assert len(leader.asked()) == 1
 
 
-@pytest.mark.parametrize("error", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.NEW_LEADER_ELECTED,
+    ],
+)
 def test_a_controller_that_knows_better_is_not_asked_again_before_it_says_what(error: ErrorCode) -> None:
     leader = asking()
     leader.answer(refused(error))
@@ -156,8 +172,37 @@ def test_a_controller_that_knows_better_is_not_asked_again_before_it_says_what(e
     assert len(leader.asked()) == 2
 
 
+def test_another_controller_is_asked_what_one_knew_better() -> None:
+    """What the first one said may have been of a cluster that it no longer led."""
+    leader = asking()
+    leader.answer(refused(ErrorCode.UNKNOWN_TOPIC_ID))
+    leader.hear((1,), controller=3)
+    assert leader.wanted() == [{0: (1, 2, 3)}] * 2
+    leader.answer(refused(ErrorCode.FENCED_LEADER_EPOCH))
+    leader.hear((1,), controller=3)
+    assert len(leader.asked()) == 2
+
+
 @pytest.mark.parametrize(
-    "error", [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST, ErrorCode.NOT_CONTROLLER]
+    "error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT]
+)
+def test_what_may_have_been_made_after_all_is_sent_again_as_it_was(error: ErrorCode) -> None:
+    """Of one attempt the answer may have been lost, and the next one may have met a controller that is none any more:
+    dropped for that, the ISR would count that was there before the first (KAFKA-14154)."""
+    leader = asking()
+    leader.answer(refused(error))
+    leader.hear((1,), alive=(1, 2))
+    proposal = leader.broker.isr_changes.proposal("t", 0)
+    assert proposal is not None
+    assert proposal.isr == (1, 2, 3)
+    leader.later(RETRY_FIRST_MS)
+    assert leader.wanted() == [{0: (1, 2, 3)}] * 2
+    leader.answer(done((1, 2, 3)))
+    assert leader.isr() == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST]
 )
 def test_what_was_refused_is_decided_anew_in_a_while(error: ErrorCode) -> None:
     leader = asking()
@@ -172,8 +217,9 @@ def test_a_version_that_is_behind_is_caught_up_with_from_the_metadata() -> None:
     """KAFKA-2729's wheel: the same old version would be refused for ever."""
     leader = asking()
     leader.answer(refused(ErrorCode.INVALID_UPDATE_VERSION))
+    leader.hear((1,))
+    assert leader.broker.isr_changes.proposal("t", 0) is not None, "whether it was made is not known yet"
     leader.hear((1, 2), version=11)
-    leader.later(RETRY_LAST_MS)
     (partition,) = leader.asked()[-1][1].topics[0].partitions
     assert (partition.new_isr, partition.current_isr_version) == ((1, 2, 3), 11)
 
@@ -225,7 +271,7 @@ def test_metadata_that_tells_nothing_else_of_a_partition_is_no_occasion_to_look_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leader = asking((1, 3))
-    leader.answer(refused(ErrorCode.INVALID_UPDATE_VERSION))
+    leader.answer(refused(ErrorCode.INELIGIBLE_REPLICA))
     looked: list[Partition] = []
     right = IsrChanges._propose
 
@@ -241,3 +287,87 @@ def test_metadata_that_tells_nothing_else_of_a_partition_is_no_occasion_to_look_
     assert len(looked) == 1
     leader.hear((1, 3), alive=(1, 3))
     assert len(looked) == 1, "a proposal is under way"
+
+
+# -- in which version
+
+
+def told(leader: Leader) -> tuple[int, AlterIsrRequest]:
+    """The last request's version, and what it said."""
+    _, key, body, _ = leader.peers.asked[-1]
+    assert key is ApiKey.ALTER_ISR
+    return leader.peers.asked_in[-1], decoded(body, leader.peers.asked_in[-1])
+
+
+@pytest.mark.parametrize(
+    ("offered", "version"),
+    [((0, 3), 3), ((2, 9), 3), ((0, 2), 2), ((0, 1), 1), ((0, 0), 0), (None, 0)],
+    ids=["as we do", "more than we do", "without lives", "without ids", "as Kafka 2.8 does", "nothing"],
+)
+def test_a_controller_is_asked_in_the_newest_version_that_both_know(
+    offered: tuple[int, int] | None, version: int
+) -> None:
+    leader = Leader()
+    offer(leader, offered)
+    leader.lead((1,))
+    leader.hear((1,), alive=(1, 2))
+    spoken, request = told(leader)
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    assert spoken == version
+    assert (topic.name, topic.topic_id) == (("", TOPIC_ID) if version >= 2 else ("t", NO_TOPIC_ID))
+    members = (IsrMember(1, -1), IsrMember(2, -1)) if version == 3 else ()
+    assert (partition.new_isr_with_epochs, partition.new_isr) == (members, () if version == 3 else (1, 2))
+    leader.answer(done((1, 2)))
+    assert leader.isr() == (1, 2)
+
+
+def offer(leader: Leader, versions: tuple[int, int] | None) -> None:
+    if versions is None:
+        del leader.peers.offered[ApiKey.ALTER_ISR]
+    else:
+        leader.peers.offered[ApiKey.ALTER_ISR] = versions
+
+
+def test_a_topic_without_an_id_goes_by_its_name() -> None:
+    leader = Leader()
+    leader.lead((1,), topic_id=NO_TOPIC_ID)
+    leader.hear((1,))
+    spoken, request = told(leader)
+    assert (spoken, request.topics[0].name) == (1, "t")
+
+
+def test_what_a_controller_offers_is_asked_once_a_connection() -> None:
+    leader = asking()
+    leader.answer(done((1, 2)))
+    leader.hear((1, 2), version=8)
+    assert (len(leader.asked()), leader.peers.asked_for_versions) == (2, [9090 + CONTROLLER])
+    leader.last().fail(PeerTimedOut("its broker is gone"))
+    assert leader.peers.closed == [9090 + CONTROLLER]
+    offer(leader, (0, 0))
+    leader.later(RETRY_FIRST_MS)
+    assert leader.peers.asked_for_versions == [9090 + CONTROLLER] * 2
+    assert told(leader)[0] == 0, "an older one took its place"
+    leader.last().fail(PeerTimedOut("nothing came"))
+    offer(leader, (0, 3))
+    leader.hear((1, 2), controller=3, version=8)
+    assert leader.peers.asked_for_versions[2:] == [9093]
+    assert told(leader)[0] == 3
+
+
+def test_a_controller_that_does_not_know_this_way_to_ask_is_asked_as_kafka_2_8_is() -> None:
+    leader = Leader()
+    leader.peers.offers_error = ErrorCode.UNSUPPORTED_VERSION
+    leader.lead((1,))
+    leader.hear((1,))
+    assert told(leader)[0] == 0
+
+
+def test_a_topic_that_was_made_again_has_a_slot_of_its_own() -> None:
+    """It begins in the same leader epoch."""
+    leader = asking()
+    stop = StopReplicaTopicState("t", (StopReplicaPartitionState(0, -2, delete_partition=True),))
+    leader.ask(ApiKey.STOP_REPLICA, StopReplicaRequest(CONTROLLER, 1, (stop,), BROKER_EPOCH))
+    leader.lead((1,), topic_id=bytes(range(16, 32)), version=0)
+    leader.answer(done((1, 2, 3)))
+    assert leader.isr() == (1,)

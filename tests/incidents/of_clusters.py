@@ -129,7 +129,8 @@ ISRS = (
         "A leader that knows a later controller",
         (
             core("core/test_isr_changes.py::test_a_change_that_cant_be_is_refused_and_nothing_is_written"),
-            core("broker/test_isr_changes.py::test_what_was_refused_is_decided_anew_in_a_while"),
+            core("broker/test_isr_changes.py::test_what_may_have_been_made_after_all_is_sent_again_as_it_was"),
+            core("broker/test_isr_changes.py::test_another_controller_is_asked_what_one_knew_better"),
             core("broker/test_isr_changes.py::test_another_controller_is_asked_at_once"),
         ),
     ),

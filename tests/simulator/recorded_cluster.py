@@ -22,7 +22,7 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.versions import SUPPORTED, VersionRange
 from controller.scenarios.host import ClusterSpec, Workload
 from controller.simulator import requests
 from controller.simulator.broker_process import BrokerProcess
@@ -87,6 +87,8 @@ class RecordedCluster:
             return (partition.topic, partition.index, broker) in self.caught_up
 
         monkeypatch.setattr(Node, "receive", received)
+        as_recorded = {**SUPPORTED, ApiKey.ALTER_ISR: VersionRange(0, 0)}
+        monkeypatch.setattr("controller.broker.broker.SUPPORTED", as_recorded)
         monkeypatch.setattr(requests, "SHARED_FROM_BYTES", sys.maxsize)  # every frame whole, so that it is heard
         monkeypatch.setattr("controller.broker.node.controlled_shutdown", lingering)
         monkeypatch.setattr(wanted_isr, "live_followers", lambda metadata: in_sync)

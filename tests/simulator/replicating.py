@@ -15,6 +15,7 @@ from controller.broker.exchange import Respond
 from controller.broker.logs import Logs
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, decode_request, encode_request, encode_response
+from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
 from controller.protocol.codec import decode_response
 from controller.protocol.control_values import (
     AlterIsrPartitionResult,
@@ -48,6 +49,7 @@ from controller.storage.batches import HEADER_BYTES
 from controller.storage.disk_memory import MemoryDisk
 from controller.storage.records import decode_records
 from tests.broker.harness import TOPIC_ID, Events, KeptTrace, header, live, settings
+from tests.broker.leading import as_version_0
 from tests.storage.batches import batch
 
 REPLICAS = (1, 2, 3)
@@ -140,6 +142,8 @@ class World:
     def __init__(self, seed: int, settings: Mapping[str, str] = IN_HASTE) -> None:
         self.settings = settings
         self.draw = random.Random(seed)
+        self.newest = seed % (SUPPORTED[ApiKey.ALTER_ISR].last + 1)
+        """The controller's, of AlterIsr."""
         self.clock = VirtualClock()
         self.network = Network(
             self.clock, lambda source, target: self.draw.uniform(0.1, 1.5), lambda address: address[1] - 9090
@@ -161,8 +165,13 @@ class World:
 
     def receive(self, frame: bytes, respond: Respond) -> None:
         request = decode_request(frame)
+        if request.header.api_key is ApiKey.API_VERSIONS:
+            offered = ApiVersion(ApiKey.ALTER_ISR, 0, self.newest)
+            respond([encode_response(request.header, ApiVersionsResponse(0, (offered,)))])
+            return
         assert isinstance(request.value, AlterIsrRequest)
-        ((asked,),) = (topic.partitions for topic in request.value.topics)
+        assert request.header.api_version == self.newest
+        ((asked,),) = (topic.partitions for topic in as_version_0(request.value).topics)
         result = AlterIsrPartitionResult(0, int(ErrorCode.FENCED_LEADER_EPOCH))
         if (request.value.broker_id, asked.leader_epoch) == (self.leader, self.leader_epoch):
             if asked.current_isr_version != self.zk_version:
@@ -174,7 +183,8 @@ class World:
                 result = AlterIsrPartitionResult(0, 0, self.leader, self.leader_epoch, self.isr, self.zk_version)
                 for broker in REPLICAS:
                     self.tell_metadata(broker)
-        respond([encode_response(request.header, AlterIsrResponse(0, (AlterIsrTopicResult("t", (result,)),)))])
+        topic = AlterIsrTopicResult("t", (result,)) if self.newest < 2 else AlterIsrTopicResult("", (result,), TOPIC_ID)
+        respond([encode_response(request.header, AlterIsrResponse(0, (topic,)))])
 
     def tell_metadata(self, broker: int) -> None:
         machine = self.machines[broker]
