@@ -7,8 +7,11 @@ are computed from them alone. An event is a value without its time and place: th
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from controller.quick import quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +268,9 @@ TraceEvent: TypeAlias = (
     | EphemeralSeen
     | MetadataSeen
 )
+
+for _kind in typing.get_args(TraceEvent):
+    quick(_kind)
 
 
 class Trace(Protocol):

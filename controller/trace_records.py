@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,8 +22,7 @@ OBSERVER = -1
 """The `node` of records that no broker made: the scenario runner's, its observer's and its client's."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRecord:
+class TraceRecord(NamedTuple):
     at_ms: float
     node: int
     event: TraceEvent

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -36,6 +36,7 @@ from controller.protocol.schema import (
     Ungrouped,
     default_of,
 )
+from controller.quick import quick, twin
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 Writer = Callable[[Any, bytearray], None]
@@ -111,6 +112,7 @@ def compile_struct(table: Struct, version: int, flexible: bool) -> Compiled:
     tagged = sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
     if tagged and not flexible:
         raise ValueError(f"{table.value.__name__} has tagged fields in version {version}, which is not flexible")
+    quick(table.value)
     source = _Source(table, version, flexible)
     source.absent(present)
     for fixed, run in groupby(plain, key=lambda field: isinstance(field.type, Fixed)):
@@ -212,8 +214,30 @@ class _Source:
 
     def _text(self, name: str) -> None:
         self._size += 1 if self._flexible else 2
-        self._reader.append(f"_{name}, pos = read_text(data, pos, end, {self._flexible})")
-        self._writer.append(f"write_text(out, value.{name}, {self._flexible})")
+        read = f"_{name}, pos = read_text(data, pos, end, {self._flexible})"
+        write = f"write_text(out, value.{name}, {self._flexible})"
+        if not self._flexible:
+            self._reader.append(read)
+            self._writer.append(write)
+            return
+        # Nearly every text: a length of one byte.
+        self._reader += [
+            "stop = pos + data[pos]",
+            "if pos < stop <= end and stop - pos < 0x80:",
+            f"    _{name} = data[pos + 1:stop].decode()",
+            "    pos = stop",
+            "else:",
+            f"    {read}",
+        ]
+        self._writer += [
+            f"text = value.{name}",
+            "if text is not None and len(text) < 0x20:",
+            "    text = text.encode()",
+            "    out.append(len(text) + 1)",
+            "    out += text",
+            "else:",
+            f"    {write}",
+        ]
 
     def _ints(self, name: str, nullable: bool) -> None:
         self._size += 1 if self._flexible else 4
@@ -242,8 +266,15 @@ class _Source:
 
     def _plain(self, name: str, kind: str) -> None:
         self._size += 1 if self._flexible else 4
-        self._reader.append(f"_{name}, pos = read_{kind}(data, pos, end, {self._flexible})")
-        self._writer.append(f"write_{kind}(out, value.{name}, {self._flexible})")
+        read = f"_{name}, pos = read_{kind}(data, pos, end, {self._flexible})"
+        write = f"write_{kind}(out, value.{name}, {self._flexible})"
+        if kind != "records" or not self._flexible:
+            self._reader.append(read)
+            self._writer.append(write)
+            return
+        # Nearly every partition of a fetch's answer: no records.
+        self._reader += ["if data[pos] == 1:", f"    _{name} = NO_RECORDS", "    pos += 1", "else:", f"    {read}"]
+        self._writer += [f"if value.{name} == b'':", "    out.append(1)", "else:", f"    {write}"]
 
     def _nested(self, name: str, kind: Nested) -> None:
         inner = self._inner(name, kind.of)
@@ -255,7 +286,7 @@ class _Source:
         inner = self._inner(name, kind.of)
         self._size += 1 if self._flexible else 4
         self._reader += [
-            f"count, pos = read_count(data, pos, end, {self._flexible}, {inner.size})",
+            *self._count(inner.size),
             "if count < 0:",
             f"    _{name} = None",
             "else:",
@@ -268,11 +299,30 @@ class _Source:
         self._writer += [
             f"items = value.{name}",
             "if items is None:",
-            f"    write_count(out, -1, {self._flexible})",
+            "    out.append(0)" if self._flexible else "    write_count(out, -1, False)",
             "else:",
-            f"    write_count(out, len(items), {self._flexible})",
+            *_deeper(self._write_count("items")),
             "    for item in items:",
             f"        write_{name}(item, out)",
+        ]
+
+    def _write_count(self, name: str) -> list[str]:
+        general = f"write_count(out, len({name}), {self._flexible})"
+        if not self._flexible:
+            return [general]
+        return [f"if len({name}) < 0x7F:", f"    out.append(len({name}) + 1)", "else:", f"    {general}"]
+
+    def _count(self, item_size: int) -> list[str]:
+        """Reads an array's length. In a flexible version nearly every one is one byte."""
+        general = f"count, pos = read_count(data, pos, end, {self._flexible}, {item_size})"
+        if not self._flexible:
+            return [general]
+        return [
+            "count = data[pos] - 1",
+            f"if count < 0x7F and count * {item_size} < end - pos:",
+            "    pos += 1",
+            "else:",
+            f"    {general}",
         ]
 
     def _ungrouped(self, name: str, kind: Ungrouped) -> None:
@@ -296,8 +346,10 @@ class _Source:
             self._reader += ["if data[pos]:", "    _, pos = read_tags(data, pos, end)", "else:", "    pos += 1"]
             self._writer.append("out.append(0)")
             return
-        self._reader.append("tags, pos = read_tags(data, pos, end)")
-        self._writer.append("tags = []")
+        # Nearly always there are none.
+        reader, writer = ["tags, pos = read_tags(data, pos, end)"], ["tags = []"]
+        defaults = [f"_{field.name} = default_{field.name}" for field in tagged]
+        unlike = [f"value.{field.name} is not default_{field.name}" for field in tagged]
         for field in tagged:
             default = default_of(self._table.value, field.name)
             if default is NO_DEFAULT:
@@ -307,7 +359,7 @@ class _Source:
             self._names[f"write_{field.name}"] = alone.write
             self._names["Alone"] = _Alone
             self._names[f"default_{field.name}"] = default
-            self._reader += [
+            reader += [
                 f"_{field.name} = default_{field.name}",
                 f"content = tags.get({field.tag})",
                 "if content is not None:",
@@ -316,13 +368,15 @@ class _Source:
                 f"        raise MalformedFrame('tagged field {field.name} is longer than what it holds')",
                 f"    _{field.name} = alone.content",
             ]
-            self._writer += [
+            writer += [
                 f"if value.{field.name} != default_{field.name}:",
                 "    content = bytearray()",
                 f"    write_{field.name}(Alone(value.{field.name}), content)",
                 f"    tags.append(({field.tag}, content))",
             ]
-        self._writer.append("write_tags(out, tags)")
+        writer.append("write_tags(out, tags)")
+        self._reader += ["if data[pos]:", *_deeper(reader), "else:", "    pos += 1", *_deeper(defaults)]
+        self._writer += [f"if {' or '.join(unlike)}:", *_deeper(writer), "else:", "    out.append(0)"]
 
     def _inner(self, name: str, table: Struct) -> Compiled:
         inner = compile_struct(table, self._version, self._flexible)
@@ -331,13 +385,31 @@ class _Source:
         return inner
 
     def compiled(self, present: list[Field]) -> Compiled:
-        arguments = ", ".join(f"{field.name}=_{field.name}" for field in present)
-        reader = ["def read(data, pos, end):", *self._reader, f"return Value({arguments}), pos"]
+        reader = ["def read(data, pos, end):", *self._reader, *self._made(present)]
         writer = ["def write(value, out):", *self._writer, "return"]
         text = "\n    ".join(reader) + "\n\n" + "\n    ".join(writer) + "\n"
         name = f"<{self._table.value.__name__} version {self._version}>"
         exec(compile(text, name, "exec"), self._names)
         return Compiled(self._names["read"], self._names["write"], self._size)
+
+    def _made(self, present: list[Field]) -> list[str]:
+        """What was read becomes a value."""
+        kind = self._table.value
+        names = {field.name for field in present}
+        twin_of = twin(kind)
+        if twin_of is None or any(one.name not in names and one.default is MISSING for one in fields(kind)):
+            return [f"return Value({', '.join(f'{field.name}=_{field.name}' for field in present)}), pos"]
+        self._names["Twin"] = twin_of
+        lines = ["made = Twin()"]
+        for one in fields(kind):
+            if one.name not in names:
+                self._names[f"_{one.name}"] = one.default
+            lines.append(f"made.{one.name} = _{one.name}")
+        return [*lines, "made.__class__ = Value", "return made, pos"]
+
+
+def _deeper(lines: list[str]) -> list[str]:
+    return ["    " + line for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +421,7 @@ class _Alone:
 
 _PLAIN = {Longs: "longs", Texts: "texts", RecordBytes: "records"}
 _PRIMITIVES = (
+    "NO_RECORDS",
     "SHORT_ARRAYS",
     "read_count",
     "read_group_rows",

@@ -47,6 +47,8 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
     raise MalformedFrame(f"varint of more than {VARINT_BYTES_MAX} bytes before byte {pos}")
 
 
+NO_RECORDS = memoryview(b"")
+
 _ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 
 

@@ -67,17 +67,15 @@ class NodeTrace:
     """A dead process tells nothing more."""
 
     def __init__(self, world: World, process: Process, node: int) -> None:
-        self._world = world
+        self.enabled = world.recorder.enabled
+        self._now_ms = world.clock.now_ms
+        self._take = world.recorder.take
         self._process = process
         self._node = node
 
-    @property
-    def enabled(self) -> bool:
-        return self._world.recorder.enabled
-
     def emit(self, event: TraceEvent) -> None:
-        if self._process.alive:
-            self._world.recorder.take(self._world.clock.now_ms(), self._node, event)
+        if self._process.state is not ProcessState.DEAD:
+            self._take(self._now_ms(), self._node, event)
 
 
 class _Receiving:

@@ -13,29 +13,30 @@ from collections.abc import Sequence
 
 
 class Forgotten:
-    """Partitions are named by the paths of their states. `broken`: those whose records may be lost."""
+    """Partitions are named by the paths of their states. `broken`: those whose records may be lost; `members`: of each,
+    who may have forgotten, empty as long as nobody has."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()  # asked whether it holds a partition, or how many there are; never walked
         self._isrs: dict[str, tuple[int, ...]] = {}
-        self._members: dict[str, tuple[int, ...]] = {}
+        self.members: dict[str, tuple[int, ...]] = {}
 
     def state_written(self, path: str, isr: Sequence[int]) -> None:
         self._isrs[path] = tuple(isr)
-        forgetful = self._members.get(path, ())
+        forgetful = self.members.get(path, ())
         if forgetful:
-            self._members[path] = tuple(node for node in forgetful if node in isr)
+            self.members[path] = tuple(node for node in forgetful if node in isr)
 
     def lost_power(self, node: int) -> None:
         """A replica outside the ISR counts too: a leader may have asked already for it to be let in."""
         for path in self._isrs:
-            known = self._members.get(path, ())
+            known = self.members.get(path, ())
             if node not in known:
-                self._members[path] = (*known, node)
+                self.members[path] = (*known, node)
 
     def may_have_forgotten(self, node: int, path: str) -> bool:
-        return node in self._members.get(path, ())
+        return node in self.members.get(path, ())
 
     def leads(self, node: int, path: str) -> None:
-        if node in self._members.get(path, ()):
+        if node in self.members.get(path, ()):
             self.broken.add(path)

@@ -26,7 +26,7 @@ from controller.trace import (
     SessionStarted,
     TraceEvent,
 )
-from controller.trace_records import Recorder
+from controller.trace_records import Recorder, TraceRecord
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     PartitionState,
@@ -39,6 +39,9 @@ from controller.zookeeper.operations import Create, Delete, SetData, Write
 
 _STATE = "/state"
 _TOPICS = paths.BROKER_TOPICS + "/"
+_WRITES = (SetData, Create)
+KEPT_ALIKE = 10_000
+"""How many contents of state znodes are kept decoded, and how many writes are known to be in order."""
 NOBODY = -1
 
 
@@ -58,7 +61,8 @@ class Violation:
 
 class Sentinel(Recorder):
     """The recorder of a run, and its judge while it goes on. `violation` is the first, None so far. Once `guard` was
-    called it knows ZooKeeper's writes too. `expected_errors`: words of errors that a node may
+    called it knows ZooKeeper's writes too. `subscribers` are told of each event, once it has been looked at.
+    `expected_errors`: words of errors that a node may
     note without a defect of its own. `clean` says whether leaders may come from their ISRs alone, but for those of
     `unclean_topics`."""
 
@@ -73,6 +77,10 @@ class Sentinel(Recorder):
         self._winner = 0
         self._states: dict[str, PartitionState] = {}
         self._created: dict[str, int] = {}
+        self._alike: dict[bytes | None, PartitionState] = {}
+        self._named: dict[str, tuple[str, int]] = {}
+        self._rows: dict[str, Mapping[int, tuple[int, ...]]] = {}  # what was looked up in the present transaction
+        self._rightful: set[object] = set()  # writes that were found in order, asked whether one is among them
         self._assignments: dict[str, tuple[bytes | None, Mapping[int, tuple[int, ...]]]] = {}
         self._terms: dict[tuple[int, int], int] = {}
         self._over: dict[tuple[int, int], str] = {}
@@ -81,6 +89,7 @@ class Sentinel(Recorder):
         self._numbers: dict[tuple[type, int, int, int], int] = {}
         self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
         self.forgotten = Forgotten()
+        self.subscribers: list[Callable[[TraceRecord], None]] = []
         self._by_choice = ByChoice(self.violated)
         self.expected_errors: tuple[str, ...] = ()
         self.unclean_topics: frozenset[str] = frozenset()
@@ -117,19 +126,21 @@ class Sentinel(Recorder):
     # -- ZooKeeper's writes, in the order of its transactions
 
     def _committed(self, session: int, operations: Sequence[Write]) -> None:
+        self._rows.clear()
         for operation in operations:
             path = operation.path
+            if path.startswith(_TOPICS) and path.endswith(_STATE):
+                if isinstance(operation, _WRITES):
+                    self._state_written(session, operation)
+                elif isinstance(operation, Delete):
+                    self._states.pop(path, None)
+                continue
             self._by_choice.committed(operation, self._epoch, self._node_of(self._winner))
-            if isinstance(operation, SetData | Create):
+            if isinstance(operation, _WRITES):
                 if path == paths.CONTROLLER_EPOCH:
                     self._epoch_written(session, operation)
-                elif path.startswith(_TOPICS):
-                    if path.endswith(_STATE):
-                        self._state_written(session, operation)
-                    elif isinstance(operation, Create) and path.count("/") == 3:
-                        self._created[path[len(_TOPICS) :]] = self._created.get(path[len(_TOPICS) :], 0) + 1
-            elif isinstance(operation, Delete):
-                self._states.pop(path, None)
+                elif isinstance(operation, Create) and path.startswith(_TOPICS) and path.count("/") == 3:
+                    self._created[path[len(_TOPICS) :]] = self._created.get(path[len(_TOPICS) :], 0) + 1
 
     def _epoch_written(self, session: int, operation: SetData | Create) -> None:
         """(1) Epochs only grow, and whoever raises one owns /controller."""
@@ -147,11 +158,11 @@ class Sentinel(Recorder):
     def _state_written(self, session: int, operation: SetData | Create) -> None:
         """(1) By the session that won the present epoch, under that epoch; (2) sound in itself and after the last."""
         path = operation.path
-        state = decode_partition_state(path, operation.data)
+        state = self._decoded(path, operation.data)
         last = self._states.get(path) if isinstance(operation, SetData) else None
         self._states[path] = state
         self.forgotten.state_written(path, state.isr)
-        node = self._node_of(session)
+        node = self._nodes.get(session, NOBODY)
         if session != self._winner or state.controller_epoch != self._epoch:
             self.violated(
                 "one-writer-an-epoch",
@@ -159,22 +170,40 @@ class Sentinel(Recorder):
                 f"{_where(path)} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is"
                 f" broker {self._node_of(self._winner)}'s",
             )
-        topic = path[len(_TOPICS) :].partition("/")[0]
-        for trouble in _unsound(state, last, self._assignment(path), clean=self.is_clean(topic)):
+        named = self._named.get(path)
+        if named is None:
+            named = paths.partition_of(path)
+            assert named is not None
+            self._named[path] = named
+        assignment = self._assignment_of(named[0]).get(named[1], ())
+        for trouble in _unsound(state, last, assignment, clean=self.is_clean(named[0])):
             self.violated("partition-states-sound", [node], f"{_where(path)}: {trouble}")
 
-    def _assignment(self, path: str) -> tuple[int, ...]:
-        named = paths.partition_of(path)
-        assert named is not None
+    def _decoded(self, path: str, data: bytes | None) -> PartitionState:
+        """Many partitions' states are the same bytes, and their paths alone tell them apart."""
+        state = self._alike.get(data)
+        if state is None:
+            if len(self._alike) >= KEPT_ALIKE:
+                self._alike.clear()
+            state = self._alike[data] = decode_partition_state(path, data)
+        return state
+
+    def _assignment_of(self, topic: str) -> Mapping[int, tuple[int, ...]]:
+        """As the topic's znode has it once the present transaction is over."""
+        partitions = self._rows.get(topic)
+        if partitions is None:
+            partitions = self._rows[topic] = self._read_assignment(paths.topic(topic))
+        return partitions
+
+    def _read_assignment(self, topic: str) -> Mapping[int, tuple[int, ...]]:
         assert self._zookeeper is not None
-        topic = paths.topic(named[0])
         row = self._zookeeper.row(topic)
         if row is None:
-            return ()
+            return {}
         known = self._assignments.get(topic)
         if known is None or known[0] is not row.data:  # decoded once for each of the znode's states
             known = self._assignments[topic] = (row.data, decode_topic_assignment(topic, row.data).partitions)
-        return known[1].get(named[1], ())
+        return known[1]
 
     def _node_of(self, session: int) -> int:
         return self._nodes.get(session, NOBODY)
@@ -182,10 +211,14 @@ class Sentinel(Recorder):
     # -- the trace
 
     def take(self, at_ms: float, node: int, event: TraceEvent) -> None:
-        super().take(at_ms, node, event)
+        self.records.append(TraceRecord(at_ms, node, event))
         check = _CHECKS.get(type(event))
         if check is not None:
             check(self, at_ms, node, event)
+        if self.subscribers:
+            record = self.records[-1]
+            for subscriber in tuple(self.subscribers):
+                subscriber(record)
 
     def _session_started(self, at_ms: float, node: int, event: SessionStarted) -> None:
         self._nodes[event.session] = node
@@ -214,8 +247,15 @@ class Sentinel(Recorder):
 
     def _written(self, at_ms: float, node: int, event: PartitionStateWritten) -> None:
         """(2) Whoever is elected is first in the assignment's order."""
-        for trouble in election_troubles(event):
-            self.violated("leaders-in-assignment-order", [node], trouble)
+        seen = (event.why, event.leader, event.isr, event.assignment, event.previous_isr, event.live, event.unclean)
+        if seen not in self._rightful:
+            troubles = list(election_troubles(event))
+            for trouble in troubles:
+                self.violated("leaders-in-assignment-order", [node], trouble)
+            if not troubles:
+                if len(self._rightful) >= KEPT_ALIKE:
+                    self._rightful.clear()
+                self._rightful.add(seen)
         self._by_choice.state_written(node, event)
 
     def _sent(self, at_ms: float, node: int, event: RequestSent) -> None:
@@ -260,7 +300,7 @@ class Sentinel(Recorder):
                 f"{event.topic}-{event.partition}: leader epoch {event.leader_epoch} applied after {epoch}",
             )
         self._roles[key] = (incarnation, event.leader_epoch)
-        if event.leader == node:
+        if event.leader == node and self.forgotten.members:
             self.forgotten.leads(node, paths.partition_state(event.topic, event.partition))
 
 
@@ -274,12 +314,13 @@ def _unsound(
 ) -> list[str]:
     """What is wrong with a state that was just written over the last one of the same incarnation."""
     troubles = []
-    isr = list(state.isr)
-    if not isr or len(set(isr)) < len(isr):
-        troubles.append(f"the ISR is {isr}")
-    if state.leader != NOBODY and state.leader not in isr:
-        troubles.append(f"leader {state.leader} is not in the ISR {isr}")
-    if not set(isr) <= set(assignment):
+    members = set(state.isr)
+    if not members or len(members) < len(state.isr):
+        troubles.append(f"the ISR is {list(state.isr)}")
+    if state.leader != NOBODY and state.leader not in members:
+        troubles.append(f"leader {state.leader} is not in the ISR {list(state.isr)}")
+    if not members.issubset(assignment):
+        isr = list(state.isr)
         troubles.append(f"the ISR {isr} is not within the assignment {list(assignment)}")
     if last is None:
         return troubles

@@ -32,7 +32,6 @@ from controller.simulator.process import ProcessState
 from controller.simulator.rest import Rest, missing
 from controller.simulator.run import trace_hash
 from controller.simulator.sentinel import Sentinel, Violation
-from controller.trace import TraceEvent
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
@@ -55,21 +54,6 @@ class BrokenInvariant(AssertionError):
     def __init__(self, violation: Violation) -> None:
         super().__init__(str(violation))
         self.violation = violation
-
-
-class _ToldSentinel(Sentinel):
-    """Tells those who subscribed of each event, once it has been looked at."""
-
-    def __init__(self, *, clean: bool) -> None:
-        super().__init__(clean=clean)
-        self.subscribers: list[Told] = []
-
-    def take(self, at_ms: float, node: int, event: TraceEvent) -> None:
-        super().take(at_ms, node, event)
-        if self.subscribers:
-            record = self.records[-1]
-            for subscriber in tuple(self.subscribers):
-                subscriber(record)
 
 
 class Simulation:
@@ -114,7 +98,7 @@ class Simulation:
     def _build(self, plan: Plan, racks: tuple[str, ...]) -> None:
         cluster = plan.cluster
         self._brokers = cluster.nodes
-        self.sentinel: Sentinel = _ToldSentinel(clean=cluster.settings.get(UNCLEAN, "false") != "true")
+        self.sentinel = Sentinel(clean=cluster.settings.get(UNCLEAN, "false") != "true")
         self.sentinel.unclean_topics = plan.unclean_topics
         self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
         settings = tuple(sorted(cluster.settings.items()))
@@ -278,7 +262,6 @@ class Simulation:
     def subscribe(self, told: Told) -> Callable[[], None]:
         """Tells `told` of each event from now on, as it happens and before anything else does; gives what ends that.
         It may look at the world, and must not step it: to act, it sets a timer (`clock.call_later(0, ...)`)."""
-        assert isinstance(self.sentinel, _ToldSentinel)
         subscribers = self.sentinel.subscribers
         subscribers.append(told)
 
