@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 from controller.storage.epochs import EpochStart
@@ -64,6 +65,12 @@ def decode_offsets(file: str, data: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
+    """The same object for the same entries: most of a broker's logs have the same few."""
+    return _epochs_text(tuple(entries))
+
+
+@lru_cache(maxsize=1024)
+def _epochs_text(entries: tuple[EpochStart, ...]) -> bytes:
     return _encode([f"{entry.epoch} {entry.start_offset}" for entry in entries])
 
 
@@ -79,6 +86,7 @@ def decode_epochs(file: str, data: bytes) -> list[EpochStart]:
     return entries
 
 
+@lru_cache(maxsize=16_384)
 def encode_topic_id(topic_id: bytes) -> bytes:
     """The text of `partition.metadata`; it has no newline at its end."""
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
@@ -94,9 +102,15 @@ def decode_topic_id(file: str, data: bytes) -> bytes:
         raise CorruptLog(file, 2, "expected topic_id: and 22 characters")
     text = lines[1].removeprefix("topic_id: ")
     try:
-        topic_id = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+        topic_id = _decoded_id(text)
     except (binascii.Error, ValueError) as error:
         raise CorruptLog(file, 2, f"topic_id {text!r}: {error}") from None
     if len(topic_id) != 16:
         raise CorruptLog(file, 2, f"topic_id {text!r}: expected 16 bytes")
     return topic_id
+
+
+@lru_cache(maxsize=16_384)
+def _decoded_id(text: str) -> bytes:
+    """One object for all partitions of a topic."""
+    return base64.b64decode(text + "==", altchars=b"-_", validate=True)

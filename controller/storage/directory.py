@@ -26,7 +26,7 @@ from controller.storage.disk import Disk, Lock
 from controller.storage.errors import CorruptLog, LogOffline
 from controller.storage.health import Health, on_disk
 from controller.storage.log import PartitionLog
-from controller.storage.opening import Known
+from controller.storage.opening import NOTHING_KNOWN, Known
 from controller.storage.settings import LogSettings
 
 DELETED = "-delete"
@@ -69,6 +69,7 @@ class LogDirectory:
         self._disk = disk
         self._settings_of = settings_of
         self._now_ms = now_ms
+        self._keep_recovery_points = self.checkpoint_recovery_points  # one bound method for all logs
         self._lock: Lock | None = None
         try:
             disk.make_directory(path)
@@ -90,22 +91,22 @@ class LogDirectory:
             partition = partition_of(name)
             if partition is not None and self.health.cause is None:
                 known = Known(recovery_points.get(partition, 0), start_offsets.get(partition, 0), self.was_clean)
-                self.logs[partition] = self._open(partition, known)
+                self.logs[partition] = self._open(partition, self._directory(partition), known)
         self.purge_deleted()
         if self.was_clean:
             # From here on the files change, and the next start must look at them.
             disk.remove(f"{self.path}/{CLEAN_SHUTDOWN}")
             disk.sync_names(self.path)
 
-    def _open(self, partition: TopicPartition, known: Known) -> PartitionLog:
+    def _open(self, partition: TopicPartition, directory: str, known: Known) -> PartitionLog:
         return PartitionLog(
             self._disk,
-            self._directory(partition),
+            directory,
             self._settings_of(partition[0]),
             self._now_ms,
             known=known,
             health=self.health,
-            keep_recovery_point=self.checkpoint_recovery_points,
+            keep_recovery_point=self._keep_recovery_points,
         )
 
     def _directory(self, partition: TopicPartition) -> str:
@@ -138,7 +139,7 @@ class LogDirectory:
         self._disk.make_directory(directory)
         if topic_id != NO_TOPIC_ID:
             self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id))
-        log = self.logs[partition] = self._open(partition, Known())
+        log = self.logs[partition] = self._open(partition, directory, NOTHING_KNOWN)
         self._disk.sync_names(self.path)
         return log
 

@@ -8,8 +8,10 @@ be as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 
 from controller.storage.batches import Bytes
@@ -24,28 +26,82 @@ class Draw(Protocol):
     def randbytes(self, n: int) -> bytes: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Inode:
-    data: bytearray = field(default_factory=bytearray)
+    data: bytes | bytearray = b""
+    """A bytearray from the first change in place on: most files are written whole, and many hold the same."""
     synced: int = 0
     """How many bytes from the beginning are on the disk."""
     cut: bytes = b""
     """Synced bytes that were cut off after `synced`; they come back unless the file is synced again."""
     modified_ms: int = 0
 
+    def changeable(self) -> bytearray:
+        if isinstance(self.data, bytes):
+            self.data = bytearray(self.data)
+        return self.data
+
+
+class _Directory:
+    """`names`: its files. `synced`: those that are on the disk, which is the same object while they are the same.
+    `made`: it was made itself, and is not only on the way to something. `inner`: the directories in it, gone ones that
+    may come back among them."""
+
+    __slots__ = ("inner", "made", "names", "path", "synced")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.made = False
+        self.names: dict[str, _Inode] = {}
+        self.synced = self.names
+        self.inner: dict[str, _Directory] | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self.made or bool(self.names) or any(one.is_there for one in (self.inner or {}).values())
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Nothing of it is there, and nothing can come back."""
+        return not (self.made or self.names or self.synced or self.inner)
+
+    def listed(self) -> list[str]:
+        return sorted({*self.names, *(name for name, one in (self.inner or {}).items() if one.is_there)})
+
+    def put(self, name: str, inode: _Inode) -> None:
+        self._part()
+        self.names[name] = inode
+
+    def put_synced(self, name: str, inode: _Inode) -> None:
+        self.names[name] = inode
+        self.synced[name] = inode
+
+    def take(self, name: str) -> _Inode:
+        self._part()
+        return self.names.pop(name)
+
+    def _part(self) -> None:
+        if self.synced is self.names:
+            self.synced = dict(self.names)
+
+    def full_path(self, name: str) -> str:
+        return name if self.path is NOWHERE else f"{self.path}/{name}"
+
 
 class MemoryFile:
-    __slots__ = ("_disk", "_inode", "_path")
+    __slots__ = ("_directory", "_disk", "_inode")
 
-    def __init__(self, disk: MemoryDisk, inode: _Inode, path: str) -> None:
+    def __init__(self, disk: MemoryDisk, inode: _Inode, directory: str) -> None:
         self._disk = disk
         self._inode = inode
-        self._path = path  # as it was opened: a rename stays within its log directory
+        self._directory = directory  # where it was opened: a rename stays within its log directory
 
     def append(self, data: Bytes) -> None:
-        self._disk.touch(self._path)
-        self._inode.data += data
-        self._inode.modified_ms = self._disk.now_ms
+        self._disk.touch(self._directory)
+        inode = self._inode
+        held = inode.changeable()
+        held += data
+        inode.modified_ms = self._disk.now_ms
 
     def read_at(self, position: int, length: int) -> bytes:
         return bytes(self._inode.data[position : position + length])
@@ -54,15 +110,15 @@ class MemoryFile:
         return len(self._inode.data)
 
     def truncate(self, size: int) -> None:
-        self._disk.touch(self._path)
+        self._disk.touch(self._directory)
         inode = self._inode
         if size < inode.synced:
             inode.cut = bytes(inode.data[size : inode.synced]) + inode.cut
             inode.synced = size
-        del inode.data[size:]
+        del inode.changeable()[size:]
 
     def sync(self) -> None:
-        self._disk.touch(self._path)
+        self._disk.touch(self._directory)
         self._inode.synced, self._inode.cut = len(self._inode.data), b""
 
     def fileno(self) -> int:
@@ -81,47 +137,22 @@ class _Lock:
         self._disk.locks.discard(self._path)
 
 
-class _Below:
-    """Which names stand directly below each directory, those of directories on the way to a file among them, so that
-    one directory is listed without a look at all others."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, dict[str, int]] = {}
-
-    def add(self, path: str) -> None:
-        for directory, name in _steps(path):
-            names = self._counts.setdefault(directory, {})
-            names[name] = names.get(name, 0) + 1
-
-    def remove(self, path: str) -> None:
-        for directory, name in _steps(path):
-            names = self._counts[directory]
-            names[name] -= 1
-            if not names[name]:
-                del names[name]
-
-    def names(self, directory: str) -> Sequence[str]:
-        return sorted(self._counts.get(directory, ()))
+NOWHERE = "\0"
+"""The directory of a path that has none."""
 
 
-def _steps(path: str) -> Iterator[tuple[str, str]]:
-    """Each directory above the path, with the name in it by which the path goes on."""
-    while path:
-        path, separator, name = path.rpartition("/")
-        if separator:
-            yield path, name
+def _split(path: str) -> tuple[str, str]:
+    directory, separator, name = path.rpartition("/")
+    return (directory if separator else NOWHERE), name
 
 
 class MemoryDisk:
     """`fail_after`: so many changes are still carried out, and then every one is an OSError; None for never."""
 
     def __init__(self) -> None:
-        self._names: dict[str, _Inode] = {}
-        self._synced_names: dict[str, _Inode] = {}
-        self._unsynced: dict[str, dict[str, None]] = {}
-        """By directory, the names that the present and the synced ones may differ in."""
-        self._directories: set[str] = set()
-        self._below = _Below()
+        self._directories: dict[str, _Directory] = {}
+        self._unsynced: dict[str, None] = {}
+        """Directories whose names may be others than the synced ones."""
         self.locks: set[str] = set()
         self.now_ms = 0
         self.fail_after: int | None = None
@@ -134,87 +165,131 @@ class MemoryDisk:
         self.changes += 1
 
     def open(self, path: str) -> MemoryFile:
-        if path not in self._names:
+        name = _split(path)[1]
+        directory = self._parent(path)
+        inode = directory.names.get(name)
+        if inode is None:
             self.touch(path)
-            self._put(path, _Inode(modified_ms=self.now_ms))
-        return MemoryFile(self, self._names[path], path)
+            inode = _Inode(modified_ms=self.now_ms)
+            self._put(directory, name, inode)
+        return MemoryFile(self, inode, directory.path)
+
+    def _inode(self, path: str) -> _Inode:
+        above, name = _split(path)
+        directory = self._directories.get(above)
+        if directory is None or name not in directory.names:
+            raise FileNotFoundError(path)
+        return directory.names[name]
 
     def read(self, path: str) -> bytes:
-        if path not in self._names:
-            raise FileNotFoundError(path)
-        return bytes(self._names[path].data)
+        return bytes(self._inode(path).data)
 
     def replace(self, path: str, data: bytes, durable: bool = True) -> None:
         self.touch(path)
-        self._put(path, _Inode(bytearray(data), len(data) if durable else 0, modified_ms=self.now_ms))
+        directory, name = self._parent(path), _split(path)[1]
+        inode = _Inode(bytes(data), len(data) if durable else 0, modified_ms=self.now_ms)
         if durable:
-            self._synced_names[path] = self._names[path]
-            self._unsynced[path.rpartition("/")[0]].pop(path)
+            directory.put_synced(sys.intern(name), inode)
+        else:
+            self._put(directory, name, inode)
 
     def replace_soon(self, path: str, data: bytes) -> None:
         self.touch(path)
-        self._put(path, _Inode(bytearray(data), len(data), modified_ms=self.now_ms))
+        self._put(self._parent(path), _split(path)[1], _Inode(bytes(data), len(data), modified_ms=self.now_ms))
 
-    def _put(self, path: str, inode: _Inode) -> None:
-        if path not in self._names:
-            self._below.add(path)
-        self._names[path] = inode
-        self._unsynced.setdefault(path.rpartition("/")[0], {})[path] = None
+    def _parent(self, path: str) -> _Directory:
+        """The directory that the path is in, which is there from now on, if only as what is on the way."""
+        above = _split(path)[0]
+        return self._directories.get(above) or self._added(above)
 
-    def _take(self, path: str) -> _Inode:
-        self._below.remove(path)
-        self._unsynced.setdefault(path.rpartition("/")[0], {})[path] = None
-        return self._names.pop(path)
+    def _added(self, path: str) -> _Directory:
+        directory = self._directories[path] = _Directory(path)
+        above, name = _split(path)
+        if path is not NOWHERE and above is not NOWHERE:
+            parent = self._directories.get(above) or self._added(above)
+            if parent.inner is None:
+                parent.inner = {}
+            parent.inner[name] = directory
+        return directory
+
+    def _put(self, directory: _Directory, name: str, inode: _Inode) -> None:
+        directory.put(sys.intern(name), inode)  # there are a few, in each of many directories
+        self._unsynced[directory.path] = None
+
+    def _take(self, directory: _Directory, name: str) -> _Inode:
+        self._unsynced[directory.path] = None
+        return directory.take(name)
 
     def rename(self, path: str, new_path: str) -> None:
         self.touch(path)
-        for name in [name for name in self._names if name == path or name.startswith(path + "/")]:
-            self._put(new_path + name[len(path) :], self._take(name))
-        if path in self._directories:
-            for one in [one for one in self._directories if (one + "/").startswith(path + "/")]:
-                self._remove_directory(one)
-                self._add_directory(new_path + one[len(path) :])
+        above, name = _split(path)
+        parent = self._directories.get(above)
+        if parent is not None and name in parent.names:
+            inode = self._take(parent, name)
+            self._put(self._parent(new_path), _split(new_path)[1], inode)
+        moved = self._directories.get(path)
+        is_made = moved is not None and moved.made
+        for directory in self._within(path, self._directories):
+            new_directory = new_path + directory.path[len(path) :]
+            for name in list(directory.names):
+                inode = self._take(directory, name)
+                self._put(self._parent(f"{new_directory}/{name}"), name, inode)
+            if is_made and directory.made:
+                directory.made = False
+                self._make(new_directory)
+            self._forget(directory)
+
+    def _within(self, path: str, paths: Iterable[str]) -> list[_Directory]:
+        """The directory at `path` and those below it, of those named."""
+        inside = path + "/"
+        return [self._directories[one] for one in paths if one == path or one.startswith(inside)]
 
     def remove(self, path: str) -> None:
-        if path in self._names:
+        above, name = _split(path)
+        parent = self._directories.get(above)
+        if parent is not None and name in parent.names:
             self.touch(path)
-            self._take(path)
-        self._remove_directory(path)
+            self._take(parent, name)
+        directory = self._directories.get(path)
+        if directory is not None:
+            directory.made = False
+            self._forget(directory)
 
     def names(self, directory: str) -> Sequence[str]:
-        if directory not in self._directories:
+        found = self._directories.get(directory)
+        if found is None or not found.made:
             raise FileNotFoundError(directory)
-        return self._below.names(directory)
+        return found.listed()
 
     def make_directory(self, path: str) -> None:
-        parts = path.split("/")
-        for count in range(1, len(parts) + 1):
-            self._add_directory("/".join(parts[:count]))
+        self._make(path)
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            self._make(path)
 
-    def _add_directory(self, path: str) -> None:
-        if path not in self._directories:
-            self._directories.add(path)
-            self._below.add(path)
+    def _make(self, path: str) -> None:
+        directory = self._directories.get(path) or self._added(path)
+        directory.made = True
 
-    def _remove_directory(self, path: str) -> None:
-        if path in self._directories:
-            self._directories.remove(path)
-            self._below.remove(path)
+    def _forget(self, directory: _Directory) -> None:
+        if not directory.is_forgotten or directory.path not in self._directories:
+            return
+        del self._directories[directory.path]
+        above, name = _split(directory.path)
+        parent = self._directories.get(above)
+        if parent is not None and parent.inner is not None:
+            del parent.inner[name]
+            self._forget(parent)
 
     def sync_names(self, directory: str) -> None:
         self.touch(directory)
-        inside = directory + "/"
-        for parent in [one for one in self._unsynced if one == directory or one.startswith(inside)]:
-            for path in self._unsynced.pop(parent):
-                if path in self._names:
-                    self._synced_names[path] = self._names[path]
-                else:
-                    self._synced_names.pop(path, None)
+        for one in self._within(directory, [path for path in self._unsynced if path in self._directories]):
+            del self._unsynced[one.path]
+            one.synced = one.names
+            self._forget(one)
 
     def modified_ms(self, path: str) -> int:
-        if path not in self._names:
-            raise FileNotFoundError(path)
-        return self._names[path].modified_ms
+        return self._inode(path).modified_ms
 
     def lock(self, path: str) -> _Lock:
         if path in self.locks:
@@ -227,41 +302,47 @@ class MemoryDisk:
     def crash(self, draw: Draw) -> None:
         """The machine loses power and comes back. Directories stay, and one whose removal was forgotten is back with
         its files; files opened before must not be used again."""
-        names: dict[str, _Inode] = {}
-        for path in sorted(self._names.keys() | self._synced_names.keys()):
-            now, before = self._names.get(path), self._synced_names.get(path)
-            kept = now if now is before or draw.random() < 0.5 else before
-            if kept is not None:
-                names[path] = kept
+        kept: dict[str, _Inode] = {}
+        before_and_now = {
+            directory.full_path(name): (directory.synced.get(name), directory.names.get(name))
+            for directory in self._directories.values()
+            for name in directory.names.keys() | directory.synced.keys()
+        }
+        for path, (before, now) in sorted(before_and_now.items(), key=itemgetter(0)):
+            inode = now if now is before or draw.random() < 0.5 else before
+            if inode is not None:
+                kept[path] = inode
         torn: set[int] = set()
-        for inode in names.values():
+        for inode in kept.values():
             if id(inode) not in torn:
                 torn.add(id(inode))
                 _tear(inode, draw)
-        self._names, self._synced_names = names, dict(names)
+        made = [path for path, directory in self._directories.items() if directory.made]
+        self._directories.clear()
         self._unsynced.clear()
-        for path in names:
+        for path in made:
+            self._make(path)
+        for path, inode in kept.items():
             self.make_directory(path.rpartition("/")[0])
-        self._below = _Below()
-        for path in (*names, *self._directories):
-            self._below.add(path)
+            self._parent(path).put_synced(_split(path)[1], inode)
         self.locks.clear()
         self.fail_after = None
 
     def damage(self, path: str, position: int) -> None:
         """Flips every bit of one byte, synced or not."""
-        self._names[path].data[position] ^= 0xFF
+        self._inode(path).changeable()[position] ^= 0xFF
 
 
 def _tear(inode: _Inode, draw: Draw) -> None:
+    data = inode.changeable()
     if inode.cut and draw.random() < 0.5:
-        inode.data[inode.synced :] = inode.cut
-    elif len(inode.data) > inode.synced:
-        del inode.data[draw.randint(inode.synced, len(inode.data)) :]
-        damaged_from = draw.randint(inode.synced, len(inode.data))
+        data[inode.synced :] = inode.cut
+    elif len(data) > inode.synced:
+        del data[draw.randint(inode.synced, len(data)) :]
+        damaged_from = draw.randint(inode.synced, len(data))
         kind = draw.randint(0, 2)
         if kind == 1:
-            inode.data[damaged_from:] = bytes(len(inode.data) - damaged_from)
+            data[damaged_from:] = bytes(len(data) - damaged_from)
         elif kind == 2:
-            inode.data[damaged_from:] = draw.randbytes(len(inode.data) - damaged_from)
-    inode.synced, inode.cut = len(inode.data), b""
+            data[damaged_from:] = draw.randbytes(len(data) - damaged_from)
+    inode.synced, inode.cut = len(data), b""

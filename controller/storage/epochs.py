@@ -31,14 +31,16 @@ class EpochEnd:
 class LeaderEpochs:
     """Epochs and start offsets, both ascending. `changed` is set by every change, for whoever writes them down."""
 
+    __slots__ = ("_entries", "changed")
+
     def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
-        self._entries: list[EpochStart] = []
+        self._entries: tuple[EpochStart, ...] = ()
         for entry in entries:
             self.assign(entry.epoch, entry.start_offset)
         self.changed = False
 
     def entries(self) -> tuple[EpochStart, ...]:
-        return tuple(self._entries)
+        return self._entries
 
     @property
     def latest(self) -> int:
@@ -53,7 +55,7 @@ class LeaderEpochs:
         if self._entries and self._entries[-1].epoch == epoch and self._entries[-1].start_offset <= start_offset:
             return
         kept = [one for one in self._entries if one.epoch < epoch and one.start_offset < start_offset]
-        self._entries = [*kept, EpochStart(epoch, start_offset)]
+        self._entries = (*kept, EpochStart(epoch, start_offset))
         self.changed = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
@@ -69,7 +71,7 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log ends at `end_offset` now: epochs that begin there or later never were."""
-        kept = [one for one in self._entries if one.start_offset < end_offset]
+        kept = tuple(one for one in self._entries if one.start_offset < end_offset)
         if len(kept) < len(self._entries):
             self._entries, self.changed = kept, True
 
@@ -80,8 +82,8 @@ class LeaderEpochs:
             return
         first = EpochStart(self._entries[above - 1].epoch, start_offset)
         if self._entries[0] != first:
-            self._entries, self.changed = [first, *self._entries[above:]], True
+            self._entries, self.changed = (first, *self._entries[above:]), True
 
     def clear(self) -> None:
         self.changed = self.changed or bool(self._entries)
-        self._entries = []
+        self._entries = ()

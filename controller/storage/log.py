@@ -38,12 +38,35 @@ class Appended:
     duplicate: bool = False
 
 
+def _keep_nothing() -> None:
+    pass
+
+
 class PartitionLog:
     """Opens `directory`, which exists, and recovers it; CorruptLog and OSError are raised as LogOffline.
 
     `now_ms` gives wall time. `keep_recovery_point` must have written `recovery_point` durably when it returns: it is
     called before a truncation below it. `settings` may be replaced at any time.
     """
+
+    __slots__ = (
+        "_disk",
+        "_keep_recovery_point",
+        "_new_names",
+        "_now_ms",
+        "_segments",
+        "cut_bytes",
+        "directory",
+        "epochs",
+        "health",
+        "last_flush_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "settings",
+        "topic_id",
+    )
 
     def __init__(
         self,
@@ -61,12 +84,13 @@ class PartitionLog:
         self.health = health or Health(directory)
         self._disk = disk
         self._now_ms = now_ms
-        self._keep_recovery_point = keep_recovery_point or (lambda: None)
+        self._keep_recovery_point = keep_recovery_point or _keep_nothing
         self._open(known or Known())
 
     @on_disk
     def _open(self, known: Known) -> None:
-        opened = open_files(self._disk, self.directory, self.settings, known, self._now_ms())
+        now_ms = self._now_ms()
+        opened = open_files(self._disk, self.directory, self.settings, known, now_ms)
         self._segments = opened.segments
         self.epochs = opened.epochs
         self.producers = opened.producers
@@ -76,7 +100,7 @@ class PartitionLog:
         """What recovery cut off, for whoever reports it."""
         self.log_end_offset = self._active.next_offset
         self.recovery_point = max(self.log_end_offset if not known.clean else known.recovery_point, 0)
-        self.last_flush_ms = self._now_ms()
+        self.last_flush_ms = now_ms
         self._new_names = False
         self._write_epochs()
 

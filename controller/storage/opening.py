@@ -39,6 +39,9 @@ class Known:
     """The last process closed the log, and nothing can be torn."""
 
 
+NOTHING_KNOWN = Known()
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     segments: list[Segment]

@@ -47,18 +47,27 @@ class Producer:
 
 
 class ProducerStates:
+    __slots__ = ("_producers",)
+
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, Producer] | None = None
+        """None until there is one: most logs are not written to."""
+
+    @property
+    def _known(self) -> dict[int, Producer]:
+        if self._producers is None:
+            self._producers = {}
+        return self._producers
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return 0 if self._producers is None else len(self._producers)
 
     def producer(self, producer_id: int) -> Producer | None:
-        return self._producers.get(producer_id)
+        return None if self._producers is None else self._producers.get(producer_id)
 
     def duplicate_of(self, header: BatchHeader) -> KnownBatch | None:
         """The batch that was appended before with the same sequences, if it is still known."""
-        producer = self._producers.get(header.producer_id)
+        producer = self.producer(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
         for known in producer.batches:
@@ -71,7 +80,7 @@ class ProducerStates:
 
         A producer id that is not known may begin anywhere: its records may have been deleted.
         """
-        producer = self._producers.get(header.producer_id)
+        producer = self.producer(header.producer_id)
         if producer is None:
             return
         who = f"producer {header.producer_id}"
@@ -111,9 +120,9 @@ class ProducerStates:
         """The batch is in the log. Nothing is refused: a follower takes what its leader took."""
         if header.producer_id < 0:
             return
-        producer = self._producers.get(header.producer_id)
+        producer = self.producer(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._producers[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms)
+            producer = self._known[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms)
         producer.timestamp_ms = header.max_timestamp_ms
         if header.base_sequence != NO_SEQUENCE:  # a control batch has none
             known = KnownBatch(
@@ -127,25 +136,25 @@ class ProducerStates:
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forgets producers that sent nothing for so long."""
-        kept = {
-            producer_id: producer
-            for producer_id, producer in self._producers.items()
-            if now_ms - producer.timestamp_ms < expiration_ms
-        }
-        self._producers = kept
+        if self._producers is not None:
+            self._producers = {
+                producer_id: producer
+                for producer_id, producer in self._producers.items()
+                if now_ms - producer.timestamp_ms < expiration_ms
+            }
 
     def clear(self) -> None:
-        self._producers.clear()
+        self._producers = None
 
     def encode(self) -> bytes:
         """The bytes of a snapshot file. Of each producer it keeps the last batch alone, as Kafka's does."""
         body = b"".join(self._entries())
-        head = _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self._producers))
+        head = _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self))
         crc = crc32c(head[6:] + body)
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc, len(self._producers)) + body
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc, len(self)) + body
 
     def _entries(self) -> Iterator[bytes]:
-        for producer_id, producer in self._producers.items():
+        for producer_id, producer in (self._producers or {}).items():
             last = producer.batches[-1] if producer.batches else KnownBatch(-1, -1, -1, -1, producer.timestamp_ms)
             yield _SNAPSHOT_ENTRY.pack(
                 producer_id,
@@ -173,7 +182,7 @@ class ProducerStates:
         states = cls()
         for entry in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, _, _ = entry
-            producer = states._producers[producer_id] = Producer(epoch, timestamp_ms)
+            producer = states._known[producer_id] = Producer(epoch, timestamp_ms)
             if last_sequence != NO_SEQUENCE:
                 first_sequence = (last_sequence - delta) & INT_MAX
                 known = KnownBatch(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms)

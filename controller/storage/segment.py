@@ -23,28 +23,65 @@ def segment_path(directory: str, offset: int, suffix: str) -> str:
 
 
 class Segment:
-    """`next_offset` is -1 until the end was looked at (`find_end`, or `recover`)."""
+    """`next_offset` is -1 until the end was looked at (`find_end`, or `recover`). What an empty one has no use for is
+    made when it has: a broker has thousands of them."""
+
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_index_interval_bytes",
+        "_loaded",
+        "_marks",
+        "_max_timestamp_offset",
+        "_offsets",
+        "_times",
+        "_unindexed_bytes",
+        "base_offset",
+        "created_ms",
+        "file",
+        "first_timestamp_ms",
+        "max_timestamp_ms",
+        "next_offset",
+        "size_bytes",
+    )
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, index_interval_bytes: int, now_ms: int) -> None:
         self.base_offset = base_offset
-        self.path = segment_path(directory, base_offset, LOG_SUFFIX)
         self._disk = disk
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
-        self.file: File = disk.open(self.path)
+        self.file: File = disk.open(segment_path(directory, base_offset, LOG_SUFFIX))
         self.size_bytes = self.file.size()
         self.next_offset = base_offset if self.size_bytes == 0 else -1
-        self.offsets = SparseIndex(disk, segment_path(directory, base_offset, INDEX_SUFFIX), OFFSET_ENTRY)
-        self.times = SparseIndex(disk, segment_path(directory, base_offset, TIME_INDEX_SUFFIX), TIME_ENTRY)
+        self._offsets: SparseIndex | None = None
+        self._times: SparseIndex | None = None
         self._loaded = self.size_bytes == 0
         self._unindexed_bytes = 0
         self.created_ms = now_ms
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
-        self._marks: dict[int, int] = {}
+        self._marks: dict[int, int] | None = None
         """Where the batches appended last begin, by base offset: readers at the end, and the high watermark, ask for
         these."""
+
+    @property
+    def path(self) -> str:
+        return segment_path(self._directory, self.base_offset, LOG_SUFFIX)
+
+    @property
+    def offsets(self) -> SparseIndex:
+        if self._offsets is None:
+            path = segment_path(self._directory, self.base_offset, INDEX_SUFFIX)
+            self._offsets = SparseIndex(self._disk, path, OFFSET_ENTRY)
+        return self._offsets
+
+    @property
+    def times(self) -> SparseIndex:
+        if self._times is None:
+            path = segment_path(self._directory, self.base_offset, TIME_INDEX_SUFFIX)
+            self._times = SparseIndex(self._disk, path, TIME_ENTRY)
+        return self._times
 
     # Appending
 
@@ -55,6 +92,8 @@ class Segment:
         if position == 0:
             self.first_timestamp_ms = headers[0].max_timestamp_ms
         marks = self._marks
+        if marks is None:
+            marks = self._marks = {}
         for header in headers:
             self._note(position, header)
             marks[header.base_offset] = position
@@ -199,7 +238,7 @@ class Segment:
         """Where the batch that holds `offset`, or the first after it, begins; the end if there is none."""
         if offset >= self.next_offset >= 0:
             return self.size_bytes
-        position = self._marks.get(offset)
+        position = None if self._marks is None else self._marks.get(offset)
         if position is None:
             position = next((position for position, _ in self.headers_from(offset)), self.size_bytes)
         return position
@@ -227,7 +266,7 @@ class Segment:
         self.file.sync()
         self.size_bytes, self.next_offset = position, next_offset
         self._unindexed_bytes = 0
-        self._marks.clear()
+        self._marks = None
         self.offsets.cut_keys(next_offset - self.base_offset)
         self.times.cut_values(next_offset - self.base_offset)
         last = self.times.last()
@@ -253,7 +292,7 @@ class Segment:
         self._load()
         self._index_time()
         self.save_indexes()
-        self._marks.clear()
+        self._marks = None
 
     def save_indexes(self) -> None:
         if self._loaded:
@@ -283,8 +322,8 @@ class Segment:
 
     @property
     def offset_entries(self) -> int:
-        return len(self.offsets)
+        return 0 if self._offsets is None else len(self._offsets)
 
     @property
     def time_entries(self) -> int:
-        return len(self.times)
+        return 0 if self._times is None else len(self._times)
