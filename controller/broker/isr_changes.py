@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from controller.broker.controller_link import ControllerLink
+from controller.broker.fetcher_requests import error_of
 from controller.broker.isr_proposals import Key, Proposal, Verdict, request_of, results_of, verdict, version_to_ask
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
@@ -268,7 +269,9 @@ class IsrChanges:
             return
         refused = [key for key, slot in sent.items() if not self._settle(key, slot, results.get(key))]
         if refused:
-            self._retry(f"ISR changes refused for now, {len(refused)} of {len(sent)}, the first of {refused[0]}")
+            (topic, index), first = refused[0], results.get(refused[0])
+            why = "passed over" if first is None else error_of(first.error_code).name
+            self._retry(f"ISR changes refused for now, {len(refused)} of {len(sent)}; {topic}-{index}: {why}")
             return
         self._failures = 0
         self.look()
