@@ -84,13 +84,16 @@ class Fetch:
 
     def _news(self, partition: Partition) -> None:
         """Who came first is answered first. Who is woken may ask anew at once, and change who reads."""
-        readers = sorted(partition.readers or (), key=_since_ms)
-        for reader in readers:
-            reader.rouse()
-        if self._waiting.delayed:
+        readers: list[Reader] = []
+        if partition.readers:
+            readers = sorted(partition.readers, key=_since_ms)
             for reader in readers:
-                self._waiting.check_and_complete(reader.watch_key)
-            self._waiting.check_and_complete((partition.topic, partition.index))
+                reader.rouse()
+        waiting = self._waiting
+        if waiting.delayed:
+            for reader in readers:
+                waiting.check_and_complete(reader.watch_key)
+            waiting.check_and_complete((partition.topic, partition.index))
 
     def _changed(self, partition: Partition) -> None:
         for reader in partition.readers or ():

@@ -161,14 +161,15 @@ class FetchReading:
                 raise Refused(ErrorCode.UNSUPPORTED_VERSION)
             if ask.from_follower:
                 _require_replica(partition, ask.replica_id, asked)
-            divergence = _divergence(log, asked)
+            divergence = _divergence(log, asked) if asked.last_fetched_epoch != NO_LEADER_EPOCH else None
             if divergence is not None:
                 data = _data(ask, asked, partition, log, b"", divergence)
                 return Reading(topic, data, ends_the_wait=True)
             if tells:
                 self._hear(partition, log, ask, asked)
-            up_to = None if ask.from_follower else partition.high_watermark
-            if self._holds_back(ask, partition):
+            up_to = log.log_end_offset if ask.from_follower else partition.high_watermark
+            if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
+                log.health.check()
                 data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
                 return Reading(topic, data, 0, False, partition, log, partition.leader_epoch)
             found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
@@ -206,8 +207,6 @@ def _require_replica(partition: Partition, broker: int, asked: FetchPartition) -
 
 def _divergence(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset | None:
     """Where the asker's log may still agree with this one, if what it fetched last is not here (KIP-595)."""
-    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
-        return None
     end = log.end_offset_for_epoch(asked.last_fetched_epoch)
     if end.epoch == NO_LEADER_EPOCH or asked.fetch_offset < log.log_start_offset:
         raise OffsetOutOfRange(asked.fetch_offset, log.log_start_offset, log.log_end_offset)

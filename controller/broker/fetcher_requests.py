@@ -32,12 +32,12 @@ from controller.storage import EpochEnd
 Offsets: TypeAlias = Mapping[Key, tuple[ErrorCode, int]]
 EndOffsets: TypeAlias = Mapping[Key, tuple[ErrorCode, EpochEnd]]
 
-_KNOWN = frozenset(int(code) for code in ErrorCode)
+_KNOWN = {int(code): code for code in ErrorCode}
 
 
 def error_of(code: int) -> ErrorCode:
     """A later broker may have errors that are not known here."""
-    return ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
+    return _KNOWN.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def fetch_request(

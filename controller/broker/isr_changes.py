@@ -193,7 +193,7 @@ class IsrChanges:
     def _propose(self, key: Key, partition: Partition) -> None:
         self._caught_up(partition)
         wanted = self._wanted(partition)
-        if set(wanted) != set(partition.isr):
+        if wanted is not partition.isr and set(wanted) != set(partition.isr):
             lives = self._lives(partition, wanted)
             self._slots[key] = Proposal(partition.leader_epoch, partition.zk_version, wanted, lives, partition.topic_id)
             partition.propose_isr(wanted)

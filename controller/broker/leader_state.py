@@ -158,24 +158,27 @@ class LeaderState:
 
     def behind(self, log_end: int, now_ms: float, lag_max_ms: float) -> tuple[int, ...]:
         """Members of the ISR that have not had everything for longer than `lag_max_ms`. Never this broker itself."""
-        return tuple(broker for broker in self.isr if self._is_behind(broker, log_end, now_ms, lag_max_ms))
-
-    def _is_behind(self, broker: int, log_end: int, now_ms: float, lag_max_ms: float) -> bool:
-        if broker == self.me:
-            return False
-        follower = self.followers.get(broker)
-        if follower is None:
-            return True
-        return follower.log_end_offset != log_end and now_ms - follower.last_caught_up_ms > lag_max_ms
+        found: tuple[int, ...] = ()
+        for broker in self.isr:
+            if broker == self.me:
+                continue
+            follower = self.followers.get(broker)
+            if follower is None or (
+                follower.log_end_offset != log_end and now_ms - follower.last_caught_up_ms > lag_max_ms
+            ):
+                found += (broker,)
+        return found
 
     def caught_up(self, high_watermark: int, now_ms: float, lag_max_ms: float) -> tuple[int, ...]:
         """Replicas outside the ISR that may join it: they have all that is committed and all that was there when the
         leader epoch began, and they are fetching."""
-        needed = max(high_watermark, self.epoch_start_offset)
-        return tuple(
-            broker
-            for broker, follower in self.followers.items()
-            if broker not in self.isr
-            and follower.log_end_offset >= needed
-            and now_ms - follower.last_fetch_ms <= lag_max_ms
-        )
+        found: tuple[int, ...] = ()
+        for broker, follower in self.followers.items():
+            if (
+                broker not in self.isr
+                and follower.log_end_offset >= high_watermark
+                and follower.log_end_offset >= self.epoch_start_offset
+                and now_ms - follower.last_fetch_ms <= lag_max_ms
+            ):
+                found += (broker,)
+        return found

@@ -55,7 +55,10 @@ class Logs:
     def directory_of(self, topic: str, index: int) -> LogDirectory | None:
         """The directory that holds the partition, also when it is offline."""
         key = (topic, index)
-        return next((directory for directory in self.directories if key in directory.logs), None)
+        for directory in self.directories:
+            if key in directory.logs:
+                return directory
+        return None
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
         """Its log, whether it can be trusted or not; None if it is nowhere."""

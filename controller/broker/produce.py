@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.broker.delayed_produce import DelayedProduce, MinInsync, Part, Parts, Replication, response
+from controller.broker.partition import Partition
 from controller.broker.progress import Progress
 from controller.broker.record_access import RecordAccess, Refused, refused
 from controller.protocol.errors import ErrorCode
@@ -49,7 +50,7 @@ class Produce:
         self._progress = progress
         self._waiting = waiting
         self._min_insync = min_insync
-        progress.of_high_watermarks.append(lambda partition: self._news(partition.topic, partition.index))
+        progress.of_high_watermarks.append(self._news)
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> None:
         """For acks 1 and -1, and for those that are none."""
@@ -91,9 +92,9 @@ class Produce:
             self._progress.appended(partition)
         return Part(result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None)
 
-    def _news(self, topic: str, index: int) -> None:
+    def _news(self, partition: Partition) -> None:
         if self._waiting.delayed:
-            self._waiting.check_and_complete((topic, index))
+            self._waiting.check_and_complete((partition.topic, partition.index))
 
 
 def _batch(records: Records | None, version: int) -> bytes | memoryview:

@@ -36,6 +36,9 @@ class Progress:
     def advance(self, partition: Partition) -> bool:
         """Moves a leader's high watermark to where its followers let it be, and tells if it moved. For each news of
         a follower, of the ISR, or that time has passed."""
+        log = partition.log
+        if log is None or partition.high_watermark >= log.log_end_offset:
+            return False  # as far as it can be
         moved = partition.advance_high_watermark(
             self._clock.now_ms(), self._lag_max_ms, lambda broker: self._live(partition, broker)
         )

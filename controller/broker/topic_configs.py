@@ -62,6 +62,8 @@ class TopicConfigs:
 
     def throttle_rate(self, name: str) -> int | None:
         """One of `THROTTLE_RATES`, in bytes a second; None: none was set."""
+        if name not in self.broker and name not in self.default:
+            return None
         rate = THROTTLE_RATES[name]
         for dynamic in (self.broker, self.default):
             text = dynamic.get(name)

@@ -53,9 +53,12 @@ def by_replication(metadata: MetadataCache, now_ms: Callable[[], float], lag_max
         leading, log = partition.leading, partition.log
         if leading is None or log is None:
             return partition.isr
-        behind = leading.behind(log.log_end_offset, now_ms(), lag_max_ms)
+        at_ms = now_ms()
+        behind = leading.behind(log.log_end_offset, at_ms, lag_max_ms)
+        caught_up = leading.caught_up(partition.high_watermark, at_ms, lag_max_ms)
+        if not behind and not caught_up:
+            return partition.isr
         staying = tuple(broker for broker in partition.isr if broker not in behind)
-        caught_up = leading.caught_up(partition.high_watermark, now_ms(), lag_max_ms)
         return (*staying, *(broker for broker in caught_up if live(partition, broker)))
 
     return wanted

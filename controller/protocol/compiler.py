@@ -254,7 +254,15 @@ class _Source:
         else:
             self._reader.append(general)
         write = f"write_ints(out, value.{name}, {self._flexible})"
-        if nullable:
+        if self._flexible and not nullable:
+            self._writer += [
+                f"items = value.{name}",
+                f"if len(items) < {len(primitives.SHORT_ARRAYS)}:",
+                "    out += COUNTED_ARRAYS[len(items)](len(items) + 1, *items)",
+                "else:",
+                f"    {write}",
+            ]
+        elif nullable:
             self._writer += [
                 f"if value.{name} is None:",
                 f"    write_count(out, -1, {self._flexible})",
@@ -421,6 +429,7 @@ class _Alone:
 
 _PLAIN = {Longs: "longs", Texts: "texts", RecordBytes: "records"}
 _PRIMITIVES = (
+    "COUNTED_ARRAYS",
     "NO_RECORDS",
     "SHORT_ARRAYS",
     "read_count",

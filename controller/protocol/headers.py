@@ -10,14 +10,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import lru_cache
 
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import MalformedFrame, ProtocolError, UnencodableValue, UnknownApi
 from controller.protocol.messages import MESSAGES
 from controller.protocol.primitives import read_tags, read_text, write_text
+from controller.quick import quick
 
 _HEAD = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
+_API_KEYS = {int(key): key for key in ApiKey}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHe
     key, version, correlation = _HEAD.unpack_from(frame)
     if key not in served or key not in MESSAGES:
         raise UnknownApi(key)
-    api_key = ApiKey(key)
+    api_key = _API_KEYS[key]
     request = MESSAGES[api_key].request
     client_id: str | None = None
     pos = _HEAD.size
@@ -56,7 +59,7 @@ def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHe
         if not request.first <= version <= request.last:
             raise UnsupportedVersion(header)
         if version >= request.flexible:
-            _, pos = read_tags(frame, pos, len(frame))
+            pos = pos + 1 if frame[pos] == 0 else read_tags(frame, pos, len(frame))[1]
     except (struct.error, IndexError):
         raise MalformedFrame(f"{api_key.name} version {version}: the frame ends within its header") from None
     except UnicodeDecodeError as error:
@@ -65,15 +68,20 @@ def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHe
 
 
 def write_request_header(header: RequestHeader) -> bytes:
-    request = MESSAGES[header.api_key].request
-    out = bytearray()
     try:
-        out += _HEAD.pack(header.api_key, header.api_version, header.correlation_id)
-        if not (header.api_key is ApiKey.CONTROLLED_SHUTDOWN and header.api_version == 0):
-            write_text(out, header.client_id, False)
+        return _HEAD.pack(header.api_key, header.api_version, header.correlation_id) + _after_ids(
+            header.api_key, header.api_version, header.client_id
+        )
     except (struct.error, UnicodeEncodeError) as error:
         raise UnencodableValue(f"{header}: {error}") from error
-    if header.api_version >= request.flexible:
+
+
+@lru_cache(maxsize=1_000)  # a connection's requests differ in their correlation ids alone
+def _after_ids(api_key: ApiKey, version: int, client_id: str | None) -> bytes:
+    out = bytearray()
+    if not (api_key is ApiKey.CONTROLLED_SHUTDOWN and version == 0):
+        write_text(out, client_id, False)
+    if version >= MESSAGES[api_key].request.flexible:
         out.append(0)
     return bytes(out)
 
@@ -84,7 +92,7 @@ def read_response_header(api_key: ApiKey, version: int, frame: bytes) -> tuple[i
         (correlation,) = _CORRELATION.unpack_from(frame)
         pos = _CORRELATION.size
         if _flexible_response(api_key, version):
-            _, pos = read_tags(frame, pos, len(frame))
+            pos = pos + 1 if frame[pos] == 0 else read_tags(frame, pos, len(frame))[1]
     except (struct.error, IndexError):
         raise MalformedFrame(f"{api_key.name} version {version}: a response that ends within its header") from None
     return correlation, pos
@@ -97,3 +105,6 @@ def write_response_header(api_key: ApiKey, version: int, correlation_id: int) ->
 
 def _flexible_response(api_key: ApiKey, version: int) -> bool:
     return api_key is not ApiKey.API_VERSIONS and version >= MESSAGES[api_key].response.flexible
+
+
+quick(RequestHeader)

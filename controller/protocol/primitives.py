@@ -25,7 +25,7 @@ _INT16 = Struct(">h")
 SHORT_ARRAYS = tuple(Struct(f">{count}i") for count in range(64))
 
 # The same, after their count as flexible versions have it.
-_COUNTED_ARRAYS = tuple(Struct(f">B{count}i").pack for count in range(64))
+COUNTED_ARRAYS = tuple(Struct(f">B{count}i").pack for count in range(64))
 
 
 def ints(count: int) -> Struct:
@@ -195,8 +195,8 @@ def write_text(out: bytearray, text: str | None, compact: bool) -> None:
 
 def write_ints(out: bytearray, values: Sequence[int], compact: bool) -> None:
     count = len(values)
-    if compact and count < len(_COUNTED_ARRAYS):
-        out += _COUNTED_ARRAYS[count](count + 1, *values)
+    if compact and count < len(COUNTED_ARRAYS):
+        out += COUNTED_ARRAYS[count](count + 1, *values)
         return
     write_count(out, len(values), compact)
     out += ints(len(values)).pack(*values)

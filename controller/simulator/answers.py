@@ -68,9 +68,9 @@ class Answers:
 
 
 def _api(frame: Frame) -> str:
-    head = frame if isinstance(frame, bytes) else frame.head
-    key = int.from_bytes(head[:2], "big", signed=True)
-    try:
-        return ApiKey(key).name
-    except ValueError:
-        return f"API {key}"
+    key = (frame if isinstance(frame, bytes) else frame.head)[:2]
+    name = _NAMES.get(key)
+    return f"API {int.from_bytes(key, 'big', signed=True)}" if name is None else name
+
+
+_NAMES = {key.to_bytes(2, "big", signed=True): key.name for key in ApiKey}

@@ -51,6 +51,7 @@ class SharedFrame:
 
 
 Frame: TypeAlias = bytes | SharedFrame
+_FRAMES: Final = (bytes, SharedFrame)
 
 
 class Socket:
@@ -81,12 +82,15 @@ class Socket:
 
     def arrive(self, message: object) -> None:
         """Something came through the pipe, to this end's machine."""
-        self._process.deliver(lambda: self._hand_over(message))
+        if self._process.runs_freely:
+            self._hand_over(message)
+        else:
+            self._process.deliver(lambda: self._hand_over(message))
 
     def _hand_over(self, message: object) -> None:
         if not self.open:
             return
-        if isinstance(message, bytes | SharedFrame):
+        if isinstance(message, _FRAMES):
             self.on_frame(message)
         elif message is _ACCEPTED:
             self.on_answered(True)

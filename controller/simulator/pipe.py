@@ -72,10 +72,11 @@ class Pipe(metaclass=ABCMeta):
     def _schedule(self) -> None:
         now_ms = self._clock.now_ms()
         delay_ms = self.takes_ms()
-        if now_ms + delay_ms < self._due_ms:
+        due_ms = now_ms + delay_ms
+        if due_ms < self._due_ms:
             delay_ms = self._due_ms - now_ms
         else:
-            self._due_ms = now_ms + delay_ms
+            self._due_ms = due_ms
         self._clock.call_later(delay_ms, partial(self._arrive, self._generation))
 
     def _arrive(self, generation: int) -> None:

@@ -43,6 +43,8 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = ProcessState.RUNNING
+        self.runs_freely = True
+        """What reaches it is its own at once: it runs, and nothing is held that came before."""
         self._held: deque[Callable[[], None]] = deque()
         self._at_death: dict[Owned, None] = {}
 
@@ -51,27 +53,28 @@ class Process:
         return self.state is not ProcessState.DEAD
 
     def deliver(self, callback: Callable[[], None]) -> None:
-        if self.state is ProcessState.RUNNING and not self._held:
+        if self.runs_freely:
             callback()
         elif self.alive:
             self._held.append(callback)
 
     def pause(self) -> None:
         if self.alive:
-            self.state = ProcessState.PAUSED
+            self.state, self.runs_freely = ProcessState.PAUSED, False
 
     def resume(self) -> None:
         if self.state is not ProcessState.PAUSED:
             return
-        self.state = ProcessState.RUNNING
+        self.state, self.runs_freely = ProcessState.RUNNING, not self._held
         while self._held and self.state is ProcessState.RUNNING:
             callback = self._held.popleft()
+            self.runs_freely = not self._held
             callback()
 
     def die(self) -> None:
         if not self.alive:
             return
-        self.state = ProcessState.DEAD
+        self.state, self.runs_freely = ProcessState.DEAD, False
         self._held.clear()
         owned, self._at_death = list(self._at_death), {}
         for one in owned:
@@ -152,7 +155,13 @@ class _ProcessTimer:
         self._timer = machine.call_later(delay_ms, self._due)
 
     def _due(self) -> None:
-        self._process.deliver(self._fire)
+        process = self._process
+        if not process.runs_freely:
+            process.deliver(self._fire)
+            return
+        callback, self._callback = self._callback, None  # as `_fire`, without two calls of our own
+        if callback is not None:
+            callback()
 
     def _fire(self) -> None:
         callback, self._callback = self._callback, None

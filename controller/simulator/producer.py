@@ -159,7 +159,8 @@ class SimulatedProducer:
 
     def _in_order(self) -> list[int]:
         """The places with something due or to be sent again."""
-        self._busy = {place for place in self._busy if self._lanes[place].due or self._lanes[place].again}
+        if self._busy:
+            self._busy = {place for place in self._busy if self._lanes[place].due or self._lanes[place].again}
         return sorted(self._busy)
 
     def _next(self, place: int, node: int) -> _Batch | None:

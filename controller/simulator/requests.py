@@ -14,6 +14,9 @@ SHARED_FROM_BYTES = 512
 """From here on the end that a request has in common with others is sent as the object that it is."""
 
 
+_API_KEYS = {int(key): key for key in ApiKey}
+
+
 class BrokerConnection:
     """Opened by `open`, once. After any error it is closed and of no further use."""
 
@@ -119,7 +122,7 @@ class BrokerConnection:
             asking.fail(PeerUnreachable(f"{self}: the connection is closed"))
             return asking
         self._correlation_id += 1
-        self._asking, self._api_key, self._api_version = asking, ApiKey(api_key), version
+        self._asking, self._api_key, self._api_version = asking, _API_KEYS[api_key], version
         header = RequestHeader(self._api_key, version, self._correlation_id, self.client_id)
         self._timeout_ms = timeout_ms
         self._timer = self._clock.call_later(timeout_ms, self._timed_out)

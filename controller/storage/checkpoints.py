@@ -95,18 +95,33 @@ def encode_topic_id(topic_id: bytes) -> bytes:
 
 def decode_topic_id(file: str, data: bytes) -> bytes:
     """16 bytes."""
+    try:
+        return _topic_id(data)
+    except _Unreadable as error:
+        raise CorruptLog(file, error.line, error.reason) from None
+
+
+class _Unreadable(Exception):
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(line, reason)
+        self.line = line
+        self.reason = reason
+
+
+@lru_cache(maxsize=1_000)  # all of a topic's partitions have the same file
+def _topic_id(data: bytes) -> bytes:
     lines = data.decode(errors="replace").splitlines()
     if not lines or lines[0] != "version: 0":
-        raise CorruptLog(file, 1, "expected version: 0")
+        raise _Unreadable(1, "expected version: 0")
     if len(lines) != 2 or not lines[1].startswith("topic_id: "):
-        raise CorruptLog(file, 2, "expected topic_id: and 22 characters")
+        raise _Unreadable(2, "expected topic_id: and 22 characters")
     text = lines[1].removeprefix("topic_id: ")
     try:
         topic_id = _decoded_id(text)
     except (binascii.Error, ValueError) as error:
-        raise CorruptLog(file, 2, f"topic_id {text!r}: {error}") from None
+        raise _Unreadable(2, f"topic_id {text!r}: {error}") from None
     if len(topic_id) != 16:
-        raise CorruptLog(file, 2, f"topic_id {text!r}: expected 16 bytes")
+        raise _Unreadable(2, f"topic_id {text!r}: expected 16 bytes")
     return topic_id
 
 

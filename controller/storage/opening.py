@@ -78,16 +78,21 @@ def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, 
 def _segments(disk: Disk, directory: str, settings: LogSettings, now_ms: int) -> list[Segment]:
     names = disk.names(directory)
     bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
-    known = {f"{base:020d}" for base in bases}
     for name in names:
-        stem, _, suffix = name.rpartition(".")
-        orphan = "." + suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) and stem not in known
-        if orphan or suffix in ("tmp", "deleted"):
+        if name.endswith(_DERIVED):
+            base = name.rpartition(".")[0]
+            if base not in {f"{base:020d}" for base in bases}:
+                disk.remove(f"{directory}/{name}")
+        elif name.endswith(_LEFT_OVER):
             disk.remove(f"{directory}/{name}")
     segments = [Segment(disk, directory, base, settings.index_interval_bytes, now_ms) for base in bases]
     for segment, after in pairwise(segments):
         segment.next_offset = after.base_offset
     return segments
+
+
+_DERIVED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_LEFT_OVER = (".tmp", ".deleted")
 
 
 def _is_segment(name: str) -> bool:
@@ -113,7 +118,7 @@ def _recover(disk: Disk, directory: str, segments: list[Segment], epochs: Leader
     cut_bytes = 0
     for index in range(first, len(segments)):
         segment = segments[index]
-        damage = segment.recover()
+        damage = segment.recover() if segment.size_bytes else None
         after = segments[index + 1 : index + 2]
         joins = not after or after[0].base_offset == segment.next_offset
         if damage is None and joins:
@@ -139,6 +144,8 @@ def _recover(disk: Disk, directory: str, segments: list[Segment], epochs: Leader
 
 def _assign_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
     """The checkpoint may not have the epochs of what was appended since it was written."""
+    if not segment.size_bytes:
+        return
     for _, header in segment.headers_from(segment.base_offset):
         if header.leader_epoch > epochs.latest:
             epochs.assign(header.leader_epoch, header.base_offset)

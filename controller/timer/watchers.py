@@ -38,8 +38,10 @@ class WatchLists(Generic[K, O]):
 
     def of(self, key: K) -> list[O]:
         """Those that watch the key now, in the order in which they came; some may have ended."""
-        self.let_in()
-        return self.by_key.get(key, [])[:]
+        if self.newcomers:
+            self.let_in()
+        watching = self.by_key.get(key)
+        return [] if watching is None else watching[:]
 
     def let_in(self) -> None:
         """Enters newcomers under each of their keys, as often as it is named. Should it break off (a hash that is a
