@@ -53,6 +53,10 @@ class ReplicaFetchers:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._placed: dict[Key, tuple[int, int]] = {}
 
+    def __len__(self) -> int:
+        """Fetchers, each with a leader of its own or one of several with one."""
+        return len(self._fetchers)
+
     def follow(self, partitions: Sequence[Partition]) -> None:
         """Each from its own log's end, as the follower of `partition.leader` in `partition.leader_epoch`. One without a
         log is not followed."""

@@ -48,6 +48,10 @@ class Answers:
         self._twice = twice
         self._waiting: dict[_Awaited, None] = {}
 
+    def __len__(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._waiting)
+
     def receive(self, frame: Frame, respond: Respond) -> None:
         awaited = _Awaited(self, _api(frame), self._clock.now_ms(), respond)
         self._waiting[awaited] = None

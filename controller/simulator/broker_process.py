@@ -142,6 +142,11 @@ class BrokerProcess:
         """What it was asked and has not answered, the oldest first."""
         return [] if self._answers is None else self._answers.unanswered()
 
+    @property
+    def waiting(self) -> int:
+        """How many requests it has not answered."""
+        return 0 if self._answers is None else len(self._answers)
+
     def _logs(self) -> Logs | None:
         settings = self._settings
         if not settings.log_dirs:

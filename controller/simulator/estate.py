@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from controller.broker.data_plane import DataPlane
 from controller.core.placement import assign_replicas
 from controller.scenarios.host import ClusterSpec, Workload
 from controller.simulator.estate_wholeness import Estate, missing
@@ -38,8 +39,8 @@ NEVER_MS = 1e12
 AT_ONCE = 10_000
 """Znodes a transaction while ZooKeeper's are restored."""
 LOOK_MS = 100.0
-PARKED_MS = 29_000
-"""How long an idle fetch waits at its leader: almost the 30 s after which a follower counts as behind."""
+PARKED_MS = 600_000
+"""How long an idle fetch waits at its leader: longer than anything here lasts, so that it costs memory alone."""
 FORMER_CONTROLLER = 0
 """Whom /controller names until everybody is registered. No broker of the estate has that id."""
 FORMER_EPOCH = 1
@@ -64,8 +65,9 @@ class EstateSpec:
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
-        parked = (("log.dirs", "/logs"), ("replica.fetch.wait.max.ms", str(PARKED_MS)))
-        return parked if self.logs else ()
+        waits = ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "replica.lag.time.max.ms")
+        parked = tuple((name, str(PARKED_MS * times)) for times, name in enumerate(waits, start=1))
+        return (("log.dirs", "/logs"), *parked) if self.logs else ()
 
     def topics(self, rng: Random) -> dict[str, dict[int, tuple[int, ...]]]:
         """Each topic's assignment."""
@@ -109,8 +111,33 @@ class EstateWorld:
         self.clock.advance_to(self.clock.now_ms() + LOOK_MS)
         self.zookeeper.restore([Delete(paths.CONTROLLER, ANY_VERSION)])
         self.until_whole(tuple(brokers), limit_ms)
+        if self.spec.logs:
+            self._until_parked(limit_ms)
         self.sentinel.records.clear()
         self.sentinel.enabled = True
+
+    def _until_parked(self, limit_ms: float) -> None:
+        """Every fetcher has asked its leader, which has nothing for it."""
+        until_ms = self._until(limit_ms)
+        while self.parked < self.fetchers:
+            if self.clock.now_ms() >= until_ms:
+                raise NotWhole(f"{self.parked} fetches are parked, of {self.fetchers} fetchers")
+            self.clock.advance_to(self.clock.now_ms() + LOOK_MS)
+
+    @property
+    def parked(self) -> int:
+        """Requests that wait at those who were asked; where nobody produces, fetches of followers."""
+        return sum(process.waiting for process in self.host.processes.values() if process.alive)
+
+    @property
+    def fetchers(self) -> int:
+        """Of all brokers: one for each whose partitions it follows."""
+        data = (self._data(broker) for broker in self.host.processes)
+        return sum(len(one.fetchers) for one in data if one is not None)
+
+    def _data(self, broker: int) -> DataPlane | None:
+        node = self.estate.node(broker)
+        return None if node is None else node.broker.data
 
     def lose(self, nodes: Sequence[int]) -> None:
         """Their processes are killed, all at this moment."""

@@ -11,6 +11,7 @@ from controller.broker import fetcher as fetcher_module
 from controller.broker.ports import PeerTimedOut
 from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
+from controller.storage import PartitionLog
 from tests.broker.fetching import BACKOFF_MS, EPOCH, LEADER, ME, OTHER, Follower, data, following
 from tests.broker.harness import AskedPeers, live
 from tests.storage.batches import batch
@@ -117,7 +118,10 @@ def test_a_fault_with_one_partition_is_told_with_its_place_and_leaves_the_others
 ) -> None:
     follower = Follower(count=2)
     follower.follow()
-    monkeypatch.setattr(follower.log(0), "append_as_follower", lambda _: 1 / 0)
+    broken, append = follower.log(0), PartitionLog.append_as_follower
+    monkeypatch.setattr(
+        PartitionLog, "append_as_follower", lambda log, batches: 1 / 0 if log is broken else append(log, batches)
+    )
     follower.answer_fetch(data(0, batch(1, leader_epoch=EPOCH)), data(1))
     assert any("ZeroDivisionError" in note for note in follower.trace.notes("error"))
     assert follower.fetched() == [(1, 0)]
