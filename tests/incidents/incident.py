@@ -71,6 +71,11 @@ def golden(plan: str) -> Proof:
     return simulated(f"simulator/test_golden.py::test_the_log_is_the_one_expected[{plan}]")
 
 
+def story(name: str) -> Proof:
+    """The whole log of a world."""
+    return simulated(f"simulator/test_golden_worlds.py::test_the_log_is_the_one_expected[{name}]")
+
+
 BUILT_IN = "simulator/test_runs.py::test_built_in_scenarios_pass"
 """zombie-controller, zookeeper-cut, bounce and rolling-restart are among them."""
 INTERRUPTED = "incidents/test_prefixes.py::test_wherever_it_is_interrupted_the_next_controller_completes_it"

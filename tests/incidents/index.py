@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.incidents.incident import Incident, golden
+from tests.incidents.incident import Incident, golden, story
 from tests.incidents.of_clusters import DELETIONS, ISRS, REASSIGNMENTS, REQUESTS, TIMERS
 from tests.incidents.of_controllers import ELECTION, THREADS, WATCHES
 from tests.incidents.planted import PLANTED
@@ -24,13 +24,31 @@ GOLDEN = ROOT / "tests" / "simulator" / "golden"
 
 def _with_its_logs(incident: Incident) -> Incident:
     """Every golden log that has its number in front is a proof of it."""
-    plans = sorted(path.stem for path in GOLDEN.glob(f"{incident.number.lower()}-*.toml"))
-    found = [one for plan in plans if (one := golden(plan)) not in incident.proofs]
+    named = f"{incident.number.lower()}-*"
+    logs = [golden(path.stem) for path in sorted(GOLDEN.glob(f"{named}.toml"))]
+    logs += [story(path.stem) for path in sorted((GOLDEN / "worlds").glob(f"{named}.log"))]
+    found = [one for one in logs if one not in incident.proofs]
     return replace(incident, proofs=(*incident.proofs, *found))
 
 
 _TOLD = (*ELECTION, *THREADS, *WATCHES, *REQUESTS, *ISRS, *REASSIGNMENTS, *DELETIONS, *TIMERS)
 INCIDENTS = tuple(_with_its_logs(incident) for incident in _TOLD)
+
+
+def has_log(incident: Incident) -> bool:
+    return any("/test_golden" in proof.node for proof in incident.proofs)
+
+
+WITHOUT_LOG = {
+    "S13": "two threads",
+    "S14": "two threads",
+    "S15": "two threads",
+    "S16": "two threads",
+    "S57": "two threads",
+    "S58": "two threads",
+    "S60": "what stays in memory is no event",
+}
+"""The incidents that no log of one thread can show, and why."""
 
 _PLAIN = (
     1,

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.incidents.incident import Incident, Proof, Where
-from tests.incidents.index import INCIDENTS, NUMBERS, PAGE, PROVED, ROOT, sections, with_proofs
+from tests.incidents.index import (
+    INCIDENTS,
+    NUMBERS,
+    PAGE,
+    PROVED,
+    ROOT,
+    WITHOUT_LOG,
+    has_log,
+    sections,
+    with_proofs,
+)
 from tests.incidents.planted import PLANTED
 
 
@@ -52,6 +62,10 @@ def test_the_list_is_complete_and_in_order() -> None:
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: str(incident.number))
 def test_every_incident_is_proved_where_its_fault_is(incident: Incident) -> None:
     assert faults(incident) == []
+
+
+def test_every_incident_that_one_thread_can_show_has_a_golden_log() -> None:
+    assert {one.number for one in INCIDENTS if not has_log(one)} == WITHOUT_LOG.keys()
 
 
 SOUND = next(incident for incident in INCIDENTS if incident.number == "S12")
