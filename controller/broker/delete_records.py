@@ -67,7 +67,7 @@ class DeleteRecords:
 
     def _changed(self, partition: Partition) -> None:
         if self._purgatory.delayed:
-            self._purgatory.check_and_complete((partition.topic, partition.index))
+            self._purgatory.check_and_complete(partition.key)
 
     def _delete(self, topic: str, asked: DeleteRecordsPartition) -> Part:
         try:

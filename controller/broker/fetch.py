@@ -93,7 +93,7 @@ class Fetch:
         if waiting.delayed:
             for reader in readers:
                 waiting.check_and_complete(reader.watch_key)
-            waiting.check_and_complete((partition.topic, partition.index))
+            waiting.check_and_complete(partition.key)
 
     def _changed(self, partition: Partition) -> None:
         for reader in partition.readers or ():

@@ -1,8 +1,9 @@
 """One follower's talk with one leader: a long poll after the other, and what has to be asked before and after it.
 
-A coroutine over one lasting connection, on the broker's thread. Between a question and its answer partitions may come
-and go, and the same partition may come back in another leader epoch: an answer counts only for what is followed by the
-same `Followed` as when it was asked. Rules: Kafka 2.8's AbstractFetcherThread and ReplicaFetcherThread.
+A coroutine over one lasting connection, on the broker's thread; none is held while a fetch is under way, which is
+nearly always. Between a question and its answer partitions may come and go, and the same partition may come back in
+another leader epoch: an answer counts only for what is followed by the same `Followed` as when it was asked. Rules:
+Kafka 2.8's AbstractFetcherThread and ReplicaFetcherThread.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from controller.broker.truncation import Cut, LeadersRange, Restart, after_out_o
 from controller.clock import Clock
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import decode_response_body
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.fetch_values import (
     EARLIEST_TIMESTAMP,
@@ -74,15 +76,30 @@ class Fetcher:
     """Follows the leader `leader`. `number` tells apart the fetchers to one leader (num.replica.fetchers). Runs from
     `start` to `close`; nothing of it runs after that."""
 
+    __slots__ = (
+        "_closed",
+        "_fetching",
+        "_hurried",
+        "_link",
+        "_looks_at_all",
+        "_queue",
+        "_refusals",
+        "_resting",
+        "_session",
+        "_started",
+        "_tools",
+    )
+
     def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
         self._tools = tools
-        self._name = f"fetcher {number} to broker {leader}"
         self._session = FetchSession()
         self._queue = FetcherQueue(
             self._session, tools.settings.replica_fetch_max_bytes, tools.versions.truncation_on_fetch
         )
         self._link = LeaderLink(leader, number, tools.settings, tools.metadata, tools.peers)
         self._resting: Pending[None] | None = None
+        self._fetching: Pending[bytes] | None = None
+        """A fetch that is not answered: all goes on with its answer."""
         self._refusals = 0
         self._looks_at_all = False
         """Something has changed without the fetcher."""
@@ -132,9 +149,21 @@ class Fetcher:
 
     # -- the loop
 
-    async def _run(self) -> None:
+    def _go_on(self) -> None:
+        answer, self._fetching = self._fetching, None
+        drive(self._run(answer))
+
+    async def _run(self, answer: Pending[bytes] | None = None) -> None:
+        """Until it is closed, or has a fetch under way. `answer`: that of the fetch before."""
         while not self._closed:
-            trouble = await self._round()
+            trouble = await self._round(answer)
+            answer = None
+            if self._fetching is not None:
+                if not self._fetching.done:
+                    self._fetching.on_done(self._go_on)
+                    return
+                answer, self._fetching = self._fetching, None
+                continue
             if trouble is None or self._closed:
                 continue
             self._note(*trouble)
@@ -144,18 +173,21 @@ class Fetcher:
             else:
                 await self._rest(self._tools.settings.replica_fetch_backoff_ms)
 
-    async def _round(self) -> tuple[str, str] | None:
-        """One question about everything that is due, or a rest if nothing is. What went wrong, if that ends the
-        connection: a level and a sentence."""
+    async def _round(self, answer: Pending[bytes] | None) -> tuple[str, str] | None:
+        """What came of the last fetch, or one question about everything that is due, or a rest if nothing is. What went
+        wrong, if that ends the connection: a level and a sentence."""
         queue = self._queue
         try:
+            if answer is not None:
+                await self._fetched(answer.result())
+                return None
             if queue.is_empty:
                 self._disconnect()
             self._take_up()
             if queue.disagreeing:
                 await self._agree(dict(queue.disagreeing))
             elif queue.has_questions:
-                await self._fetch()
+                self._fetch()
             else:
                 await self._rest(self._until_due_ms())
         except (PeerError, ProtocolError) as error:
@@ -205,11 +237,14 @@ class Fetcher:
 
     # -- fetching
 
-    async def _fetch(self) -> None:
+    def _fetch(self) -> None:
         request = fetch_request(
             self._tools.settings, self._session.next(), self._until_due_ms(), self._tools.broker_epoch()
         )
-        response = await self._link.ask(ApiKey.FETCH, self._tools.versions.fetch, request)
+        self._fetching = self._link.sent(ApiKey.FETCH, self._tools.versions.fetch, request)
+
+    async def _fetched(self, answer: bytes) -> None:
+        response = decode_response_body(ApiKey.FETCH, self._tools.versions.fetch, answer)
         assert isinstance(response, FetchResponse)
         if not self._session.answered(response):
             self._refusals += 1
@@ -350,7 +385,8 @@ class Fetcher:
 
     def _note(self, level: str, message: str) -> None:
         if self._tools.trace.enabled:
-            self._tools.trace.emit(Noted(level, f"{self._name}: {message}"))
+            name = f"fetcher {self._link.number} to broker {self._link.leader}"
+            self._tools.trace.emit(Noted(level, f"{name}: {message}"))
 
 
 _UNANSWERED: Any = (ErrorCode.UNKNOWN_SERVER_ERROR, None)

@@ -3,9 +3,12 @@ time."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.ports import PeerConnection, Peers, PeerUnreachable
 from controller.broker.settings import BrokerSettings
+from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control_values import UpdateMetadataEndpoint
@@ -15,13 +18,14 @@ from controller.protocol.messages import RequestValue, ResponseValue
 class LeaderLink:
     """`number` tells apart the fetchers to one leader."""
 
+    __slots__ = ("_connection", "_endpoint", "_metadata", "_peers", "_settings", "leader", "number")
+
     def __init__(
         self, leader: int, number: int, settings: BrokerSettings, metadata: MetadataCache, peers: Peers
     ) -> None:
-        self._leader = leader
-        self._client_id = f"broker-{settings.broker_id}-fetcher-{number}"
-        self._listener = settings.inter_broker_listener
-        self._timeout_ms = settings.replica_socket_timeout_ms
+        self.leader = leader
+        self.number = number
+        self._settings = settings
         self._metadata = metadata
         self._peers = peers
         self._connection: PeerConnection | None = None
@@ -29,9 +33,12 @@ class LeaderLink:
 
     async def ask(self, api_key: ApiKey, version: int, request: RequestValue) -> ResponseValue:
         """PeerError or MalformedFrame, after which `close` is due."""
+        return decode_response_body(api_key, version, await self.sent(api_key, version, request))
+
+    def sent(self, api_key: ApiKey, version: int, request: RequestValue) -> Pending[bytes]:
+        """The body of its answer. PeerError, as its answer too, after which `close` is due."""
         body = encode_request_body(api_key, version, request)
-        answer = await self._connected().request(api_key, version, body, self._timeout_ms)
-        return decode_response_body(api_key, version, answer)
+        return self._connected().request(api_key, version, body, self._settings.replica_socket_timeout_ms)
 
     def moved(self) -> bool:
         """Whether the metadata has the leader at another address than where it was last looked for. Where it has none
@@ -51,9 +58,15 @@ class LeaderLink:
         if self._connection is None:
             self._endpoint = endpoint = self._known()
             if endpoint is None:
-                raise PeerUnreachable(f"broker {self._leader} has no address here")
-            self._connection = self._peers.connect(endpoint.host, endpoint.port, self._client_id)
+                raise PeerUnreachable(f"broker {self.leader} has no address here")
+            client_id = _client_id(self._settings.broker_id, self.number)
+            self._connection = self._peers.connect(endpoint.host, endpoint.port, client_id)
         return self._connection
 
     def _known(self) -> UpdateMetadataEndpoint | None:
-        return self._metadata.snapshot.endpoint(self._leader, self._listener)
+        return self._metadata.snapshot.endpoint(self.leader, self._settings.inter_broker_listener)
+
+
+@lru_cache(maxsize=4096)
+def _client_id(broker: int, number: int) -> str:
+    return f"broker-{broker}-fetcher-{number}"

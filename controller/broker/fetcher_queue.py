@@ -15,13 +15,15 @@ from controller.broker.fetcher_states import Followed, Key
 class FetcherQueue:
     """`session` is told what to fetch. `max_bytes`, `tells_epoch`: as `Followed.question` has them."""
 
+    __slots__ = ("_disagreeing", "_followed", "_max_bytes", "_session", "_tells_epoch", "_waiting")
+
     def __init__(self, session: FetchSession, max_bytes: int, tells_epoch: bool) -> None:
         self._session = session
         self._max_bytes = max_bytes
         self._tells_epoch = tells_epoch
         self._followed: dict[Key, Followed] = {}
-        self._waiting: dict[Key, Followed] = {}
-        self._disagreeing: dict[Key, Followed] = {}
+        self._waiting: dict[Key, Followed] | None = None  # these two are made when there is one
+        self._disagreeing: dict[Key, Followed] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -30,12 +32,13 @@ class FetcherQueue:
     @property
     def disagreeing(self) -> Mapping[Key, Followed]:
         """Those due whose logs may hold what the leader's has not."""
-        return self._disagreeing
+        return self._disagreeing or {}
 
     @property
     def has_questions(self) -> bool:
         """There is something to fetch."""
-        return len(self._followed) > len(self._waiting) + len(self._disagreeing)
+        aside = (len(self._waiting) if self._waiting else 0) + (len(self._disagreeing) if self._disagreeing else 0)
+        return len(self._followed) > aside
 
     def add(self, followed: Followed) -> None:
         self.remove(followed.key)
@@ -62,13 +65,16 @@ class FetcherQueue:
 
     def ask(self, followed: Followed) -> None:
         """With the next request, as its log is now."""
-        if not self.follows(followed) or followed.key in self._waiting:
+        if not self.follows(followed) or (self._waiting and followed.key in self._waiting):
             return
         if followed.agreed:
-            self._disagreeing.pop(followed.key, None)
+            if self._disagreeing:
+                self._disagreeing.pop(followed.key, None)
             self._session.want(followed.key, followed.question(self._max_bytes, self._tells_epoch))
         else:
             self._session.forget(followed.key)
+            if self._disagreeing is None:
+                self._disagreeing = {}
             self._disagreeing[followed.key] = followed
 
     def ask_all(self) -> None:
@@ -80,10 +86,14 @@ class FetcherQueue:
         if self.follows(followed):
             self._put_aside(followed.key)
             followed.ready_ms = until_ms
+            if self._waiting is None:
+                self._waiting = {}
             self._waiting[followed.key] = followed
 
     def take_up(self, now_ms: float, is_held: Callable[[Followed], bool], hold_ms: float) -> None:
         """Those whose time has come; who is held still waits for so long again."""
+        if not self._waiting:
+            return
         for followed in [one for one in self._waiting.values() if one.ready_ms <= now_ms]:
             if is_held(followed):
                 followed.ready_ms = now_ms + hold_ms
@@ -96,9 +106,11 @@ class FetcherQueue:
 
     def next_due_ms(self) -> float | None:
         """None if nothing waits."""
-        return min((one.ready_ms for one in self._waiting.values()), default=None)
+        return min((one.ready_ms for one in self._waiting.values()), default=None) if self._waiting else None
 
     def _put_aside(self, key: Key) -> None:
-        self._waiting.pop(key, None)
-        self._disagreeing.pop(key, None)
+        if self._waiting:
+            self._waiting.pop(key, None)
+        if self._disagreeing:
+            self._disagreeing.pop(key, None)
         self._session.forget(key)

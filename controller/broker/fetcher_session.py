@@ -37,28 +37,34 @@ class FetchSession:
     """`sent`: the question that the leader was last asked for each partition, in the order in which they came or
     changed. What is told by `want` and `forget` goes with the next request."""
 
+    __slots__ = ("_changes", "_epoch", "_id", "sent")
+
     def __init__(self) -> None:
         self.sent: dict[Key, FetchPartition] = {}
-        self._changes: dict[Key, FetchPartition | None] = {}
+        self._changes: dict[Key, FetchPartition | None] | None = None
         self._id = NO_SESSION
         self._epoch = INITIAL_SESSION_EPOCH
 
     def want(self, key: Key, question: FetchPartition) -> None:
         """The same object as before changes nothing."""
+        if self._changes is None:
+            self._changes = {}
         if key in self._changes or self.sent.get(key) is not question:
             self._changes[key] = question
 
     def forget(self, key: Key) -> None:
         if key in self.sent:
+            if self._changes is None:
+                self._changes = {}
             self._changes[key] = None
-        else:
+        elif self._changes is not None:
             self._changes.pop(key, None)
 
     def next(self) -> SessionRequest:
         changed: list[tuple[Key, FetchPartition]] = []
         forgotten: dict[str, list[int]] = {}
-        changes, self._changes = self._changes, {}
-        for key, question in changes.items():
+        changes, self._changes = self._changes, None
+        for key, question in (changes or {}).items():
             # Taken out first: what changed goes to the end of a full request, as an answer has room for so much and is
             # filled in the order of the questions.
             self.sent.pop(key, None)

@@ -35,7 +35,7 @@ class Followed:
 
     @property
     def key(self) -> Key:
-        return self.partition.topic, self.partition.index
+        return self.partition.key
 
     def __str__(self) -> str:
         return f"{self.partition.topic}-{self.partition.index}"

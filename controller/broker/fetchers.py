@@ -51,7 +51,7 @@ class ReplicaFetchers:
             settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch, throttle
         )
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
-        self._placed: dict[Key, tuple[int, int]] = {}
+        self._placed: dict[Key, Fetcher] = {}
 
     def __len__(self) -> int:
         """Fetchers, each with a leader of its own or one of several with one."""
@@ -62,13 +62,14 @@ class ReplicaFetchers:
         log is not followed."""
         given: dict[tuple[int, int], Fetcher] = {}
         for partition in partitions:
-            key = (partition.topic, partition.index)
+            key = partition.key
             self._take_out(key)
             followed = None if partition.log is None else self._begun(partition, partition.log)
             if followed is not None:
-                place = self._placed[key] = (partition.leader, self._number(key))
+                place = (partition.leader, self._number(key))
                 fetcher = self._fetchers.get(place) or Fetcher(*place, self._tools)
                 fetcher.add(followed)
+                self._placed[key] = fetcher
                 given[place] = self._fetchers[place] = fetcher
         self._close_idle()
         for fetcher in given.values():
@@ -77,7 +78,7 @@ class ReplicaFetchers:
     def leave(self, partitions: Sequence[Partition]) -> None:
         """This broker leads them now, or was told to stop, or they are gone or offline."""
         for partition in partitions:
-            self._take_out((partition.topic, partition.index))
+            self._take_out(partition.key)
         self._close_idle()
 
     def leaders_changed(self) -> None:
@@ -101,9 +102,8 @@ class ReplicaFetchers:
         return (zlib.crc32(key[0].encode()) + key[1]) % self._count
 
     def _take_out(self, key: Key) -> None:
-        place = self._placed.pop(key, None)
-        # A fetcher that has dropped all it had by itself was closed as idle since.
-        if place is not None and (fetcher := self._fetchers.get(place)) is not None:
+        fetcher = self._placed.pop(key, None)
+        if fetcher is not None:  # one that has dropped all it had by itself was closed as idle since, and has it not
             fetcher.remove(key)
 
     def _close_idle(self) -> None:

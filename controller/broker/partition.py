@@ -4,7 +4,8 @@ epochs are checked by the replica manager, what a leader makes of its followers 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from controller.broker.leader_state import LeaderState, Live
@@ -60,6 +61,12 @@ class Partition:
     offline: bool = False
     readers: dict[Reader, None] | None = None
     """The places that it has in fetch sessions, if any."""
+    key: tuple[str, int] = field(init=False, repr=False)
+    """Topic and index: one object for all who look it up."""
+
+    def __post_init__(self) -> None:
+        self.topic = sys.intern(self.topic)
+        self.key = (self.topic, self.index)
 
     @property
     def is_settled(self) -> bool:

@@ -94,7 +94,7 @@ class Produce:
 
     def _news(self, partition: Partition) -> None:
         if self._waiting.delayed:
-            self._waiting.check_and_complete((partition.topic, partition.index))
+            self._waiting.check_and_complete(partition.key)
 
 
 def _batch(records: Records | None, version: int) -> bytes | memoryview:

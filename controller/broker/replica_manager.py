@@ -166,7 +166,7 @@ class ReplicaManager:
         if self._logs is not None and partition.log is None and (name_fault(topic.topic_name) or key[1] < 0):
             self._note_ignored(request, partition, "there can be no directory of that name")
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        self._partitions[key] = partition
+        self._partitions[partition.key] = partition
         try:
             self._open_log(partition, state.is_new)
             if self._take_role(request.controller_epoch, partition, state):
