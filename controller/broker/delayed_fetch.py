@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from controller.broker.fetch_reading import Ask, FetchReading, Reading
 from controller.broker.fetch_sessions import FetchContext
-from controller.protocol.fetch_values import FetchPartition
+from controller.protocol.fetch_values import FetchPartition, FetchResponse
 from controller.storage import StorageError
 from controller.timer.operation import DelayedOperation
 
@@ -21,13 +21,20 @@ class _Watched:
 
     __slots__ = ("_ask", "_asked", "_reader", "_reading", "_seen_end", "size_bytes")
 
-    def __init__(self, reader: FetchReading, ask: Ask, asked: FetchPartition, reading: Reading) -> None:
+    def __init__(
+        self, reader: FetchReading, ask: Ask, asked: FetchPartition, reading: Reading, seen_end: int = -1
+    ) -> None:
         self._reader = reader
         self._asked = asked
         self._ask = ask
         self._reading = reading
-        self._seen_end = -1
+        self._seen_end = seen_end
         self.size_bytes = reading.size_bytes
+
+    @property
+    def is_at_end(self) -> bool:
+        """There was nothing of it, and whoever asks has all that may be read."""
+        return not self.size_bytes and self._seen_end == self._asked.fetch_offset
 
     def look(self) -> bool:
         """True: the fetch is to be answered now, whatever the others have. Its role or epoch is another, its log was
@@ -60,7 +67,8 @@ class _Watched:
 
 
 class DelayedFetch(DelayedOperation):
-    """`readings` is what there was of `partitions` when it came, nothing of which ends the wait."""
+    """`readings` is what there was of `partitions` when it came, nothing of which ends the wait. While it has all of
+    each, as followers of idle partitions do, nothing is held for each."""
 
     __slots__ = ("_answer", "_ask", "_context", "_reader", "_watched")
 
@@ -72,26 +80,41 @@ class DelayedFetch(DelayedOperation):
         context: FetchContext,
         partitions: Sequence[tuple[str, FetchPartition]],
         readings: Sequence[Reading],
-        answer: Callable[[list[Reading]], None],
+        answer: Callable[[FetchResponse], None],
     ) -> None:
         super().__init__(timeout_ms)
         self._reader = reader
         self._ask = ask
         self._context = context
         self._answer = answer
-        self._watched = [
+        self._watched: list[_Watched] | None = [
             _Watched(reader, ask, asked, reading) for (_, asked), reading in zip(partitions, readings, strict=True)
         ]
 
     def try_complete(self) -> bool:
+        all_watched = self._all_watched() if self._watched is None else self._watched
+        self._watched = all_watched
         for asked, reading in self._context.joined():
-            self._watched.append(_Watched(self._reader, self._ask, asked, reading))
+            all_watched.append(_Watched(self._reader, self._ask, asked, reading))
         ended, size_bytes = False, 0
-        for watched in self._watched:  # all of them: each sees by this how far its partition has come
+        for watched in all_watched:  # all of them: each sees by this how far its partition has come
             ended |= watched.look()
             size_bytes += watched.size_bytes
-        return (ended or size_bytes >= self._ask.min_bytes) and self.force_complete()
+        if ended or size_bytes >= self._ask.min_bytes:
+            return self.force_complete()
+        if self._context.is_whole and all(watched.is_at_end for watched in all_watched):
+            self._watched = None
+        return False
+
+    def _all_watched(self) -> list[_Watched]:
+        """As they were when they were let go."""
+        return [
+            _Watched(self._reader, self._ask, asked, reading, asked.fetch_offset)
+            for (_, asked), reading in zip(self._context.partitions(), self._context.before(), strict=True)
+            if reading is not None
+        ]
 
     def on_complete(self) -> None:
         partitions = self._context.partitions()
-        self._answer(self._reader.read_again(self._ask, partitions, self._context.before()))
+        readings = self._reader.read_again(self._ask, partitions, self._context.before())
+        self._answer(self._context.response(readings))

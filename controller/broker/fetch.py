@@ -8,9 +8,10 @@ partition is `fetch_reading.py`, what waits is `delayed_fetch.py`, which partiti
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from controller.broker.delayed_fetch import DelayedFetch
-from controller.broker.fetch_reading import Ask, FetchReading, Reading
+from controller.broker.fetch_reading import Ask, FetchReading
 from controller.broker.fetch_sessions import FetchSessions, SessionRefused
 from controller.broker.partition import Partition, Reader
 from controller.broker.progress import Progress
@@ -21,6 +22,10 @@ FIRST_VERSION_WITH_SOFT_LIMIT = 3
 """From here on a first batch larger than the limits comes through whole."""
 FIRST_VERSION_FOR_FOLLOWERS = 11
 """From here on a consumer may read from a follower (KIP-392)."""
+
+
+_one_ask = lru_cache(maxsize=4096)(Ask)
+"""A follower asks the same with each fetch, and all of its leaders; who waits holds it."""
 
 
 class Fetch:
@@ -55,31 +60,27 @@ class Fetch:
         ask = self._ask(request, version)
         session.asks(ask)
         partitions = session.partitions()
-
-        def respond(readings: list[Reading]) -> None:
-            answer(session.response(readings))
-
         readings = self._reading.read(ask, partitions, session.before())
         enough = sum(one.size_bytes for one in readings) >= ask.min_bytes
         if request.max_wait_ms <= 0 or enough or any(one.ends_the_wait for one in readings):
-            respond(readings)
+            answer(session.response(readings))
             return
         session.found(readings)
-        operation = DelayedFetch(request.max_wait_ms, self._reading, ask, session, partitions, readings, respond)
+        operation = DelayedFetch(request.max_wait_ms, self._reading, ask, session, partitions, readings, answer)
         self._waiting.try_complete_else_watch(operation, session.keys())
 
     def _ask(self, request: FetchRequest, version: int) -> Ask:
         from_follower = request.replica_id >= 0
         max_bytes = request.max_bytes if from_follower else min(request.max_bytes, self._max_bytes)
-        return Ask(
-            replica_id=request.replica_id,
-            replica_epoch=request.replica_state.replica_epoch,
-            version=version,
-            min_bytes=min(request.min_bytes, max_bytes),
-            max_bytes=max(max_bytes, 0),
-            isolation_level=request.isolation_level,
-            whole_first_batch=version >= FIRST_VERSION_WITH_SOFT_LIMIT,
-            only_leader=from_follower or version < FIRST_VERSION_FOR_FOLLOWERS,
+        return _one_ask(
+            request.replica_id,
+            request.replica_state.replica_epoch,
+            version,
+            min(request.min_bytes, max_bytes),
+            max(max_bytes, 0),
+            request.isolation_level,
+            version >= FIRST_VERSION_WITH_SOFT_LIMIT,
+            from_follower or version < FIRST_VERSION_FOR_FOLLOWERS,
         )
 
     def _news(self, partition: Partition) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from controller.broker.partition import Partition
 from controller.broker.progress import Progress
@@ -224,6 +225,9 @@ def _data(
     divergence: EpochEndOffset,
 ) -> FetchPartitionData:
     """Without transactions everything that is committed is stable."""
+    if found == b"" and divergence is NO_DIVERGENCE:
+        aborted = ask.isolation_level == READ_COMMITTED and not ask.from_follower
+        return _nothing(asked.partition, partition.high_watermark, log.log_start_offset, aborted)
     records: Records = found
     return FetchPartitionData(
         asked.partition,
@@ -234,4 +238,18 @@ def _data(
         log_start_offset=log.log_start_offset,
         diverging_epoch=divergence,
         aborted_transactions=() if ask.isolation_level == READ_COMMITTED and not ask.from_follower else None,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _nothing(index: int, high_watermark: int, log_start_offset: int, tells_aborted: bool) -> FetchPartitionData:
+    """Of idle partitions nearly all say the same, and whoever waits holds it."""
+    return FetchPartitionData(
+        index,
+        ErrorCode.NONE,
+        high_watermark,
+        b"",
+        last_stable_offset=high_watermark,
+        log_start_offset=log_start_offset,
+        aborted_transactions=() if tells_aborted else None,
     )

@@ -48,6 +48,10 @@ class FetchContext(Protocol):
     def is_empty(self) -> bool:
         """It means none at all."""
 
+    @property
+    def is_whole(self) -> bool:
+        """`partitions` and what was `found` stay the same until it is answered."""
+
     def asks(self, ask: Ask) -> None:
         """Before all else."""
 
@@ -72,30 +76,36 @@ class FetchContext(Protocol):
 class _Full:
     """One that names all its partitions; `sessions` where it asks for a session."""
 
-    is_empty: bool
+    __slots__ = ("_ask", "_before", "_request", "_sessions")
+
+    is_whole = True
 
     def __init__(self, request: FetchRequest, sessions: FetchSessions | None = None) -> None:
         self._request = request
         self._sessions = sessions
         self._ask: Ask | None = None
-        self._partitions = [(topic.topic, asked) for topic in request.topics for asked in topic.partitions]
-        self._before: Sequence[Reading | None] = [None] * len(self._partitions)
-        self.is_empty = not self._partitions
+        self._before: Sequence[Reading | None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(topic.partitions for topic in self._request.topics)
 
     def asks(self, ask: Ask) -> None:
         self._ask = ask
 
     def partitions(self) -> Sequence[Asked]:
-        return self._partitions
+        return [(topic.topic, asked) for topic in self._request.topics for asked in topic.partitions]
 
     def before(self) -> Sequence[Reading | None]:
-        return self._before
+        return [None] * len(self.partitions()) if self._before is None else self._before
 
     def found(self, readings: Sequence[Reading]) -> None:
         self._before = readings
 
     def keys(self) -> Sequence[Key]:
-        return [(topic, asked.partition) for topic, asked in self._partitions]
+        found = self._before or ()
+        keys = [one.partition.key for one in found if one is not None and one.partition is not None]
+        return keys if len(keys) == len(found) else [(topic, asked.partition) for topic, asked in self.partitions()]
 
     def joined(self) -> Sequence[tuple[FetchPartition, Reading]]:
         return ()
@@ -112,7 +122,10 @@ class _Full:
 class _Incremental:
     """`epoch`: what the session's is as long as no other request has come in it."""
 
+    __slots__ = ("_ask", "_epoch", "_places", "_session")
+
     is_empty = False
+    is_whole = False
 
     def __init__(self, session: Session) -> None:
         self._session = session
