@@ -61,8 +61,11 @@ class Fetch:
         session.asks(ask)
         partitions = session.partitions()
         readings = self._reading.read(ask, partitions, session.before())
-        enough = sum(one.size_bytes for one in readings) >= ask.min_bytes
-        if request.max_wait_ms <= 0 or enough or any(one.ends_the_wait for one in readings):
+        size_bytes, ended = 0, request.max_wait_ms <= 0
+        for one in readings:
+            size_bytes += one.size_bytes
+            ended = ended or one.ends_the_wait
+        if ended or size_bytes >= ask.min_bytes:
             answer(session.response(readings))
             return
         session.found(readings)

@@ -69,7 +69,7 @@ class Place:
         news = (
             failed
             or bool(_size(data))
-            or data.diverging_epoch != NO_DIVERGENCE
+            or (data.diverging_epoch is not NO_DIVERGENCE and data.diverging_epoch != NO_DIVERGENCE)
             or data.high_watermark != self.high_watermark
             or data.log_start_offset != self.log_start_offset
         )
@@ -124,6 +124,7 @@ class Session:
     the last request came."""
 
     __slots__ = (
+        "_asked",
         "_quiet_for",
         "_turn",
         "active",
@@ -145,6 +146,7 @@ class Session:
         self.places: dict[Key, Place] = {}
         self.active: dict[Place, None] = {}
         self._turn = 0
+        self._asked: Ask | None = None
         self._quiet_for: tuple[int, int, int, int] | None = None
 
     @property
@@ -172,6 +174,9 @@ class Session:
 
     def ask(self, ask: Ask) -> None:
         """The places that are quiet are so for one who asks like that."""
+        if ask is self._asked:
+            return
+        self._asked = ask
         quiet_for = (ask.replica_id, ask.replica_epoch, ask.version, ask.isolation_level)
         if quiet_for != self._quiet_for:
             self._quiet_for = quiet_for
@@ -180,6 +185,8 @@ class Session:
 
     def looked_at(self) -> list[Place]:
         """Those that are not quiet, in their order."""
+        if len(self.active) < 2:
+            return list(self.active)
         return sorted(self.active, key=attrgetter("turn"))
 
     def news(self, readings: Sequence[Reading], ask: Ask | None) -> list[Reading]:

@@ -29,7 +29,7 @@ class FollowerLogs:
 
     def take(self, followed: Followed, data: FetchPartitionData) -> None:
         """A fetched answer without an error. Raises CorruptBatch, OffsetsOutOfOrder."""
-        if data.diverging_epoch != NO_DIVERGENCE:
+        if data.diverging_epoch is not NO_DIVERGENCE and data.diverging_epoch != NO_DIVERGENCE:
             self.agree(followed, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
             followed.agreed = True  # whether that was all is what the next fetch tells
             return

@@ -65,17 +65,18 @@ class FetcherQueue:
 
     def ask(self, followed: Followed) -> None:
         """With the next request, as its log is now."""
-        if not self.follows(followed) or (self._waiting and followed.key in self._waiting):
+        key = followed.key
+        if self._followed.get(key) is not followed or (self._waiting and key in self._waiting):
             return
         if followed.agreed:
             if self._disagreeing:
-                self._disagreeing.pop(followed.key, None)
-            self._session.want(followed.key, followed.question(self._max_bytes, self._tells_epoch))
+                self._disagreeing.pop(key, None)
+            self._session.want(key, followed.question(self._max_bytes, self._tells_epoch))
         else:
-            self._session.forget(followed.key)
+            self._session.forget(key)
             if self._disagreeing is None:
                 self._disagreeing = {}
-            self._disagreeing[followed.key] = followed
+            self._disagreeing[key] = followed
 
     def ask_all(self) -> None:
         """For what changes without the fetcher: a log's start, by its own retention; and after a fault."""

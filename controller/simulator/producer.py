@@ -147,7 +147,8 @@ class SimulatedProducer:
         self._give_up_the_old()
         ready = self._in_order()
         for node in self._routes.nodes:
-            while self._routes.pipeline(node).in_flight < self._workload.in_flight:
+            pipeline = self._routes.pipeline(node)
+            while ready and pipeline.in_flight < self._workload.in_flight:
                 led = [place for place in ready if self._routes.leaders[place] == node]
                 batches = [batch for place in led if (batch := self._next(place, node))]
                 if not batches:

@@ -65,7 +65,7 @@ class LogDirectory:
         self.high_watermarks: Mapping[TopicPartition, int] = {}
         """As last written; what replication starts from."""
         self.was_clean = False
-        self._written: dict[str, bytes] = {}
+        self._written: dict[str, dict[TopicPartition, int]] = {}
         self._disk = disk
         self._settings_of = settings_of
         self._now_ms = now_ms
@@ -120,10 +120,11 @@ class LogDirectory:
         return decode_offsets(f"{self.path}/{name}", data)
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], soon: bool = False) -> None:
-        data = encode_offsets(offsets)
-        if soon and self._written.get(name) == data:
+        written = self._written.get(name)
+        if soon and written is not None and written == offsets and list(written) == list(offsets):
             return
-        self._written[name] = data
+        self._written[name] = dict(offsets)
+        data = encode_offsets(offsets)
         replace = self._disk.replace_soon if soon else self._disk.replace
         replace(f"{self.path}/{name}", data)
 
