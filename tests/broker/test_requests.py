@@ -69,6 +69,7 @@ def test_what_is_offered_is_what_is_answered() -> None:
     under_test = BrokerUnderTest()
     offered = under_test.ask(ApiKey.API_VERSIONS, EXAMPLES[ApiKey.API_VERSIONS]).api_keys
     assert {ApiKey(api.api_key) for api in offered} == set(EXAMPLES)
+    assert ApiKey.ALTER_REPLICA_LOG_DIRS not in set(EXAMPLES)
     for api in offered:
         assert (api.min_version, api.max_version) == (SUPPORTED[api.api_key].first, SUPPORTED[api.api_key].last)
         for version in range(api.min_version, api.max_version + 1):
@@ -104,6 +105,7 @@ BAD_FRAMES = {
     "half a header": b"\0\x03\0",
     "unknown API": b"\x03\xe7\0\0\0\0\0\1\0\0",
     "API of Kafka's that is not served": b"\0\0\0\x03\0\0\0\1\xff\xff",
+    "AlterReplicaLogDirs": b"\0\x22\0\2\0\0\0\1\xff\xff\0\1\1\0",
     "version above": b"\0\x03\0\x63\0\0\0\1\xff\xff",
     "version below": b"\0\x03\xff\xff\0\0\0\1\xff\xff",
     "truncated": encode_request(header(ApiKey.UPDATE_METADATA, 7), EXAMPLES[ApiKey.UPDATE_METADATA])[:-3],
