@@ -203,6 +203,8 @@ class LogDirectory:
     @on_disk
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int], soon: bool = False) -> None:
         """Kafka: each `replica.high.watermark.checkpoint.interval.ms`."""
+        if soon and HIGH_WATERMARKS in self._written and high_watermarks == self.high_watermarks:
+            return
         self._write_offsets(HIGH_WATERMARKS, high_watermarks, soon)
         self.high_watermarks = dict(high_watermarks)
 

@@ -4,11 +4,18 @@ many brokers share is what each would have had alone."""
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CoroutineType
 
 import pytest
 
+from controller.broker.delayed_fetch import DelayedFetch
+from controller.broker.fetcher import Fetcher
+from controller.broker.fetcher_link import LeaderLink
+from controller.broker.fetcher_queue import FetcherQueue
+from controller.broker.fetcher_session import FetchSession
 from controller.broker.metadata_cache import NOTHING_KNOWN, MetadataSnapshot
 from controller.broker.node import Node
 from controller.broker.partition import Role
@@ -22,11 +29,16 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.headers import RequestHeader
+from controller.simulator.channels import LastingConnection
 from controller.simulator.estate import EstateSpec, EstateWorld, NotWhole
 from controller.simulator.estate_wholeness import missing
 from controller.simulator.images import KEPT, SharedImages
-from controller.simulator.network import SharedFrame
+from controller.simulator.network import SharedFrame, Socket
 from controller.simulator.observer import partitions
+from controller.simulator.pipe import Pipe
+from controller.simulator.requests import BrokerConnection
+from controller.storage import PartitionLog
+from controller.storage.segment import Segment
 from controller.trace import RequestAnswered, RequestSent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import PartitionState, encode_partition_state
@@ -217,6 +229,16 @@ def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked()
         assert all(partition.log is not None for partition in partitions_here)
     fetching = [one for broker in (1, 3) for one in world.host.processes[broker].unanswered() if one.api == "FETCH"]
     assert fetching
+    assert world.parked == world.fetchers == 6 * 5
+    # As many as pairs of brokers: none may hold a coroutine's frames, or a dictionary for its fields.
+    gc.collect()
+    held = gc.get_objects()
+    waiting = [one.__qualname__ for one in held if isinstance(one, CoroutineType) and one.cr_frame]
+    assert not [name for name in waiting if "Fetch" in name or "Link" in name or "Connection" in name]
+    of_fetchers = (Fetcher, FetcherQueue, FetchSession, LeaderLink, BrokerConnection, LastingConnection, DelayedFetch)
+    there = [one for one in held if isinstance(one, (*of_fetchers, PartitionLog, Segment, Pipe, Socket))]
+    assert {type(one) for one in there} >= set(of_fetchers)
+    assert not [type(one) for one in there if hasattr(one, "__dict__")]
     world.close()
 
 
