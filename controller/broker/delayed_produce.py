@@ -15,6 +15,7 @@ from controller.broker.leader_state import LeaderState
 from controller.broker.partition import Partition
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import ProducePartitionResult, ProduceResponse, ProduceTopicResult
+from controller.quick import quick
 from controller.timer.operation import DelayedOperation
 
 MinInsync = Callable[[str], int]
@@ -38,6 +39,9 @@ class Replication:
         if len(self.leading.maximal_isr) < min_insync(partition.topic):
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
+
+
+quick(Replication)
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from controller.protocol.fetch_values import (
     FetchPartitionData,
 )
 from controller.protocol.records import Records
+from controller.quick import quick
 from controller.storage import FileRange, OffsetOutOfRange, PartitionLog, StorageError
 
 FIRST_VERSION_WITH_BATCHES = 4
@@ -86,6 +87,9 @@ class Reading:
             and data.high_watermark == partition.high_watermark
             and data.log_start_offset == log.log_start_offset
         )
+
+
+quick(Reading)
 
 
 class FetchReading:

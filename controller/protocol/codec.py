@@ -24,6 +24,7 @@ from controller.protocol.headers import (
 )
 from controller.protocol.messages import CLUSTER_MESSAGES, MESSAGES, RequestValue, ResponseValue
 from controller.protocol.records import Part, joined
+from controller.quick import quick
 
 REST_ALLOWED = frozenset({ApiKey.METADATA})
 """Requests that real clients send with bytes after their end: librdkafka writes "all topics" in Metadata 9 and later
@@ -34,6 +35,9 @@ as a count of four bytes where one is read, and Kafka ignores what a request lea
 class Request:
     header: RequestHeader
     value: RequestValue
+
+
+quick(Request)
 
 
 def decode_request(frame: bytes, served: Container[int] = CLUSTER_MESSAGES) -> Request:

@@ -257,8 +257,9 @@ class _Source:
         if self._flexible and not nullable:
             self._writer += [
                 f"items = value.{name}",
-                f"if len(items) < {len(primitives.SHORT_ARRAYS)}:",
-                "    out += COUNTED_ARRAYS[len(items)](len(items) + 1, *items)",
+                "count = len(items)",
+                f"if count < {len(primitives.SHORT_ARRAYS)}:",
+                "    out += COUNTED_ARRAYS[count](count + 1, *items)",
                 "else:",
                 f"    {write}",
             ]

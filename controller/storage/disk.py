@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from controller.quick import quick
 from controller.storage.batches import Bytes
 
 
@@ -92,3 +93,6 @@ class FileRange:
 
     def read(self) -> bytes:
         return self.file.read_at(self.position, self.length)
+
+
+quick(FileRange)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
+from controller.quick import quick
 from controller.storage.batches import INT_MAX, NO_SEQUENCE, BatchHeader
 from controller.storage.errors import CorruptLog, ProducerFenced, SequenceOutOfOrder
 
@@ -32,6 +33,9 @@ class KnownBatch:
     base_offset: int
     last_offset: int
     timestamp_ms: int
+
+
+quick(KnownBatch)
 
 
 @dataclass(slots=True)

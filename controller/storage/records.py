@@ -30,9 +30,14 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+_ONE_BYTE = tuple(bytes((raw,)) for raw in range(0x80))
+
+
 def zigzag(value: int) -> bytes:
     """A signed integer of up to 64 bits as Kafka's varint."""
     raw = (value << 1) ^ (value >> 63)
+    if raw < 0x80:
+        return _ONE_BYTE[raw]
     out = bytearray()
     while raw > 0x7F:
         out.append((raw & 0x7F) | 0x80)

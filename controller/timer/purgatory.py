@@ -92,7 +92,7 @@ class Purgatory(Generic[K, O]):
     @property
     def delayed(self) -> int:
         """Operations that are watched and pending."""
-        return self._watchers.handed_in - self._ended
+        return self._watchers.let_in_before + len(self._newcomers) - self._ended  # `handed_in`, asked at each append
 
     @property
     def watched(self) -> int:

@@ -22,19 +22,19 @@ class WatchLists(Generic[K, O]):
     """Lists by key; a key that nobody watches has none. Who hands in says in `watches` what the operation does, and
     appends it to `newcomers` itself. Keys are plain: to compare two that have a hash raises nothing."""
 
-    __slots__ = ("_let_in", "by_key", "newcomers")
+    __slots__ = ("by_key", "let_in_before", "newcomers")
 
     def __init__(self) -> None:
         self.by_key: dict[K, list[O]] = {}
         self.newcomers: list[O] = []
         """In the order in which they came; in no list of a key yet. The same list for good."""
-        self._let_in = 0
+        self.let_in_before = 0
         """How many newcomers there were before those."""
 
     @property
     def handed_in(self) -> int:
         """How many operations came, ever."""
-        return self._let_in + len(self.newcomers)
+        return self.let_in_before + len(self.newcomers)
 
     def of(self, key: K) -> list[O]:
         """Those that watch the key now, in the order in which they came; some may have ended."""
@@ -60,7 +60,7 @@ class WatchLists(Generic[K, O]):
                             by_key[key] = [operation]
                 entered += 1
         finally:
-            self._let_in += entered
+            self.let_in_before += entered
             del newcomers[:entered]
 
     def sweep(self, key: K) -> int:
@@ -85,7 +85,7 @@ class WatchLists(Generic[K, O]):
                 left.append(operation)
             else:
                 gone += len(operation.watches)
-        self._let_in += len(self.newcomers) - len(left)
+        self.let_in_before += len(self.newcomers) - len(left)
         self.newcomers[:] = left
         for key in list(self.by_key):
             gone += self.sweep(key)
