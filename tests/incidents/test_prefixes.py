@@ -7,6 +7,7 @@ import pytest
 from tests.incidents.deletion import DELETION
 from tests.incidents.interruption import STRIKES, Operation, Strike, at_await, every_place
 from tests.incidents.more_operations import MORE_OPERATIONS
+from tests.incidents.on_request import ON_REQUEST
 from tests.incidents.operations import HELD_SHUTDOWN, OPERATIONS
 from tests.incidents.reassignment import ENDING, REASSIGNMENTS
 
@@ -27,13 +28,18 @@ LEAST = {
     "cancellation of a reassignment": (4, 3),
     "override of a reassignment": (4, 3),
     "reassignments, one at a time": (6, 3),
+    "preferred election": (1, 1),
+    "unclean election": (1, 1),
+    "config change": (2, 1),
+    "log directory failure": (3, 2),
+    "feature update": (2, 1),
 }
 """At least so many awaits and writes there are: fewer would mean that the strikes missed it."""
 
 
 CASES = [(operation, strike) for operation in (*OPERATIONS, DELETION, *MORE_OPERATIONS, ENDING) for strike in STRIKES]
 FATAL = [strike for strike in STRIKES if strike.name in ("dies", "is deposed inside its session")]
-CASES += [(HELD_SHUTDOWN, strike) for strike in FATAL]
+CASES += [(operation, strike) for operation in (HELD_SHUTDOWN, *ON_REQUEST) for strike in FATAL]
 CASES += [(operation, strike) for operation in REASSIGNMENTS if operation is not ENDING for strike in FATAL]
 """What only begins, or is taken back, is struck by the two strikes that leave its prefix to another controller: alone,
 and with the first one coming back."""
