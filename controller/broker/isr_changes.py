@@ -127,9 +127,9 @@ class IsrChanges:
         if self._version is None:
             return
         snapshot = self._metadata.snapshot
-        live = snapshot.brokers.keys()
+        live = snapshot.brokers.keys()  # of a value that does not change
         if live != self._live:
-            self._live = frozenset(live)
+            self._live = live
             self._seen.clear()
         topics, seen = snapshot.topics, self._seen
         self._look_at(

@@ -65,20 +65,18 @@ class Logs:
         directory = self.directory_of(topic, index)
         return None if directory is None else directory.logs[topic, index]
 
-    def get_or_create(
-        self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID, *, is_new: bool = True
-    ) -> PartitionLog:
+    def get_or_create(self, key: TopicPartition, topic_id: bytes = NO_TOPIC_ID, *, is_new: bool = True) -> PartitionLog:
         """LogOffline: it lies in a directory that is offline, or all of them are. A new one goes to the directory that
         has the fewest, as Kafka's do. One that is not new to the cluster may lie in any directory that is offline, and
         then none is made."""
-        directory = self.directory_of(topic, index)
+        directory = self.directory_of(*key)
         if directory is None:
             online = [one for one in self.directories if one.health.cause is None]
             if not online or (not is_new and len(online) < len(self.directories)):
                 for one in self.directories:
                     one.health.check()
             directory = min(online, key=lambda one: len(one.logs))
-        return directory.create((topic, index), topic_id)
+        return directory.create(key, topic_id)
 
     def delete(self, topic: str, index: int) -> None:
         """Nothing, if it is nowhere. LogOffline."""

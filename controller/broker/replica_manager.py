@@ -7,7 +7,7 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controller.broker.logs import Logs
@@ -16,6 +16,7 @@ from controller.broker.partition import Partition, Role
 from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
     NO_BROKER_EPOCH,
     NO_EPOCH,
     NO_TOPIC_ID,
@@ -85,15 +86,16 @@ class ReplicaManager:
         return UpdateMetadataResponse(ErrorCode.NONE)
 
     def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest) -> None:
-        """Replicas here that a later leader epoch's assignment does not name: reassigned while nobody could tell this
-        broker, whose session had ended and whose process had not; or whose topic has gone since. They lead and follow
-        no more; their files stay until somebody says that they are to go (KIP-550). The first partitions that are
-        named to a new registration are all that there are."""
+        """Replicas here that a later leader epoch's assignment does not name, or that of a topic on its way out:
+        reassigned while nobody could tell this broker, whose session had ended and whose process had not; or whose
+        topic has gone since. They lead and follow no more; their files stay until somebody says that they are to go
+        (KIP-550). The first partitions that are named to a new registration are all that there are."""
         anew = bool(request.topic_states) and request.broker_epoch > self._registration
         if anew:
             self._registration = request.broker_epoch
         named = self._partitions.values() if anew else self._named_in(request)
-        left = [partition for partition in named if self._is_elsewhere(partition, anew)]
+        going = _going(request)
+        left = [partition for partition in named if self._is_elsewhere(partition, anew, going)]
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             partition.stand_down()
@@ -112,12 +114,12 @@ class ReplicaManager:
         )
         return [self._partitions[key] for key in keys if key in self._partitions]
 
-    def _is_elsewhere(self, partition: Partition, anew: bool) -> bool:
+    def _is_elsewhere(self, partition: Partition, anew: bool, going: Mapping[tuple[str, int], tuple[int, ...]]) -> bool:
         if not partition.fetching and partition.role is Role.NONE:
             return False
         state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
         if state is None:
-            return anew
+            return anew or (partition.key in going and self._broker_id not in going[partition.key])
         return state.leader_epoch > partition.leader_epoch and self._broker_id not in state.replicas
 
     # -- LeaderAndIsr
@@ -215,7 +217,7 @@ class ReplicaManager:
 
     def _open_log(self, partition: Partition, is_new: bool) -> None:
         if self._logs is not None and partition.log is None:
-            log = self._logs.get_or_create(partition.topic, partition.index, partition.topic_id, is_new=is_new)
+            log = self._logs.get_or_create(partition.key, partition.topic_id, is_new=is_new)
             partition.attach(log, self._logs.kept_high_watermark(partition.topic, partition.index))
 
     def _take_role(self, controller_epoch: int, partition: Partition, state: LeaderAndIsrPartitionState) -> bool:
@@ -357,6 +359,16 @@ def _named(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicState, ...]:
             states = (*before.partition_states, *topic.partition_states) if before else topic.partition_states
             topics[key] = replace(topic, partition_states=states)
     return tuple(topics.values())
+
+
+def _going(request: UpdateMetadataRequest) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The assignments of the partitions that are on their way out, by topic and partition."""
+    return {
+        (topic.topic_name, state.partition_index): state.replicas
+        for topic in request.topic_states
+        for state in topic.partition_states
+        if state.leader == LEADER_DURING_DELETE
+    }
 
 
 def leading(manager: ReplicaManager) -> tuple[Partition, ...]:

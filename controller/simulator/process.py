@@ -105,6 +105,7 @@ class MachineClock:
         self._rate = 1.0
         self._since_ms = self._at_since_ms = world.now_ms()
         self._wall_offset_ms = 0
+        self._wall_ms = 0
         self.set_rate(rate)
 
     @property
@@ -129,7 +130,11 @@ class MachineClock:
         return self._at_since_ms + (now_ms - self._since_ms) * self._rate
 
     def wall_ms(self) -> int:
-        return self._world.wall_ms() + self._wall_offset_ms
+        """The same object within one millisecond: what is written down of it is held in many places."""
+        wall_ms = self._world.wall_ms() + self._wall_offset_ms
+        if wall_ms != self._wall_ms:
+            self._wall_ms = wall_ms
+        return self._wall_ms
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Never early by this clock either: rounding aside, whoever waits for what is left of a delay would be called
