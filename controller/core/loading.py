@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from controller.core.context import LiveBroker
 from controller.core.events import BrokerModifications, PartitionModifications
@@ -53,11 +54,12 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How much came in."""
+    """How much came in; `mzxids` (int64) are the partitions' states', -1 where there is none."""
 
     brokers: int
     topics: int
     partitions: int
+    mzxids: npt.NDArray[np.int64]
 
 
 # -- brokers
@@ -232,17 +234,20 @@ def topic_id_text(topic_id: bytes) -> str:
 # -- states
 
 
-async def load_states(term: Term, rows: Rows) -> None:
-    """Reads the states of these partitions into the context. A partition is then Online if its leader is live,
-    Offline if it has another state, New if it has none; one whose state is damaged is Offline and has none."""
+async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
+    """Reads the states of these partitions into the context, and gives their mzxids. A partition is then Online if its
+    leader is live, Offline if it has another state, New if it has none; one whose state is damaged is Offline and has
+    none."""
     table = term.context.partitions
     damaged = np.zeros(len(rows), dtype=np.bool_)
+    mzxids = np.empty(len(rows), dtype=np.int64)
     start = 0
 
     def take(batches: Sequence[Columns]) -> None:
         nonlocal start
         part = decode_partition_states(batches, table.width)
         here = rows[start : start + len(part.leader)]
+        mzxids[start : start + len(here)] = np.concatenate([batch.mzxids for batch in batches])
         version = np.where(part.present, part.versions, NO_STATE).astype(np.int32)
         term.context.put_states(here, part.leader, part.leader_epoch, part.controller_epoch, part.isr, version)
         for place, data in part.damaged:
@@ -261,6 +266,7 @@ async def load_states(term: Term, rows: Rows) -> None:
     states = np.where(led, PartitionState.Online, PartitionState.Offline)
     states[(table.zk_version[rows] == NO_STATE) & ~damaged] = PartitionState.New
     term.context.set_partition_states(rows, states.astype(np.uint8))
+    return mzxids
 
 
 def _state_paths(term: Term, rows: Rows) -> StatePaths:
@@ -301,5 +307,5 @@ async def load(term: Term) -> Loaded:
     await watch_brokers(term, brokers, brokers_zxid)
     topics, topics_zxid = await list_topics(term)
     rows = await load_topics(term, topics, topics_zxid)
-    await load_states(term, rows)
-    return Loaded(len(brokers), len(topics), len(rows))
+    mzxids = await load_states(term, rows)
+    return Loaded(len(brokers), len(topics), len(rows), mzxids)

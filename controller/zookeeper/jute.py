@@ -26,8 +26,8 @@ _long = Struct("!q")
 _multi_header = Struct("!iBi")
 _row_head = Struct("!iBii")
 _stat = Struct("!qqqqiiiqiiq")
-_version_and_row_head = Struct("!32xi32xiBii")
-_VERSION_IN_STAT = 32
+_writing_and_row_head = Struct("!8xq16xi32xiBii")
+_MZXID_IN_STAT, _VERSION_IN_STAT = 8, 32
 _END = _multi_header.pack(-1, 1, -1)
 _LEAVES = [b"%d/state" % number for number in range(1_000)]
 """Of the partitions that nearly all topics have."""
@@ -223,17 +223,21 @@ def _table(message: bytes, offset: int, count: int, zxid: int) -> Columns | None
     elements = np.full((count, length + 1), ord(","), dtype=np.uint8)
     elements[:, :length] = rows[:, _row_head.size : _row_head.size + length]
     elements[-1, length] = ord("]")
-    version = _row_head.size + length + _VERSION_IN_STAT
+    stat = _row_head.size + length
+    version, mzxid = stat + _VERSION_IN_STAT, stat + _MZXID_IN_STAT
     versions = np.ascontiguousarray(rows[:, version : version + 4]).view(">i4").astype(np.int32).reshape(count)
+    mzxids = np.ascontiguousarray(rows[:, mzxid : mzxid + 8]).view(">i8").astype(np.int64).reshape(count)
     ends = np.arange(1, count + 1, dtype=np.int64) * (length + 1)
-    return Columns(b"[" + elements.tobytes(), versions, zxid, ends)
+    return Columns(b"[" + elements.tobytes(), versions, mzxids, zxid, ends)
 
 
 def _walked(message: bytes, offset: int, paths: Sequence[str], zxid: int, error_of: ErrorOf) -> Columns:
-    """Each look-up takes a row's version together with the next row's head."""
+    """Each look-up takes a row's mzxid and version together with the next row's head."""
     datas: list[bytes | None] = []
     versions: list[int] = []
-    keep, keep_version, version_and_head = datas.append, versions.append, _version_and_row_head.unpack_from
+    mzxids: list[int] = []
+    keep, keep_version, keep_mzxid = datas.append, versions.append, mzxids.append
+    writing_and_head = _writing_and_row_head.unpack_from
     message += b"\0\0\0\0"  # the end's header is shorter than a row's by the data's length
     kind, _, _, length = _row_head.unpack_from(message, offset)
     offset += _row_head.size
@@ -243,6 +247,7 @@ def _walked(message: bytes, offset: int, paths: Sequence[str], zxid: int, error_
                 raise error_of(length, path)
             keep(None)
             keep_version(-1)
+            keep_mzxid(-1)
             kind, _, _, length = _row_head.unpack_from(message, offset)
             offset += _row_head.size
             continue
@@ -251,16 +256,16 @@ def _walked(message: bytes, offset: int, paths: Sequence[str], zxid: int, error_
             keep(message[start:offset])
         else:
             keep(None)
-        version, kind, _, _, length = version_and_head(message, offset)
+        mzxid, version, kind, _, _, length = writing_and_head(message, offset)
         keep_version(version)
-        offset += _version_and_row_head.size
-    return Columns.of(datas, np.array(versions, dtype=np.int32), zxid)
+        keep_mzxid(mzxid)
+        offset += _writing_and_row_head.size
+    return Columns.of(datas, np.array(versions, dtype=np.int32), np.array(mzxids, dtype=np.int64), zxid)
 
 
 def columns_of(rows: Sequence[Row | None], zxid: int) -> Columns:
     """The columns of rows that were read one by one."""
-    versions = [-1 if row is None else row.stat.version for row in rows]
-    return Columns.of([None if row is None else row.data for row in rows], np.array(versions, dtype=np.int32), zxid)
+    return Columns.of_rows(rows, zxid)
 
 
 def _no_node(message: bytes, offset: int, path: str, error_of: ErrorOf) -> int:

@@ -114,32 +114,41 @@ class Listing:
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Many znodes holding JSON, with no object made for each: `json` is one JSON array with an element for each
-    path in order (`null` where there is no node or it holds nothing), `versions` their versions (-1 where there is
-    no node). `ends` says where in `json` each element ends, so that one that is no JSON costs only itself."""
+    path in order (`null` where there is no node or it holds nothing), `versions` their versions and `mzxids` the
+    transactions that wrote them last (both -1 where there is no node). `ends` says where in `json` each element ends,
+    so that one that is no JSON costs only itself."""
 
     json: bytes
     versions: npt.NDArray[np.int32]
+    mzxids: npt.NDArray[np.int64]
     zxid: int
     ends: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, datas: Sequence[bytes | None], versions: npt.NDArray[np.int32], zxid: int) -> Columns:
+    def of(
+        cls,
+        datas: Sequence[bytes | None],
+        versions: npt.NDArray[np.int32],
+        mzxids: npt.NDArray[np.int64],
+        zxid: int,
+    ) -> Columns:
         """From each znode's data (None where there is no node)."""
         elements = [data or b"null" for data in datas]
         lengths = np.fromiter(map(len, elements), dtype=np.int64, count=len(elements))
-        return cls(b"[" + b",".join(elements) + b"]", versions, zxid, np.cumsum(lengths + 1))
+        return cls(b"[" + b",".join(elements) + b"]", versions, mzxids, zxid, np.cumsum(lengths + 1))
 
     def pick(self, rows: npt.NDArray[np.intp]) -> Columns:
         """These rows alone, in this order."""
         ends = self.ends.tolist()
         elements = [self.json[ends[row - 1] + 1 if row else 1 : ends[row]] for row in rows.tolist()]
-        return Columns.of(elements, self.versions[rows], self.zxid)
+        return Columns.of(elements, self.versions[rows], self.mzxids[rows], self.zxid)
 
     @classmethod
     def of_rows(cls, rows: Sequence[Row | None], zxid: int) -> Columns:
         """From znodes that were read one by one."""
         versions = np.fromiter((-1 if row is None else row.stat.version for row in rows), np.int32, len(rows))
-        return cls.of([None if row is None else row.data for row in rows], versions, zxid)
+        mzxids = np.fromiter((-1 if row is None else row.stat.mzxid for row in rows), np.int64, len(rows))
+        return cls.of([None if row is None else row.data for row in rows], versions, mzxids, zxid)
 
 
 class WatchKind(enum.Enum):

@@ -45,11 +45,12 @@ from controller.zookeeper.codecs import (
 from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Write
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
 from statemachines.partition import PartitionState as PartitionMachineState
 
 TIMEOUT_MS = 2_000
 LIMIT_MS = 300_000.0
+LATEST_ZXID = 1 << 40
 TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 
 
@@ -354,7 +355,11 @@ class Cluster:
             self.wait(pending)
 
     def write(self, *operations: Write) -> None:
+        """States are of the brokers' present lives, though registrations may be made later than they here."""
         self.wait(self._admin.multi(operations))
+        for operation in operations:
+            if paths.partition_of(operation.path) is not None and not isinstance(operation, Delete):
+                self.server.set_mzxid(operation.path, LATEST_ZXID)
 
     def put(self, path: str, data: bytes) -> None:
         there = self.server.row(path) is not None

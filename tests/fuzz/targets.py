@@ -120,7 +120,7 @@ GOOD_TOPIC = b'{"partitions":{"0":[3,1]},"topic_id":"7J4s9cs7RkuJaV_xmswZqQ","ad
 
 
 def _columns(datas: Sequence[bytes]) -> Columns:
-    return Columns.of(datas, np.zeros(len(datas), dtype=np.int32), 1)
+    return Columns.of(datas, np.zeros(len(datas), dtype=np.int32), np.zeros(len(datas), dtype=np.int64), 1)
 
 
 def feed_states_column(data: bytes) -> str:

@@ -59,7 +59,7 @@ DAMAGED: dict[str, bytes] = {
 
 def columns(datas: Sequence[bytes | None]) -> Columns:
     versions = np.array([-1 if data is None else index for index, data in enumerate(datas)], dtype=np.int32)
-    return Columns.of(datas, versions, zxid=1)
+    return Columns.of(datas, versions, versions.astype(np.int64), zxid=1)
 
 
 def row_of(found: PartitionStateColumns, row: int) -> PartitionState:

@@ -44,7 +44,7 @@ ROWS = [
 
 def columns(datas: list[bytes | None]) -> Columns:
     versions = np.array([-1 if data is None else 5 for data in datas], dtype=np.int32)
-    return Columns.of(datas, versions, zxid=1)
+    return Columns.of(datas, versions, versions.astype(np.int64), zxid=1)
 
 
 def said_of(found: codecs_columns.PartitionStateColumns, row: int) -> tuple[object, ...]:

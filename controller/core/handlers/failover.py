@@ -5,7 +5,8 @@
 
 Watches come before what they watch is read; UpdateMetadata comes before any LeaderAndIsr, or brokers would hear of
 leaders that they can't reach (KAFKA-4443). Replicas on dead brokers are taken out of their ISRs here too (KAFKA-3096),
-before leaders are elected: a dead leader's partition is written twice.
+before leaders are elected: a dead leader's partition is written twice. So are those that went and came back before
+this term looked (`unnoticed`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from controller.core import partition_moves, replica_moves, topic_deletion
+from controller.core import partition_moves, replica_moves, topic_deletion, unnoticed
 from controller.core.context import Replicas
 from controller.core.election_events import PreferredElectionAsked
 from controller.core.events import (
@@ -132,11 +133,13 @@ async def fail_over(term: Term) -> Phases:
         batch.send()
         phase.items = loaded.brokers
     with phases.phase("replica machine") as phase:
+        back = unnoticed.leave_out(term, loaded.mzxids)
         phase.items = await _start_replica_machine(term)
     with phases.phase("partition machine") as phase:
         batch = RequestBatch(term)
         phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
         batch.send()
+        await unnoticed.let_in(term, back)
     with phases.phase("pause") as phase:
         await pause.look(term)
         phase.items = int(context.paused is not None)

@@ -78,17 +78,20 @@ class Database:
         nodes = self.tree.nodes
         data: list[bytes | None] = []
         versions: list[int] = []
+        mzxids: list[int] = []
         for path in paths:
             node = nodes.get(path)
             if node is None:
                 data.append(None)
                 versions.append(-1)
+                mzxids.append(-1)
             elif node.acl is not OPEN_ACL and not link.identity.may(node.acl, PERM_READ):
                 raise NoAuth(path)
             else:
                 data.append(node.data)
                 versions.append(node.version)
-        return Columns.of(data, np.array(versions, np.int32), self.zxid)
+                mzxids.append(node.mzxid)
+        return Columns.of(data, np.array(versions, np.int32), np.array(mzxids, np.int64), self.zxid)
 
     def children(self, link: Link, paths: Sequence[str]) -> Listing:
         nodes = self.tree.nodes

@@ -161,12 +161,18 @@ class InMemoryZooKeeper:
         """The data and versions of many znodes, with no object made for each."""
         found = [self._database.tree.nodes.get(path) for path in paths]
         versions = np.array([-1 if node is None else node.version for node in found], np.int32)
-        return Columns.of([None if node is None else node.data for node in found], versions, self.zxid)
+        mzxids = np.array([-1 if node is None else node.mzxid for node in found], np.int64)
+        return Columns.of([None if node is None else node.data for node in found], versions, mzxids, self.zxid)
 
     def restore(self, operations: Sequence[Write]) -> None:
         """Carries out writes here and now, in one transaction that is no session's: what a server has from a snapshot.
         Watches fire; `on_commit` does not hear of it. MultiFailed, with nothing written."""
         self._database.write(operations, NO_SESSION, Identity())
+
+    def set_mzxid(self, path: str, mzxid: int) -> None:
+        """As if the znode had been written last by that transaction, which may be one to come. KeyError for none."""
+        node = self._database.tree.nodes[path]
+        node.mzxid, node.stat, node.row = mzxid, None, None
 
     def on_commit(self, callback: Callable[[int, Sequence[Write]], None]) -> None:
         """`callback` is told of each multi that was applied, in their order: whose session it was, and its writes."""
