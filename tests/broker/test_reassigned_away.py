@@ -64,6 +64,16 @@ def test_what_a_new_registration_is_told_first_is_all_that_there_is() -> None:
     assert broker.log().log_end_offset == 0
 
 
+@pytest.mark.parametrize(("replicas", "role"), [((2, 3), Role.NONE), ((1, 2), Role.LEADER)])
+def test_a_topic_on_its_way_out_is_left_by_who_is_none_of_its_replicas(replicas: tuple[int, ...], role: Role) -> None:
+    """Reassigned away in between (the swarm's seed 7405). A replica is told to stop by itself."""
+    broker = Holder()
+    broker.begin_leading((1, 2))
+    broker.ask(ApiKey.UPDATE_METADATA, told(7, replicas, leader=LEADER_DURING_DELETE))
+    assert broker.partition().role is role
+    assert broker.log().log_end_offset == 0
+
+
 def test_one_that_comes_back_takes_its_role_again() -> None:
     broker = Holder()
     broker.begin_leading((1,))
