@@ -109,6 +109,7 @@ class Broker:
         self.metadata = MetadataCache()
         self._metadata_bodies = MetadataBodies()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
+        self._noted = self._note  # one bound method for every request that waits
         self.data: DataPlane | None = None
         if logs is not None:
             self.data = DataPlane(
@@ -174,7 +175,7 @@ class Broker:
         self.handle(request, respond, listener)
 
     def handle(self, request: Request, respond: Respond, listener: str | None = None) -> None:
-        exchange = Exchange(request, respond, listener or self._settings.inter_broker_listener, self._note)
+        exchange = Exchange(request, respond, listener or self._settings.inter_broker_listener, self._noted)
         self._run(self._handlers[request.header.api_key], exchange, request.value)
 
     def _run(self, handler: Callable[[Exchange, Any], None], exchange: Exchange, value: RequestValue) -> None:

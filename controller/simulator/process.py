@@ -157,9 +157,10 @@ class _ProcessTimer:
     def __init__(self, process: Process, machine: Clock, delay_ms: float, callback: Callable[[], None]) -> None:
         self._process = process
         self._callback: Callable[[], None] | None = callback
-        self._timer = machine.call_later(delay_ms, self._due)
+        self._timer = machine.call_later(delay_ms, self)
 
-    def _due(self) -> None:
+    def __call__(self) -> None:
+        """It is due."""
         process = self._process
         if not process.runs_freely:
             process.deliver(self._fire)

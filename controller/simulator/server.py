@@ -39,7 +39,8 @@ class _Slot:
 
 
 class _Served:
-    """A connection. `waiting`: what has arrived and was not taken up; `slots`: what is not answered, in its order."""
+    """A connection, called with each frame that arrives. `waiting`: what has arrived and was not taken up; `slots`:
+    what is not answered, in its order."""
 
     __slots__ = ("_busy", "_server", "_slots", "_socket", "_waiting")
 
@@ -50,7 +51,7 @@ class _Served:
         self._slots: list[_Slot] | tuple[()] = ()
         self._busy = False
 
-    def arrived(self, frame: Frame) -> None:
+    def __call__(self, frame: Frame) -> None:
         if self._waiting:
             self._waiting.append(frame)
         else:
@@ -105,4 +106,4 @@ class Server:
         self.cost = cost
 
     def accept(self, socket: Socket) -> None:
-        socket.on_frame = _Served(self, socket).arrived
+        socket.on_frame = _Served(self, socket)
