@@ -7,7 +7,7 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controller.broker.logs import Logs
@@ -311,6 +311,16 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         """Of every replica that has a log, for its checkpoint."""
         return {key: one.high_watermark for key, one in self._partitions.items() if one.log is not None}
+
+    def high_watermarks_in(
+        self, keys: Iterable[tuple[str, int]], kept: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], int]:
+        """Of these; one that is no replica with a log here has what was `kept` of it, 0 if nothing was."""
+        found: dict[tuple[str, int], int] = {}
+        for key in keys:
+            one = self._partitions.get(key)
+            found[key] = kept.get(key, 0) if one is None or one.log is None else one.high_watermark
+        return found
 
     # -- who is the controller
 

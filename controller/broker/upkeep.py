@@ -95,8 +95,7 @@ class Upkeep:
 
     def _write_high_watermarks(self, directory: LogDirectory, soon: bool = False) -> None:
         """A log whose partition nobody has named in this life of the broker keeps what was written of it."""
-        now, kept = self._replicas.high_watermarks(), directory.high_watermarks
-        at = {key: now.get(key, kept.get(key, 0)) for key in directory.logs}
+        at = self._replicas.high_watermarks_in(directory.logs, directory.high_watermarks)
         directory.write_high_watermarks(at, soon)
 
     # -- when

@@ -83,6 +83,13 @@ class Routes:
         """The connection for records to that broker; a new one where the last one broke."""
         return self._open(self._pipelines, node)
 
+    def keep_open(self) -> None:
+        """A connection for records to every broker."""
+        for node in self._brokers:
+            pipeline = self._pipelines.get(node)
+            if pipeline is None or pipeline.broken is not None:
+                self.pipeline(node)
+
     def _open(self, pipelines: dict[int, Pipeline], node: int) -> Pipeline:
         pipeline = pipelines.get(node)
         if pipeline is None or pipeline.broken is not None:
