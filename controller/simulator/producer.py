@@ -9,7 +9,6 @@ acknowledged, as failed (it was refused, and never may have been written before)
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from controller.broker.ports import PeerError
 from controller.pending import Pending
@@ -25,7 +24,8 @@ from controller.protocol.produce_values import (
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE, NO_OFFSET, SendLog
 from controller.scenarios.records.payload import Payload, encode_payload, key_bytes
 from controller.scenarios.records.workload import ACKS_NONE, PartitionName, RecordWorkload, home
-from controller.simulator.routes import BACKOFF_MS, NOBODY, Routes, keep_going
+from controller.simulator.lane import Batch, Lane
+from controller.simulator.routes import BACKOFF_MS, Routes, keep_going
 from controller.storage.records import Record, encode_batch
 
 LINGER_MS = 10.0
@@ -51,30 +51,6 @@ _UNKNOWN_FATE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, Error
 """Errors of requests that may have been written nevertheless."""
 
 
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """`records`: the producer's own numbers. `sequence`: Kafka's, of the first of them, within the partition."""
-
-    place: int
-    records: list[int]
-    sequence: int
-    may_be_written: bool = False
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One partition's records on their way: `due` not yet in a batch, `again` to be sent (once more), `in_flight`.
-    `held_ms`: not before this moment."""
-
-    due: deque[int] = field(default_factory=deque)
-    again: deque[_Batch] = field(default_factory=deque)
-    in_flight: list[_Batch] = field(default_factory=list)
-    in_flight_to: int = NOBODY
-    broken: bool = False
-    held_ms: float = 0.0
-    next_sequence: int = 0
-
-
 class SimulatedProducer:
     """Sends at its rate from `begin` on until `stop`. `log.open` is 0 once all has ended; `trouble` says why it gave up
     before it was asked to."""
@@ -85,7 +61,7 @@ class SimulatedProducer:
         self._routes = routes
         self._clock = routes.clock
         self._workload = workload
-        self._lanes = [_Lane() for _ in routes.partitions]
+        self._lanes = [Lane() for _ in routes.partitions]
         self._busy: set[int] = set()  # places with something due or to be sent again; walked in order
         self._id_and_epoch = (-1, -1)
         self._stopped = False
@@ -167,11 +143,10 @@ class SimulatedProducer:
             self._busy = {place for place in self._busy if self._lanes[place].due or self._lanes[place].again}
         return sorted(self._busy)
 
-    def _next(self, place: int, node: int) -> _Batch | None:
-        """The batch of that partition to be sent next, if one may be: none while what failed is not settled, nor to
-        another broker than what is in flight."""
+    def _next(self, place: int, node: int) -> Batch | None:
+        """The batch of that partition to be sent next, if one may be."""
         lane = self._lanes[place]
-        if lane.in_flight and (lane.broken or lane.in_flight_to != node):
+        if lane.waits_for_an_answer(node, idempotent=self._workload.idempotent):
             return None
         if self._clock.now_ms() < lane.held_ms:
             return None
@@ -180,7 +155,7 @@ class SimulatedProducer:
             batch = lane.again.popleft()
         elif lane.due:
             records = [lane.due.popleft() for _ in range(min(len(lane.due), MOST_IN_A_BATCH))]
-            batch = _Batch(place, records, lane.next_sequence)
+            batch = Batch(place, records, lane.next_sequence)
             lane.next_sequence += len(records)
         else:
             return None
@@ -188,7 +163,7 @@ class SimulatedProducer:
         lane.in_flight_to = node
         return batch
 
-    def _send(self, node: int, batches: list[_Batch]) -> None:
+    def _send(self, node: int, batches: list[Batch]) -> None:
         topics: dict[str, list[ProducePartition]] = {}
         for batch in batches:
             topic, number = self._routes.partitions[batch.place]
@@ -209,7 +184,7 @@ class SimulatedProducer:
         answer = pipeline.ask(ApiKey.PRODUCE, _PRODUCE_VERSION, body, 1.5 * REQUEST_TIMEOUT_MS)
         answer.on_done(lambda: self._settle(batches, answer))
 
-    def _encoded(self, batch: _Batch) -> bytes:
+    def _encoded(self, batch: Batch) -> bytes:
         log = self.log
         records = []
         for index, number in enumerate(batch.records):
@@ -223,7 +198,7 @@ class SimulatedProducer:
 
     # -- answers
 
-    def _settle(self, batches: list[_Batch], answer: Pending[bytes]) -> None:
+    def _settle(self, batches: list[Batch], answer: Pending[bytes]) -> None:
         """What came of one request. A connection that broke leaves all that was in flight on it of unknown fate."""
         results = {} if answer.error is not None else _results(answer.result())
         for batch in batches:
@@ -232,28 +207,23 @@ class SimulatedProducer:
             self._settle_one(batch, code, offset)
         self._pump_soon()
 
-    def _settle_one(self, batch: _Batch, code: int, offset: int) -> None:
+    def _settle_one(self, batch: Batch, code: int, offset: int) -> None:
         batch.may_be_written |= code in _UNKNOWN_FATE
         if code == ErrorCode.NONE:
             self._end(batch, ACKNOWLEDGED, offset)
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._end(batch, ACKNOWLEDGED)  # written before; where, the broker no longer knows
-        elif self.trouble is None and (code in _TRANSIENT or self._behind_another(batch, code)):
+        elif self.trouble is None and (code in _TRANSIENT or self._may_come_later(batch, code)):
             self._again(batch, code)
         else:
             self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error=ErrorCode(code).name)
             if self._workload.idempotent:
                 self._give_up(f"{ErrorCode(code).name} for a batch")
 
-    def _behind_another(self, batch: _Batch, code: int) -> bool:
-        """Out of order because one before it in the partition is yet to be sent again."""
-        lane = self._lanes[batch.place]
-        unsettled = [*lane.again, *lane.in_flight]
-        return code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and any(
-            each.sequence < batch.sequence for each in unsettled
-        )
+    def _may_come_later(self, batch: Batch, code: int) -> bool:
+        return code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._lanes[batch.place].may_come_later(batch)
 
-    def _again(self, batch: _Batch, code: int) -> None:
+    def _again(self, batch: Batch, code: int) -> None:
         lane = self._lanes[batch.place]
         lane.again = deque(sorted([*lane.again, batch], key=lambda each: each.sequence))
         self._busy.add(batch.place)
@@ -262,10 +232,12 @@ class SimulatedProducer:
         if code not in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             self._routes.forget([batch.place])
 
-    def _end(self, batch: _Batch, outcome: int, offset: int = NO_OFFSET, error: str = "") -> None:
+    def _end(self, batch: Batch, outcome: int, offset: int = NO_OFFSET, error: str = "") -> None:
         lane = self._lanes[batch.place]
         if batch in lane.in_flight:
             lane.in_flight.remove(batch)
+        if outcome == ACKNOWLEDGED:
+            lane.acknowledged(batch)
         now_ms = self._clock.now_ms()
         for index, number in enumerate(batch.records):
             at = offset + index if offset != NO_OFFSET else NO_OFFSET
