@@ -64,6 +64,7 @@ class OldPurgatory(Generic[K, O]):
         self._queue: list[tuple[int, int, O]] = []  # by due time, then as they came
         self._watched_in_all = 0
         self._closed = False
+        self._ended = 0
         self.purges = 0
         self._thread = threading.Thread(target=self._reap, name="old purgatory", daemon=True)
         self._thread.start()

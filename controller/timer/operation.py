@@ -11,7 +11,7 @@ from abc import ABCMeta, abstractmethod
 from typing import Any, Final, Protocol
 
 from controller.timer.native import mypyc_attr
-from controller.timer.task import TimerTask
+from controller.timer.task import IN_BUNDLE, TimerTask
 from statemachines.machine import CompiledMachine
 from statemachines.operation import OperationState
 from statemachines.tables import OPERATION
@@ -25,6 +25,9 @@ CANCELLED: Final = OperationState.Cancelled
 class Judge(Protocol):
     """Decides who ends an operation."""
 
+    _ended: int
+    """Those of its operations that are in a cohort settle themselves, on its one thread, and are counted here."""
+
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
         """Moves a pending operation to `end`, and says whether it was this call that did."""
 
@@ -32,7 +35,8 @@ class Judge(Protocol):
 class _Nobody:
     """An operation that is not watched is known to one thread alone, the one that made it."""
 
-    __slots__ = ()
+    __slots__ = ("_ended",)
+    _ended: int
 
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
         operation.state = end
@@ -43,7 +47,8 @@ class _Nobody:
 class _Ended:
     """Of an operation that has ended and never was watched."""
 
-    __slots__ = ()
+    __slots__ = ("_ended",)
+    _ended: int
 
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
         return False
@@ -97,7 +102,11 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
 
     def force_complete(self) -> bool:
         """Completes it whatever its condition says. True: this call did. False: it has ended before."""
-        if not self.judge.settle(self, COMPLETED):
+        if self._next is IN_BUNDLE:  # pending, and known to one thread alone: as its judge would settle it
+            self._next = None
+            self.state = COMPLETED
+            self.judge._ended += 1
+        elif not self.judge.settle(self, COMPLETED):
             return False
         self.on_complete()
         return True
@@ -107,9 +116,14 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
 
     def run(self) -> None:
         """Its time is over; the timer calls this."""
-        if self.judge.settle(self, EXPIRED):
-            self.on_complete()
-            self.on_expiration()
+        if self._next is IN_BUNDLE:  # as above
+            self._next = None
+            self.state = EXPIRED
+            self.judge._ended += 1
+        elif not self.judge.settle(self, EXPIRED):
+            return
+        self.on_complete()
+        self.on_expiration()
 
 
 def require_single_end(machine: CompiledMachine[OperationState]) -> None:

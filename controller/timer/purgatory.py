@@ -4,12 +4,13 @@
     operation  -- is in ---->  the timer      which ends it when its time is over
 
 Whichever comes first ends the operation and answers; the other finds it ended. An operation that has ended leaves the
-timer at once, in constant time. It stays in the watch lists, where finding it would cost a search, until a purge. E
-estimates how many operations are in them. It grows by one with each that is watched, and is set to the number of those
-that are pending just before a purge, so that what is watched meanwhile adds to it: it errs upwards, never downwards.
-A purge begins when E exceeds the pending by more than an interval (source: Kafka's DelayedOperationPurgatory, 0.9 to
-3.9), and by more than a share of them, for it looks at all that are pending, too: so its cost an operation is constant
-however many those are. E less the pending is how many have ended since the last purge, and that is what is counted.
+timer at once, in constant time. It stays in the watch lists, where finding it would cost a search, until a purge, or
+until its cohort lets it go as its time comes. E estimates how many operations are in them. It grows by one with each
+that is watched, shrinks by those let go, and is set to the number of those that are pending just before a purge, so
+that what is watched meanwhile adds to it: it errs upwards, never downwards. A purge begins when E exceeds the pending
+by more than an interval (source: Kafka's DelayedOperationPurgatory, 0.9 to 3.9), and by more than a share of them, for
+it looks at all that are pending, too: so its cost an operation is constant however many those are. E less the pending
+is how many have ended since the last purge and not been let go, and that is what is counted.
 
 This one is for a host with one thread, as a simulator or an event loop is; it takes no lock.
 `controller.timer.threaded_purgatory` is for threads.
@@ -18,19 +19,16 @@ This one is for a host with one thread, as a simulator or an event loop is; it t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 from controller.timer.native import mypyc_attr
 from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.report import log_failure
-from controller.timer.task import NOWHERE, TimerTask
+from controller.timer.task import IN_BUNDLE, NOWHERE, Bucket, TimerTask
+from controller.timer.virtual import VirtualTimer
 from controller.timer.watchers import K, O, WatchLists
-from controller.timer.wheel import TimingWheel
 from statemachines.operation import OperationState
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
 
 PURGE_INTERVAL = 1_000
 """Kafka's: how many ended operations in the watch lists are worth a purge. More costs memory, fewer cost time."""
@@ -72,17 +70,21 @@ class Purgatory(Generic[K, O]):
         if purge_share < 0:
             raise ValueError(f"purge_share {purge_share}: expected 0 or more")
         self._timer = timer
-        self._wheel = timer if isinstance(timer, TimingWheel) else None
-        """A timer that is a wheel is not asked to start and to cancel: its few steps are taken here as it has them,
-        since the two calls cost as much."""
+        self._wheel = timer if isinstance(timer, VirtualTimer) else None
+        """A timer that knows bundles: who comes right after one with the same timeout is of its cohort."""
+        self._fresh = timer._fresh if isinstance(timer, VirtualTimer) else Bucket(0)
+        """Its last is what was started last, if the clock has not moved since."""
+        self._last: TimerTask = NOWHERE
+        """The last that was started by itself."""
         self._purge_interval = purge_interval
         self._purge_share = purge_share
         self._on_error = on_error
         self._watchers: WatchLists[K, O] = WatchLists() if watchers is None else watchers
-        self._newcomers = self._watchers.newcomers
+        self._cohort = self._watchers.cohorts[-1]
         self._ended = 0
         """Of those that were watched."""
-        self._ended_at_purge = 0
+        self._gone = 0
+        """How many of them are in no list any more, or fewer."""
         self._purge_beyond = purge_interval
         """While no more than so many have ended, no purge can be worth it."""
         self.purges = 0
@@ -92,7 +94,8 @@ class Purgatory(Generic[K, O]):
     @property
     def delayed(self) -> int:
         """Operations that are watched and pending."""
-        return self._watchers.let_in_before + len(self._newcomers) - self._ended  # `handed_in`, asked at each append
+        last = self._cohort  # `handed_in`, asked at each append
+        return self._watchers.came_before + last.released + len(last.members) - self._ended
 
     @property
     def watched(self) -> int:
@@ -115,22 +118,22 @@ class Purgatory(Generic[K, O]):
         # Nothing can have happened since: one thread.
         operation.judge = self
         operation.watches = keys = tuple(keys)  # the caller's may change
-        self._newcomers.append(operation)
+        cohort = self._cohort
+        cohort.members.append(operation)
         try:
             hash(keys)  # one that has none is refused now, not when news of another key are told
-            wheel = self._wheel
-            if wheel is None or operation._next is not None:  # who is in a timer already is refused there
+            if (
+                self._fresh._previous is cohort
+                and operation.timeout_ms == cohort.timeout_ms
+                and operation._next is None  # who is in a timer already is refused there
+            ):
+                operation._due_ms = cohort._due_ms
+                operation._next = operation._previous = IN_BUNDLE
+                return False
+            if self._wheel is None:
                 self._timer.start(operation, operation.timeout_ms)
             else:
-                due_ms: i64 = wheel.now_ms + operation.timeout_ms
-                operation._due_ms = due_ms
-                if due_ms >= wheel._soonest_ms or not wheel._sooner(operation, operation.timeout_ms):
-                    fresh = wheel._fresh
-                    last = fresh._previous
-                    operation._previous = last
-                    operation._next = fresh
-                    fresh._previous = last._next = operation
-                    return False
+                self._start(operation, self._wheel)
         except Exception:
             self.settle(operation, CANCELLED)
             raise
@@ -164,7 +167,10 @@ class Purgatory(Generic[K, O]):
     def purge(self) -> int:
         """Leaves ended operations out of every watch list; how many entries that were."""
         self._purged_at(self._ended)
+        self._last = NOWHERE
         gone = self._watchers.sweep_all()
+        for cohort in self._watchers.drop_empty():
+            self._timer.cancel(cohort)
         self.purges += 1
         self.purged += gone
         return gone
@@ -175,8 +181,10 @@ class Purgatory(Generic[K, O]):
             return False
         operation.state = end
         self._ended += 1
-        if self._wheel is not None:
-            following = operation._next
+        following = operation._next
+        if following is IN_BUNDLE:
+            operation._next = None
+        elif self._wheel is not None:  # its few steps are taken here, since the call costs as much
             if following is not None:
                 previous = operation._previous
                 previous._next = following
@@ -187,17 +195,37 @@ class Purgatory(Generic[K, O]):
             self._timer.cancel(operation)
         return True
 
+    def _start(self, operation: O, wheel: VirtualTimer) -> None:
+        """By itself, unless the one right before it is due with it: then a cohort begins."""
+        timeout_ms = operation.timeout_ms
+        last = self._last
+        if self._fresh._previous is last and last._due_ms == wheel.now_ms + timeout_ms and operation._next is None:
+            self._cohort.members.pop()
+            cohort = self._cohort = self._watchers.open(timeout_ms)
+            wheel.start(cohort, timeout_ms)
+            cohort.members.append(operation)
+            operation._due_ms = cohort._due_ms
+            operation._next = operation._previous = IN_BUNDLE
+            self._last = NOWHERE
+        else:
+            wheel.start(operation, timeout_ms)
+            self._last = operation
+
     def _try(self, operation: O) -> bool:
         return operation.try_complete()
 
     def _purged_at(self, ended: int) -> None:
-        self._ended_at_purge = ended
+        self._gone = ended
+        self._watchers.take_released()
         self._purge_beyond = ended + self._purge_interval
 
     def _purge_if_worth_it(self, ended: int) -> None:
         """`ended`: in all, and more than `_purge_beyond`."""
-        short = self._purge_share * self.delayed - (ended - self._ended_at_purge)
-        if short < 0:
+        self._gone += self._watchers.take_released()
+        there = ended - self._gone  # in the lists, or more
+        early = self._purge_interval - there
+        short = self._purge_share * self.delayed - there
+        if short < 0 and early < 0:
             self.purge()
         else:  # with each that ends, one more has ended and one fewer is pending
-            self._purge_beyond = ended + int(short / (1 + self._purge_share))
+            self._purge_beyond = ended + max(int(short / (1 + self._purge_share)), early)

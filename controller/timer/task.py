@@ -103,6 +103,28 @@ class Bucket(TimerTask):
         counted = 0
         task = self._next
         while task is not None and task is not self:
-            counted += 1
+            counted += task.count() if isinstance(task, Bundle) else 1
             task = task._next
         return counted
+
+
+IN_BUNDLE: Final = TimerTask()
+"""On either side of a task that is in a timer by way of a bundle. To unlink it from there is to say that it is in no
+timer, and changes nothing else."""
+IN_BUNDLE._next = IN_BUNDLE._previous = IN_BUNDLE
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Bundle(TimerTask):
+    """Several tasks that are due at once, as one in a bucket; each is `IN_BUNDLE`. They run where the bundle stands, in
+    their order: `VirtualTimer` alone can do that, so it may be started in no other. This one holds none."""
+
+    __slots__ = ()
+
+    def count(self) -> int:
+        """How many there are still to be run."""
+        return 0
+
+    def fire(self, on_error: Callable[[TimerTask, Exception], None]) -> int:
+        """Runs them; how many. `on_error` hears of one that raised."""
+        return 0

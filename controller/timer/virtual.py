@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.timer.report import log_failure
-from controller.timer.task import NOWHERE, TimerTask
+from controller.timer.task import NOWHERE, Bundle, TimerTask
 from controller.timer.wheel import TimingWheel
 
 
@@ -59,9 +59,12 @@ class VirtualTimer(TimingWheel):
                 following._previous = ready
                 task._next = None
                 task._previous = NOWHERE
+                callback = task._callback
+                if callback is None and isinstance(task, Bundle):
+                    fired += self._fire(task)
+                    continue
                 fired += 1
                 try:
-                    callback = task._callback
                     if callback is None:
                         task.run()
                     else:
@@ -70,4 +73,16 @@ class VirtualTimer(TimingWheel):
                     self._on_error(task, error)
         finally:
             self._running = False
+        return fired
+
+    def _fire(self, bundle: Bundle) -> int:
+        """It stands first until all in it have run: should one end the program, the others are ready still."""
+        ready = self._ready
+        first = ready._next
+        assert first is not None
+        bundle._previous = ready
+        bundle._next = first
+        ready._next = first._previous = bundle
+        fired = bundle.fire(self._on_error)
+        self.cancel(bundle)
         return fired

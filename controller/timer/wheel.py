@@ -72,7 +72,7 @@ class TimingWheel:
     `tick_ms` - 1 early, as in Kafka. `wheel_size` trades buckets for cascades; the order of firing does not depend
     on it. Times are whole milliseconds on an axis that begins at `start_ms`. ValueError.
 
-    `start` and `cancel` are not for subclasses to override: `controller.timer.purgatory` takes their steps itself.
+    `cancel` is not for subclasses to override: `controller.timer.purgatory` takes its steps itself.
     """
 
     __slots__ = (

@@ -27,6 +27,7 @@ COMPILED_TESTS = (
     "test_purgatory_turns.py",
     "test_sharded_watchers.py",
     "test_watchers.py",
+    "test_cohorts.py",
     "test_limits.py",
 )
 LIMIT_S = 170
