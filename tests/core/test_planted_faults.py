@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.core import elections, partition_moves, replica_moves
+from controller.core import elections, partition_moves, replica_moves, unnoticed
+from controller.core.context import ControllerContext
 from controller.core.handlers import broker_changes, failover, isr_changes
 from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
@@ -26,6 +27,7 @@ from tests.core import (
     test_loading,
     test_terms,
     test_topic_changes,
+    test_unnoticed,
 )
 from tests.core.driving import Cluster
 
@@ -80,6 +82,14 @@ def bump_nothing(term: Any, rows: Any, leaving: Any) -> Any:
 
 def forget(self: Any, broker: int) -> None:
     pass
+
+
+def nobody(brokers: Any, mzxids: Any, epochs: Any) -> Any:
+    return np.zeros(brokers.shape, dtype=np.bool_)
+
+
+def everybody(self: ControllerContext, rows: Any) -> Any:
+    return self.partitions.isr[rows] >= 0
 
 
 def watch_from_now(self: ZooKeeperClient, paths: Any, event_of: Any, since_zxid: int) -> Any:
@@ -159,6 +169,14 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "the broker that goes may be elected": (
         lambda patch: patch.setattr("controller.core.context.ControllerContext.mark_shutting_down", forget),
         test_controlled_shutdown.test_two_that_go_at_once_are_not_handed_each_others_partitions,
+    ),
+    "a bounce from before the term is not looked for": (
+        lambda patch: patch.setattr(unnoticed, "registered_since", nobody),
+        test_unnoticed.test_a_leader_that_came_back_hands_over_to_who_stayed,
+    ),
+    "whoever came back is out of the ISR, though nobody stayed": (
+        lambda patch: patch.setattr(ControllerContext, "eligible_in_isr", everybody),
+        test_unnoticed.test_where_the_others_died_who_came_back_leads_in_a_new_epoch,
     ),
 }
 

@@ -24,7 +24,8 @@ from controller.broker.broker import Broker
 from controller.broker.isr_changes import IsrChanges
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
-from controller.core import elections, leadership, partition_moves, replica_moves, topic_deletion
+from controller.core import elections, leadership, partition_moves, replica_moves, topic_deletion, unnoticed
+from controller.core.context import Replicas
 from controller.core.controller import Controller
 from controller.core.handlers import broker_changes, isr_changes, topic_changes
 from controller.core.queue import EventQueue
@@ -237,6 +238,11 @@ def proposals_never_cleared(patch: Patch) -> None:
     patch.setattr(IsrChanges, "_empty_slot", lambda self, key, partition: None)
 
 
+def bounce_before_the_term_unnoticed(patch: Patch) -> None:
+    """Who came back while no controller looked has what it had."""
+    patch.setattr(unnoticed, "leave_out", lambda term, mzxids: Replicas.where(mzxids[:0], np.zeros((0, 1), np.bool_)))
+
+
 def isr_change_at_any_version(patch: Patch) -> None:
     """S47: the znode's version that a leader names is not looked at."""
     refusal = isr_changes._refusal
@@ -293,6 +299,7 @@ FAULTS: Mapping[str, Plant] = {
     "created-partitions-not-told": created_partitions_not_told,
     "proposals-never-cleared": proposals_never_cleared,
     "isr-change-at-any-version": isr_change_at_any_version,
+    "bounce-before-the-term-unnoticed": bounce_before_the_term_unnoticed,
     **ELECTION_FAULTS,
     **RECORD_FAULTS,
     **REASSIGNMENT_FAULTS,
