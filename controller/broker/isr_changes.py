@@ -127,6 +127,8 @@ class IsrChanges:
         if self._version is None:
             return
         snapshot = self._metadata.snapshot
+        if self._asking and snapshot.controller_id != self._asked:
+            self._link.close()  # a controller that stands still would be waited for as long as a request may take
         live = snapshot.brokers.keys()  # of a value that does not change
         if live != self._live:
             self._live = live

@@ -13,7 +13,7 @@ import pytest
 
 from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChanges
 from controller.broker.partition import Partition
-from controller.broker.ports import PeerTimedOut
+from controller.broker.ports import PeerTimedOut, PeerUnreachable
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
     NO_TOPIC_ID,
@@ -140,6 +140,18 @@ def test_another_controller_is_asked_at_once() -> None:
     leader.last().fail(PeerTimedOut("dead"))
     leader.hear((1,), controller=3)
     assert [port for port, _ in leader.asked()] == [9090 + CONTROLLER, 9093]
+
+
+def test_a_controller_that_does_not_answer_is_not_waited_for_once_there_is_another() -> None:
+    leader = asking()
+    leader.hear((1,))
+    assert leader.peers.closed == []
+    leader.hear((1,), controller=3)
+    assert leader.peers.closed == [9090 + CONTROLLER]
+    leader.last().fail(PeerUnreachable("closed at this end"))
+    leader.later(RETRY_FIRST_MS)
+    assert [port for port, _ in leader.asked()] == [9090 + CONTROLLER, 9093]
+    assert leader.wanted() == [{0: (1, 2, 3)}] * 2
 
 
 def test_with_no_controller_to_ask_it_waits_for_one() -> None:
