@@ -7,9 +7,9 @@ asks: a plan's injector, a scenario's step, a user of `Simulation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -18,18 +18,16 @@ from controller.scenarios.faults import InjectedFault
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import by_znode
 from controller.simulator import plan as told
-from controller.simulator.broker_process import BrokerProcess
+from controller.simulator.broker_process import BrokerProcess, World
 from controller.simulator.conditions import GOOD, Condition
+from controller.simulator.ensemble import Ensemble
 from controller.simulator.plan import Fault
 from controller.simulator.process import ProcessState
-from controller.trace import FaultInjected
+from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Delete, Write
-
-if TYPE_CHECKING:  # the host carries out scenarios' faults by this
-    from controller.simulator.host import SimulatedHost
 
 Undo = Callable[[], None]
 SHELL_SESSION_MS = 30_000
@@ -47,13 +45,32 @@ def as_happening(fault: InjectedFault, at_ms: float) -> Fault:
     return happening
 
 
+class Struck(Protocol):
+    """The host on whose cluster they are carried out."""
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def ensemble(self) -> Ensemble: ...
+
+    @property
+    def processes(self) -> Mapping[int, BrokerProcess]: ...
+
+    def take(self, event: TraceEvent) -> None: ...
+
+    def cut(self, link: Link) -> Task[None]: ...
+
+    def heal(self, link: Link) -> Task[None]: ...
+
+
 class Faults:
     """On the brokers 1 to `brokers` of a booted host. `restart` starts a broker again, once it has gone; `expires` is
     told of each session that is ended from outside, before it is; `powerless` of each broker that loses power."""
 
     def __init__(
         self,
-        host: SimulatedHost,
+        host: Struck,
         brokers: int,
         restart: Callable[[int], None],
         expires: Callable[[int], None] = _nothing,

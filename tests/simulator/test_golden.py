@@ -13,6 +13,7 @@ import pytest
 from controller.simulator.columns import log_text
 from controller.simulator.plan_file import load_plan
 from controller.simulator.swarm import run_plan
+from tests.simulator.golden_logs import hold
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -231,13 +232,5 @@ def test_the_log_is_the_one_expected(name: str, pytestconfig: pytest.Config) -> 
     run = run_plan(plan)
     assert run.violation is None, str(run.violation)
     log = log_text(run.records, plan.cluster.nodes)
-    file = FOLDER / f"{name}.log"
-    if pytestconfig.getoption("--rewrite-golden"):
-        file.write_text(log)
-    assert log == file.read_text()
-    at = 0
-    for words in SHOWN[name]:
-        found = log.find(words, at)
-        assert found >= 0, f"{words!r} is not in the log, or not in its place"
-        at = found + len(words)
+    hold(log, FOLDER / f"{name}.log", SHOWN[name], rewrite=pytestconfig.getoption("--rewrite-golden"))
     assert [words for words in NEVER.get(name, ()) if words in log] == []

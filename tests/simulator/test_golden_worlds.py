@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulator.golden_logs import hold
 from tests.simulator.stories import STORIES
 
 FOLDER = Path(__file__).parent / "golden" / "worlds"
@@ -88,12 +89,4 @@ def test_every_story_has_a_log_and_says_what_it_shows() -> None:
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_the_log_is_the_one_expected(name: str, pytestconfig: pytest.Config) -> None:
     log = STORIES[name]()
-    file = FOLDER / f"{name}.log"
-    if pytestconfig.getoption("--rewrite-golden"):
-        file.write_text(log)
-    assert log == file.read_text()
-    at = 0
-    for words in SHOWN[name]:
-        found = log.find(words, at)
-        assert found >= 0, f"{words!r} is not in the log, or not in its place"
-        at = found + len(words)
+    hold(log, FOLDER / f"{name}.log", SHOWN[name], rewrite=pytestconfig.getoption("--rewrite-golden"))
