@@ -123,8 +123,11 @@ class EmbeddedZooKeeper:
     def _start_servers(self, deadline: float) -> None:
         for server in self.servers:
             server.start()
-        for server in self.servers:
-            server.await_serving(deadline)
+        serving = False
+        while not serving:  # one that served may have left its leader while the next was waited for
+            for server in self.servers:
+                server.await_serving(deadline)
+            serving = None not in self.modes()
 
     def leader(self) -> int | None:
         """The index of the server that leads the ensemble (0 for a server that stands alone); None while none does."""

@@ -37,6 +37,7 @@ from kafka.admin import ConfigResourceType, KafkaAdminClient
 from kafka.admin import OffsetSpec as PythonSpec
 from kazoo.client import KazooClient
 
+from controller.hosts.ask import ask_metadata
 from controller.hosts.local_cluster import LocalCluster
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
@@ -75,6 +76,13 @@ def create(admin: AdminClient, topic: str, **config: str) -> None:
     """One partition, three replicas."""
     named = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, 1, 3, config=named)])[topic].result(DEADLINE_S)
+
+
+def known_to_all(cluster: LocalCluster, topic: str) -> bool:
+    """A client may ask any broker, and whoever answered CreateTopics waited for itself alone."""
+    addresses = (address.rpartition(":") for address in cluster.bootstrap_servers.split(","))
+    answers = [ask_metadata((host, int(port)), DEADLINE_S) for host, _, port in addresses]
+    return all(topic in [one.name for one in answer.topics] for answer in answers)
 
 
 def described(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
@@ -201,6 +209,7 @@ def test_kafka_python_does_all_of_it_too(cluster: LocalCluster, python_admin: Ka
     python_admin.create_topics(
         {"pythonic": {"num_partitions": 1, "replication_factor": 3, "configs": {"retention.ms": "123456"}}}
     )
+    eventually(lambda: known_to_all(cluster, "pythonic"), "every broker knows it")
     python_admin.alter_configs(
         [PythonResource(ConfigResourceType.TOPIC, "pythonic", {"cleanup.policy": ("APPEND", "compact")})]
     )
