@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from controller.scenarios.client_view import failed_metadata, judge_metadata
@@ -89,13 +91,35 @@ def _attempt(admin: Any, topics: Sequence[TopicSpec], *, asked_before: bool) -> 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """A KeyboardInterrupt that comes while confluent-kafka is in C may leave it as the cause of a SystemError."""
+    """A KeyboardInterrupt that comes while confluent-kafka is in C may leave it as the cause of a SystemError, or be
+    replaced by an error of the call's own: on the main thread, where it comes, it is noted besides."""
+    came: list[int] = []
+    with _noted(came):
+        try:
+            yield
+        except Exception as error:
+            if came or (isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt)):
+                raise KeyboardInterrupt from error
+            raise
+
+
+@contextlib.contextmanager
+def _noted(came: list[int]) -> Iterator[None]:
+    """Where an interrupt is Python's KeyboardInterrupt, its number is in `came` too."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handler is not signal.default_int_handler:
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
     try:
         yield
-    except SystemError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise error.__cause__ from None
-        raise
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 class MetadataClient:
