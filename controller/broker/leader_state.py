@@ -136,10 +136,13 @@ class LeaderState:
 
     def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float, live: Live = lambda _broker: True) -> int:
         """The offset below which every member of the maximal ISR has everything: UNKNOWN_OFFSET while one has not been
-        heard of. A replica outside the ISR that keeps up is waited for too, or it could never join under load; but not
-        if it is dead, or everybody would wait for what will not come (as Kafka from 3.4 on)."""
+        heard of, as one that is no replica any more never is: until the controller has taken it out it may still be
+        made the leader. A replica outside the ISR that keeps up is waited for too, or it could never join under load;
+        but not if it is dead, or everybody would wait for what will not come (as Kafka from 3.4 on)."""
         lowest = log_end
         isr = self.maximal_isr
+        if any(broker not in self.followers and broker != self.me for broker in isr):
+            return UNKNOWN_OFFSET
         for broker, follower in self.followers.items():
             if follower.log_end_offset >= lowest:
                 continue

@@ -56,6 +56,17 @@ def test_the_high_watermark_is_what_every_possible_isr_has(
     assert state.high_watermark(10, LAG_MS + 1, LAG_MS) == expected
 
 
+@pytest.mark.parametrize("proposed", [None, (1,)])
+def test_a_member_that_is_no_replica_any_more_is_waited_for_until_it_is_out(proposed: tuple[int, ...] | None) -> None:
+    """The moment in which a reassignment's target leads and the controller has yet to take the others out (the swarm's
+    seed 2261): one of them would lead next if the leader died in it."""
+    state = LeaderState((1, 9), REPLICAS, ME, 0.0)
+    state.proposed = proposed
+    assert state.high_watermark(10, 10 * LAG_MS, LAG_MS) == UNKNOWN_OFFSET
+    state.isr, state.proposed = (1,), None
+    assert state.high_watermark(10, 10 * LAG_MS, LAG_MS) == 10
+
+
 def test_who_keeps_up_outside_the_isr_is_waited_for_until_it_lags() -> None:
     state = leader((1, 2))
     fetched(state, 2, 10, 10, 50.0)
