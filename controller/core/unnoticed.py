@@ -21,10 +21,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from controller.core import partition_moves, replica_moves, topic_deletion
 from controller.core.context import Replicas
 from controller.core.partition_table import NO_BROKER, Bools, Int32s
-from controller.core.request_batch import RequestBatch
+from controller.core.serving import serve_again
 from controller.core.term import Term
 from statemachines.leader_election_columns import is_member
 from statemachines.partition import PartitionState
@@ -80,12 +79,7 @@ async def let_in(term: Term, replicas: Replicas) -> None:
         return
     for broker, keys in _by_broker(term, replicas).items():
         term.context.failed.heard(broker, (), keys)
-    batch = RequestBatch(term)
-    replica_moves.bring_online(term, topic_deletion.not_deleted(term, replicas), batch)
-    batch.send()
-    batch = RequestBatch(term)
-    await partition_moves.elect_offline_and_new(term, batch)
-    batch.send()
+    await serve_again(term, replicas)
 
 
 def _by_broker(term: Term, replicas: Replicas) -> dict[int, list[tuple[str, int]]]:

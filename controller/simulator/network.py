@@ -114,14 +114,20 @@ class _Listener:
         self.accept = accept
 
 
-class _Forth(Pipe):
-    """From the end that opened the connection to the other."""
+class _Way(Pipe):
+    """From one end of a connection to the other."""
 
     __slots__ = ("_connection",)
 
     def __init__(self, clock: VirtualClock, connection: _Connection) -> None:
         super().__init__(clock)
         self._connection = connection
+
+
+class _Forth(_Way):
+    """From the end that opened it."""
+
+    __slots__ = ()
 
     def takes_ms(self) -> float:
         connection = self._connection
@@ -132,12 +138,8 @@ class _Forth(Pipe):
         self._connection.at_far(message)
 
 
-class _Back(Pipe):
-    __slots__ = ("_connection",)
-
-    def __init__(self, clock: VirtualClock, connection: _Connection) -> None:
-        super().__init__(clock)
-        self._connection = connection
+class _Back(_Way):
+    __slots__ = ()
 
     def takes_ms(self) -> float:
         connection = self._connection

@@ -11,6 +11,7 @@ from controller.core.handlers import reassignment
 from controller.core.loading import live_broker, read_brokers, watch_brokers
 from controller.core.partition_table import Rows
 from controller.core.request_batch import RequestBatch
+from controller.core.serving import serve_again
 from controller.core.term import Term
 from controller.trace import BrokersChanged
 from controller.zookeeper import paths
@@ -91,12 +92,7 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     batch.update_metadata(context.partitions.all_rows(), started)
     batch.send()
     topic_deletion.told_too(term, started)
-    batch = RequestBatch(term)
-    replica_moves.bring_online(term, topic_deletion.not_deleted(term, replicas), batch)
-    batch.send()
-    batch = RequestBatch(term)
-    await partition_moves.elect_offline_and_new(term, batch)
-    batch.send()
+    await serve_again(term, replicas)
     await reassignment.restart_for(term, started)
     await topic_deletion.resume_for(term, topics)
 
