@@ -244,6 +244,7 @@ class Fetcher:
         self._fetching = self._link.sent(ApiKey.FETCH, self._tools.versions.fetch, request)
 
     async def _fetched(self, answer: bytes) -> None:
+        self._link.answered()
         response = decode_response_body(ApiKey.FETCH, self._tools.versions.fetch, answer)
         assert isinstance(response, FetchResponse)
         if not self._session.answered(response):

@@ -18,7 +18,7 @@ from controller.protocol.messages import RequestValue, ResponseValue
 class LeaderLink:
     """`number` tells apart the fetchers to one leader."""
 
-    __slots__ = ("_connection", "_endpoint", "_metadata", "_peers", "_settings", "leader", "number")
+    __slots__ = ("_connection", "_endpoint", "_in_vain", "_metadata", "_peers", "_settings", "leader", "number")
 
     def __init__(
         self, leader: int, number: int, settings: BrokerSettings, metadata: MetadataCache, peers: Peers
@@ -30,6 +30,8 @@ class LeaderLink:
         self._peers = peers
         self._connection: PeerConnection | None = None
         self._endpoint: UpdateMetadataEndpoint | None = None
+        self._in_vain: tuple[RequestValue | None, bytes] | None = None
+        """What was asked last, once a connection was given up without an answer: the same is asked again."""
 
     async def ask(self, api_key: ApiKey, version: int, request: RequestValue) -> ResponseValue:
         """PeerError or MalformedFrame, after which `close` is due."""
@@ -37,8 +39,21 @@ class LeaderLink:
 
     def sent(self, api_key: ApiKey, version: int, request: RequestValue) -> Pending[bytes]:
         """The body of its answer. PeerError, as its answer too, after which `close` is due."""
-        body = encode_request_body(api_key, version, request)
+        body = self._encoded(api_key, version, request)
         return self._connected().request(api_key, version, body, self._settings.replica_socket_timeout_ms)
+
+    def _encoded(self, api_key: ApiKey, version: int, request: RequestValue) -> bytes:
+        """Once for all attempts at a leader that is gone. While one answers nothing is held for that."""
+        if self._in_vain is not None and self._in_vain[0] == request:
+            return self._in_vain[1]
+        body = encode_request_body(api_key, version, request)
+        if self._in_vain is not None:
+            self._in_vain = (request, body)
+        return body
+
+    def answered(self) -> None:
+        """The leader is there: what is asked next is something else."""
+        self._in_vain = None
 
     def moved(self) -> bool:
         """Whether the metadata has the leader at another address than where it was last looked for. Where it has none
@@ -51,6 +66,7 @@ class LeaderLink:
         connection, self._connection = self._connection, None
         if connection is None:
             return False
+        self._in_vain = self._in_vain or _NOTHING
         connection.close()
         return True
 
@@ -65,6 +81,9 @@ class LeaderLink:
 
     def _known(self) -> UpdateMetadataEndpoint | None:
         return self._metadata.snapshot.endpoint(self.leader, self._settings.inter_broker_listener)
+
+
+_NOTHING = (None, b"")
 
 
 @lru_cache(maxsize=4096)

@@ -37,13 +37,15 @@ class FetchSession:
     """`sent`: the question that the leader was last asked for each partition, in the order in which they came or
     changed. What is told by `want` and `forget` goes with the next request."""
 
-    __slots__ = ("_changes", "_epoch", "_id", "sent")
+    __slots__ = ("_changes", "_epoch", "_id", "_in_vain", "sent")
 
     def __init__(self) -> None:
         self.sent: dict[Key, FetchPartition] = {}
         self._changes: dict[Key, FetchPartition | None] | None = None
         self._id = NO_SESSION
         self._epoch = INITIAL_SESSION_EPOCH
+        self._in_vain: SessionRequest | None = None
+        """From when a request was lost until one is answered: the last that named all."""
 
     def want(self, key: Key, question: FetchPartition) -> None:
         """The same object as before changes nothing."""
@@ -61,6 +63,10 @@ class FetchSession:
             self._changes.pop(key, None)
 
     def next(self) -> SessionRequest:
+        """The same object for each attempt at a leader that is gone, while nothing is another."""
+        in_vain = self._in_vain
+        if in_vain is not None and not self._changes and in_vain.session_id == self._id:
+            return in_vain
         changed: list[tuple[Key, FetchPartition]] = []
         forgotten: dict[str, list[int]] = {}
         changes, self._changes = self._changes, None
@@ -74,13 +80,17 @@ class FetchSession:
             else:
                 forgotten.setdefault(key[0], []).append(key[1])
         if self._epoch == INITIAL_SESSION_EPOCH:
-            return SessionRequest(self._id, self._epoch, by_topic(self.sent.items()), ())
+            request = SessionRequest(self._id, self._epoch, by_topic(self.sent.items()), ())
+            if in_vain is not None:
+                self._in_vain = request
+            return request
         gone = tuple(ForgottenTopic(topic, tuple(indexes)) for topic, indexes in forgotten.items())
         return SessionRequest(self._id, self._epoch, by_topic(changed), gone)
 
     def answered(self, response: FetchResponse) -> bool:
         """False: the session is over, what the response says of partitions does not count, and the next request is a
         full one."""
+        self._in_vain = None
         if response.error_code != ErrorCode.NONE:
             known = response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             self._begin_again(self._id if known else NO_SESSION)
@@ -101,9 +111,14 @@ class FetchSession:
         """A request was not answered: nobody knows whether the leader has it. The next one closes the session there
         and opens another."""
         self._begin_again(self._id)
+        self._in_vain = self._in_vain or _NONE_YET
 
     def _begin_again(self, session_id: int) -> None:
         self._id, self._epoch = session_id, INITIAL_SESSION_EPOCH
+
+
+_NONE_YET = SessionRequest(-1, INITIAL_SESSION_EPOCH, (), ())
+"""No session has that id."""
 
 
 def by_topic(partitions: Iterable[tuple[Key, FetchPartition]]) -> tuple[FetchTopic, ...]:

@@ -7,7 +7,7 @@ themselves from there. A partition is in one fetcher at most, and out of its old
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from controller.broker.fetcher import Fetcher, FetcherTools
 from controller.broker.fetcher_logs import FollowerLogs
@@ -18,7 +18,7 @@ from controller.broker.ports import Peers
 from controller.broker.replication_throttle import Quota
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
-from controller.protocol.control_values import NO_BROKER_EPOCH
+from controller.protocol.control_values import NO_BROKER_EPOCH, UpdateMetadataBroker
 from controller.protocol.versions import control_versions
 from controller.storage import LogOffline, PartitionLog
 from controller.trace import Noted, Trace
@@ -42,6 +42,8 @@ class ReplicaFetchers:
         throttle: Quota | None = None,
     ) -> None:
         self._count = settings.num_replica_fetchers
+        self._metadata = metadata
+        self._brokers: Mapping[int, UpdateMetadataBroker] = {}  # as the metadata had them when it was looked at last
         self._trace = trace
         self._logs = FollowerLogs(truncate, appended, trace)
         versions = control_versions(settings.inter_broker_protocol)
@@ -82,8 +84,13 @@ class ReplicaFetchers:
         self._close_idle()
 
     def leaders_changed(self) -> None:
-        """The metadata is another: a leader may be reached elsewhere."""
-        for fetcher in tuple(self._fetchers.values()):
+        """The metadata is another: a leader may be reached elsewhere. Of whom it holds the very value that it held
+        before is not."""
+        before, self._brokers = self._brokers, self._metadata.snapshot.brokers
+        told = {broker for broker, value in self._brokers.items() if before.get(broker) is not value}
+        if not told:
+            return
+        for fetcher in [one for (leader, _), one in self._fetchers.items() if leader in told]:
             fetcher.endpoint_changed()
 
     def logs_changed(self) -> None:

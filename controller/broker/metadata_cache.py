@@ -6,10 +6,10 @@ sees one state throughout. Values only: no I/O, no clock; epochs are checked bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from controller.protocol.control_values import (
     LEADER_DURING_DELETE,
@@ -20,14 +20,60 @@ from controller.protocol.control_values import (
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
+    UpdateMetadataTopicState,
 )
 
 Partitions: TypeAlias = Mapping[int, UpdateMetadataPartitionState]
+Key: TypeAlias = tuple[str, int]
+T = TypeVar("T")
 
 
 def endpoint_of(broker: UpdateMetadataBroker, listener: str) -> UpdateMetadataEndpoint | None:
     """The broker's endpoint of that listener's name, if it has one."""
-    return next((endpoint for endpoint in broker.endpoints if endpoint.listener == listener), None)
+    for endpoint in broker.endpoints:
+        if endpoint.listener == listener:
+            return endpoint
+    return None
+
+
+class NamedPartitions:
+    """The partitions that an UpdateMetadata names, by topic and index. Looked through when first asked, and once: one
+    object may serve all brokers that the same is told."""
+
+    __slots__ = ("_going", "_keys", "_topics")
+
+    def __init__(self, topics: Sequence[UpdateMetadataTopicState]) -> None:
+        self._topics = topics
+        self._keys: dict[Key, None] | None = None
+        self._going: dict[Key, tuple[int, ...]] = {}
+
+    @property
+    def going(self) -> Mapping[Key, tuple[int, ...]]:
+        """Of those that are on their way out, the assignments."""
+        self._look()
+        return self._going
+
+    def among(self, held: Mapping[Key, T]) -> list[T]:
+        """What is held of them: found by whichever is the shorter way, in its order."""
+        keys = self._look()
+        if len(keys) > len(held):
+            return [one for key, one in held.items() if key in keys]
+        return [held[key] for key in keys if key in held]
+
+    def _look(self) -> dict[Key, None]:
+        if self._keys is None:
+            self._keys = {
+                (topic.topic_name, state.partition_index): None
+                for topic in self._topics
+                for state in topic.partition_states
+            }
+            self._going = {
+                (topic.topic_name, state.partition_index): state.replicas
+                for topic in self._topics
+                for state in topic.partition_states
+                if state.leader == LEADER_DURING_DELETE
+            }
+        return self._keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +124,21 @@ class MetadataSnapshot:
 NOTHING_KNOWN = MetadataSnapshot()
 
 
+def named_by(request: UpdateMetadataRequest) -> NamedPartitions:
+    return NamedPartitions(request.topic_states)
+
+
 class MetadataCache:
     """Holds the present snapshot. `update` is the broker's alone; any thread may take `snapshot`. `updated` makes the
-    next one: who hosts many brokers may replace it by one that gives all of them the same object."""
+    next one, `named` tells which partitions a request names: who hosts many brokers may replace either by one that
+    gives all of them the same object."""
 
-    __slots__ = ("_broker_epoch", "snapshot", "updated")
+    __slots__ = ("_broker_epoch", "named", "snapshot", "updated")
 
     def __init__(self) -> None:
         self.snapshot = NOTHING_KNOWN
         self.updated: Callable[[MetadataSnapshot, UpdateMetadataRequest], MetadataSnapshot] = MetadataSnapshot.updated
+        self.named: Callable[[UpdateMetadataRequest], NamedPartitions] = named_by
         self._broker_epoch = NO_BROKER_EPOCH
 
     def update(self, request: UpdateMetadataRequest) -> None:

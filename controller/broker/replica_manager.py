@@ -8,18 +8,17 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
+from controller.broker.leader_and_isr import leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
+from controller.broker.strays import is_of_a_topic_that_is_gone, went_elsewhere
 from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
-    LEADER_DURING_DELETE,
     NO_BROKER_EPOCH,
     NO_EPOCH,
-    NO_TOPIC_ID,
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -86,41 +85,18 @@ class ReplicaManager:
         return UpdateMetadataResponse(ErrorCode.NONE)
 
     def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest) -> None:
-        """Replicas here that a later leader epoch's assignment does not name, or that of a topic on its way out:
-        reassigned while nobody could tell this broker, whose session had ended and whose process had not; or whose
-        topic has gone since. They lead and follow no more; their files stay until somebody says that they are to go
-        (KIP-550). The first partitions that are named to a new registration are all that there are."""
+        """They lead and follow no more; their files stay until somebody says that they are to go (KIP-550)."""
         anew = bool(request.topic_states) and request.broker_epoch > self._registration
         if anew:
             self._registration = request.broker_epoch
-        named = self._partitions.values() if anew else self._named_in(request)
-        going = _going(request)
-        left = [partition for partition in named if self._is_elsewhere(partition, anew, going)]
+        metadata = self._metadata
+        left = went_elsewhere(self._broker_id, self._partitions, metadata.snapshot, metadata.named(request), anew=anew)
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             partition.stand_down()
         if left:
             for heard in self.of_stops:
                 heard(left)
-
-    def _named_in(self, request: UpdateMetadataRequest) -> list[Partition]:
-        """The replicas here that it may be news of: by whichever is the shorter way."""
-        if sum(len(topic.partition_states) for topic in request.topic_states) > len(self._partitions):
-            return list(self._partitions.values())
-        keys = (
-            (topic.topic_name, state.partition_index)
-            for topic in request.topic_states
-            for state in topic.partition_states
-        )
-        return [self._partitions[key] for key in keys if key in self._partitions]
-
-    def _is_elsewhere(self, partition: Partition, anew: bool, going: Mapping[tuple[str, int], tuple[int, ...]]) -> bool:
-        if not partition.fetching and partition.role is Role.NONE:
-            return False
-        state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
-        if state is None:
-            return anew or (partition.key in going and self._broker_id not in going[partition.key])
-        return state.leader_epoch > partition.leader_epoch and self._broker_id not in state.replicas
 
     # -- LeaderAndIsr
 
@@ -129,7 +105,7 @@ class ReplicaManager:
             return leader_and_isr_error(request, ErrorCode.STALE_CONTROLLER_EPOCH)
         topics: list[LeaderAndIsrTopicError] = []
         taken: list[Partition] = []
-        for topic in _named(request):
+        for topic in topics_named_in(request):
             errors = tuple(
                 LeaderAndIsrPartitionError(state.partition_index, self._apply(request, topic, state, taken))
                 for state in topic.partition_states
@@ -152,7 +128,7 @@ class ReplicaManager:
             partition = self._found(*key)
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if self._is_stray(partition, topic):
+        if is_of_a_topic_that_is_gone(partition, topic, self._metadata.snapshot):
             partition = self._set_aside(partition)
             if partition.offline:
                 return ErrorCode.KAFKA_STORAGE_ERROR
@@ -186,19 +162,6 @@ class ReplicaManager:
         if log is not None and log.health.cause is None:
             partition.topic_id = log.topic_id
         return partition
-
-    def _is_stray(self, partition: Partition, topic: LeaderAndIsrTopicState) -> bool:
-        """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not
-        come to the new one yet: reassigned away while this broker was away, and the topic deleted and created again
-        (KIP-550). LeaderAndIsr of a topic that is new comes before its metadata."""
-        snapshot = self._metadata.snapshot
-        return (
-            partition.role is Role.NONE
-            and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
-            and partition.topic_id != topic.topic_id
-            and bool(snapshot.brokers)
-            and snapshot.topic_ids.get(topic.topic_name) in (None, topic.topic_id)
-        )
 
     def _set_aside(self, partition: Partition) -> Partition:
         """Its files under another name, never deleted unasked; what takes its place starts empty."""
@@ -316,11 +279,11 @@ class ReplicaManager:
         self, keys: Iterable[tuple[str, int]], kept: Mapping[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
         """Of these; one that is no replica with a log here has what was `kept` of it, 0 if nothing was."""
-        found: dict[tuple[str, int], int] = {}
-        for key in keys:
-            one = self._partitions.get(key)
-            found[key] = kept.get(key, 0) if one is None or one.log is None else one.high_watermark
-        return found
+        known = self._partitions.get
+        return {
+            key: kept.get(key, 0) if (one := known(key)) is None or one.log is None else one.high_watermark
+            for key in keys
+        }
 
     # -- who is the controller
 
@@ -343,42 +306,6 @@ class ReplicaManager:
     def _note(self, level: str, message: str) -> None:
         if self._trace.enabled:
             self._trace.emit(Noted(level, message))
-
-
-def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
-    """A whole request refused: the error at its top and for each partition, as Kafka's own."""
-    topics = tuple(
-        LeaderAndIsrTopicError(
-            tuple(LeaderAndIsrPartitionError(state.partition_index, error) for state in topic.partition_states),
-            topic.topic_name,
-            topic.topic_id,
-        )
-        for topic in _named(request)
-    )
-    return LeaderAndIsrResponse(error, topics)
-
-
-def _named(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicState, ...]:
-    """The topics, each once, of which a partition is named: the early responses group rows by name, and can't speak
-    of one without rows or of two groups of one name."""
-    topics: dict[tuple[str, bytes], LeaderAndIsrTopicState] = {}
-    for topic in request.topic_states:
-        if topic.partition_states:
-            key = (topic.topic_name, topic.topic_id)
-            before = topics.get(key)
-            states = (*before.partition_states, *topic.partition_states) if before else topic.partition_states
-            topics[key] = replace(topic, partition_states=states)
-    return tuple(topics.values())
-
-
-def _going(request: UpdateMetadataRequest) -> dict[tuple[str, int], tuple[int, ...]]:
-    """The assignments of the partitions that are on their way out, by topic and partition."""
-    return {
-        (topic.topic_name, state.partition_index): state.replicas
-        for topic in request.topic_states
-        for state in topic.partition_states
-        if state.leader == LEADER_DURING_DELETE
-    }
 
 
 def leading(manager: ReplicaManager) -> tuple[Partition, ...]:

@@ -3,7 +3,8 @@
 On machines of their own a thousand brokers each decode an UpdateMetadata and each hold what it says. In one process
 the thousand would hold the same values a thousand times. So a request whose end is one object for all its receivers
 (`SharedFrame`) is decoded once, and a broker that goes from the same snapshot by the same request comes to the same
-next one: values are immutable, so nobody can tell. Which broker gets what, and when, is as it was.
+next one; a live broker is one object in all of them. Values are immutable, so nobody can tell. Which broker gets what,
+and when, is as it was.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
 
-from controller.broker.metadata_cache import MetadataSnapshot
+from controller.broker.metadata_cache import MetadataSnapshot, NamedPartitions, named_by
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.bulk import UPDATE_METADATA_VERSIONS, common_part
 from controller.protocol.codec import Request, decode_request, encode_request_body
@@ -42,6 +43,8 @@ class SharedImages:
     def __init__(self) -> None:
         self._decoded: OrderedDict[int, _Decoded] = OrderedDict()
         self._steps: OrderedDict[tuple[int, int, int, int], _Step] = OrderedDict()
+        self._named: OrderedDict[int, tuple[tuple[UpdateMetadataTopicState, ...], NamedPartitions]] = OrderedDict()
+        self._brokers: dict[UpdateMetadataBroker, UpdateMetadataBroker] = {}
 
     def request(self, frame: SharedFrame) -> Request:
         """As `decode_request` of the whole frame. What a receiver has of its own stands in the frame's head."""
@@ -53,10 +56,12 @@ class SharedImages:
             request = decode_request(frame.joined())
             value = request.value
             assert isinstance(value, UpdateMetadataRequest)
-            self._decoded[id(frame.rest)] = _Decoded(frame.rest, value.topic_states, value.live_brokers)
+            known = self._decoded[id(frame.rest)] = _Decoded(
+                frame.rest, value.topic_states, tuple(self._brokers.setdefault(one, one) for one in value.live_brokers)
+            )
             if len(self._decoded) > KEPT:
                 self._decoded.popitem(last=False)
-            return request
+            return Request(request.header, replace(value, live_brokers=known.live_brokers))
         own = decode_request(frame.head + _nothing_told(version))
         value = own.value
         assert isinstance(value, UpdateMetadataRequest)
@@ -72,6 +77,15 @@ class SharedImages:
             if len(self._steps) > KEPT:
                 self._steps.popitem(last=False)
         return known[2]
+
+    def named(self, request: UpdateMetadataRequest) -> NamedPartitions:
+        """As `named_by(request)`."""
+        known = self._named.get(id(request.topic_states))
+        if known is None:
+            known = self._named[id(request.topic_states)] = (request.topic_states, named_by(request))
+            if len(self._named) > KEPT:
+                self._named.popitem(last=False)
+        return known[1]
 
 
 @cache

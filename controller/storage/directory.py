@@ -196,7 +196,9 @@ class LogDirectory:
     def checkpoint_log_start_offsets(self, soon: bool = False) -> None:
         """Kafka: each `log.flush.start.offset.checkpoint.interval.ms`. Those alone that files do not tell."""
         offsets = {
-            one: log.log_start_offset for one, log in self.logs.items() if log.log_start_offset > log.segment_offsets[0]
+            one: log.log_start_offset
+            for one, log in self.logs.items()
+            if log.log_start_offset and log.log_start_offset > log.segment_offsets[0]
         }
         self._write_offsets(LOG_START_OFFSETS, offsets, soon)
 
@@ -224,11 +226,12 @@ class LogDirectory:
     @on_disk
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> int:
         """Deletes old segments of the logs whose high watermark is given. How many segments."""
-        return sum(
-            self.logs[partition].apply_retention(high_watermark)
-            for partition, high_watermark in high_watermarks.items()
-            if partition in self.logs
-        )
+        deleted = 0
+        for partition, high_watermark in high_watermarks.items():
+            log = self.logs.get(partition)
+            if log is not None and not log.is_bare:
+                deleted += log.apply_retention(high_watermark)
+        return deleted
 
     def close(self) -> None:
         """A clean shutdown: nothing will be read again at the next start. An offline directory is only unlocked."""

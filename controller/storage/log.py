@@ -113,6 +113,11 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self._segments)
 
     @property
+    def is_bare(self) -> bool:
+        """One segment with nothing in it: there is nothing that retention could take."""
+        return len(self._segments) == 1 and not self._segments[0].size_bytes
+
+    @property
     def active_bytes(self) -> int:
         """Of the segment that is appended to."""
         return self._active.size_bytes

@@ -1,0 +1,54 @@
+"""Replicas that are this broker's no more and that nobody has taken from it: reassigned, or their topic deleted, while
+it could not be told (KIP-550). Rules alone, over values: what becomes of them is `replica_manager.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.broker.metadata_cache import MetadataSnapshot, NamedPartitions
+from controller.broker.partition import Partition, Role
+from controller.protocol.control_values import NO_TOPIC_ID, LeaderAndIsrTopicState
+
+
+def went_elsewhere(
+    broker: int,
+    partitions: Mapping[tuple[str, int], Partition],
+    metadata: MetadataSnapshot,
+    named: NamedPartitions,
+    *,
+    anew: bool,
+) -> list[Partition]:
+    """Replicas here that a later leader epoch's assignment does not name, or that of a topic on its way out:
+    reassigned while nobody could tell this broker, whose session had ended and whose process had not; or whose topic
+    has gone since.
+
+    `metadata`: as it is with what was `named` just now. `anew`: those are the first partitions that this registration
+    of the broker is told of, and all that there are; otherwise nothing is news of what they do not name.
+    """
+    among = list(partitions.values()) if anew else named.among(partitions)
+    return [partition for partition in among if _is_elsewhere(broker, partition, metadata, named, anew=anew)]
+
+
+def _is_elsewhere(
+    broker: int, partition: Partition, metadata: MetadataSnapshot, named: NamedPartitions, *, anew: bool
+) -> bool:
+    if not partition.fetching and partition.role is Role.NONE:
+        return False
+    state = metadata.topics.get(partition.topic, {}).get(partition.index)
+    if state is None:
+        return anew or (partition.key in named.going and broker not in named.going[partition.key])
+    return state.leader_epoch > partition.leader_epoch and broker not in state.replicas
+
+
+def is_of_a_topic_that_is_gone(partition: Partition, topic: LeaderAndIsrTopicState, metadata: MetadataSnapshot) -> bool:
+    """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not come
+    to the new one yet: reassigned away while this broker was away, and the topic deleted and created again.
+    LeaderAndIsr of a topic that is new comes before its metadata."""
+    return (
+        partition.role is Role.NONE
+        and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
+        and partition.topic_id != topic.topic_id
+        and bool(metadata.brokers)
+        and metadata.topic_ids.get(topic.topic_name) in (None, topic.topic_id)
+    )
