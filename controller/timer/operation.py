@@ -11,7 +11,7 @@ from abc import ABCMeta, abstractmethod
 from typing import Any, Final, Protocol
 
 from controller.timer.native import mypyc_attr
-from controller.timer.task import IN_BUNDLE, TimerTask
+from controller.timer.task import IN_BUNDLE, IN_COHORT, TimerTask
 from statemachines.machine import CompiledMachine
 from statemachines.operation import OperationState
 from statemachines.tables import OPERATION
@@ -71,7 +71,7 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
 
     __slots__ = ("judge", "state", "timeout_ms", "trying", "watches")
     watches: tuple[Any, ...]
-    """For a purgatory on one thread, which sets it: the keys that it was handed in with."""
+    """For a purgatory, which sets it: the keys that it was handed in with."""
     trying: bool
     """For a purgatory that has threads, which sets it: whether one is in `try_complete` now."""
 
@@ -110,6 +110,11 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
             return False
         self.on_complete()
         return True
+
+    @property
+    def pending(self) -> bool:
+        """As any task's. One of a cohort with threads leaves the timer by ending, which is all that it does there."""
+        return self._next is not None and (self._next is not IN_COHORT or self.state is PENDING)
 
     def has_ended(self) -> bool:
         return self.state is not PENDING

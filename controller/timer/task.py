@@ -113,6 +113,11 @@ IN_BUNDLE: Final = TimerTask()
 timer, and changes nothing else."""
 IN_BUNDLE._next = IN_BUNDLE._previous = IN_BUNDLE
 
+IN_COHORT: Final = TimerTask()
+"""The same, of one that is in a timer with a thread by way of a cohort, for which `controller.timer.threaded` cares.
+Whether it is pending there it says itself."""
+IN_COHORT._next = IN_COHORT._previous = IN_COHORT
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Bundle(TimerTask):

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from controller import points
 from controller.timer.report import log_failure
-from controller.timer.task import TimerTask
+from controller.timer.task import IN_COHORT, NOWHERE, TimerTask
+from controller.timer.threaded_cohort import ThreadedCohort
 from controller.timer.wheel import NEVER_MS, TimerError, TimingWheel
 
 AWAKE = -1  # `_sleeps_until_ms` of a thread that will look at the wheel again before it sleeps
@@ -55,14 +56,18 @@ class ThreadTimer:
         self._sleeps_until_ms = AWAKE
         self._closed = False
         self._pending = 0
+        """Tasks that are in the wheel by themselves, cohorts among them."""
+        self._cohorts: dict[ThreadedCohort, None] = {}
         self.wakes = 0
         """How often the thread has looked at the wheel after a sleep: an idle timer's does not grow."""
         self._thread = threading.Thread(target=self._reap, name=name, daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:
-        """Tasks that are pending."""
-        return self._pending
+        """Tasks that are pending. Those of cohorts are counted now, under no lock."""
+        cohorts = list(self._cohorts)
+        in_cohorts = {operation for cohort in cohorts for operation in cohort.in_timer()}
+        return self._pending + len(in_cohorts) - sum([cohort.pending for cohort in cohorts])
 
     def __enter__(self) -> ThreadTimer:
         return self
@@ -83,24 +88,21 @@ class ThreadTimer:
         """True: it was pending, and will not run. False: it has run, is running (or is about to), or was cancelled."""
         self._acquire()
         try:
-            if not self._wheel.cancel(task):
-                return False
-            self._pending -= 1
-            return True
+            return self._cancel(task)
         finally:
             self._release()
 
     def restart(self, task: TimerTask, delay_ms: int) -> None:
         """As `start`, wherever in this timer the task is. A task that is running may be restarted; it runs again."""
         with self._lock:
-            self._pending -= self._wheel.cancel(task)
+            self._cancel(task)
             self._start(task, delay_ms)
 
     def close(self, limit_s: float = CLOSING_LIMIT_S) -> None:
         """Nothing is run any more once this returns; what is pending stays so, and can be cancelled. From a task it
         returns at once. Safe to call twice. TimeoutError: a task is still running after `limit_s`."""
         with self._lock:
-            self._closed = True
+            self._end()
             self._wanted.notify()
         if threading.current_thread() is self._thread:
             return
@@ -114,26 +116,89 @@ class ThreadTimer:
         self.start(task, delay_ms)
         return task
 
+    # For a purgatory with threads and its cohorts.
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
+
+    def start_cohort(self, cohort: ThreadedCohort) -> None:
+        """TimerClosed."""
+        self._cohorts[cohort] = None
+        try:
+            with self._lock:
+                self._start_at(cohort, cohort.opened_ms + cohort.timeout_ms)
+        except TimerClosed:
+            self.drop_cohort(cohort)
+            raise
+
+    def drop_cohort(self, cohort: ThreadedCohort) -> None:
+        """Nobody is in it any more."""
+        self.cancel(cohort)
+        self._cohorts.pop(cohort, None)
+
+    def run_of_cohort(self, task: TimerTask) -> None:
+        """On the timer's thread, which runs the cohort: unless the task has been cancelled here, or restarted, or the
+        timer has been closed."""
+        self._acquire()
+        due = task._next is IN_COHORT and not self._closed
+        if due:
+            task._next = None
+            task._previous = NOWHERE
+        self._release()
+        if due:
+            self._run(task)
+
+    def forget(self, cohort: ThreadedCohort) -> bool:
+        """A cohort has run. False: the timer was closed meanwhile, and who is left in it is in the timer."""
+        if self._closed:
+            return False
+        self._cohorts.pop(cohort, None)
+        return True
+
+    # What follows is done under the lock, or on the timer's thread.
+
     def _start(self, task: TimerTask, delay_ms: int) -> None:
+        self._start_at(task, self._clock_ms() + delay_ms)
+
+    def _start_at(self, task: TimerTask, due_ms: int) -> None:
         if self._closed:
             raise TimerClosed(f"{task!r} was started on a timer that is closed")
         wheel = self._wheel
-        wheel.start(task, self._clock_ms() + delay_ms - wheel.now_ms)
+        wheel.start(task, due_ms - wheel.now_ms)
         self._pending += 1
         if wheel.next_ms < self._sleeps_until_ms:
             self._sleeps_until_ms = AWAKE
             self._wanted.notify()
 
+    def _cancel(self, task: TimerTask) -> bool:
+        if task._next is IN_COHORT:  # out of the timer, and in the cohort's list still
+            was_pending = task.pending
+            task._next = None
+            return was_pending
+        if not self._wheel.cancel(task):
+            return False
+        self._pending -= 1
+        return True
+
+    def _end(self) -> None:
+        """Nobody joins a cohort any more."""
+        self._closed = True
+        for cohort in list(self._cohorts):
+            cohort.over = True
+
     def _reap(self) -> None:
         try:
             while (task := self._next()) is not None:
-                points.reach("timer: task taken")
-                try:
-                    task.run()
-                except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run
-                    self._report(task, error)
+                self._run(task)
         finally:
-            self._closed = True  # a thread that was ended by a task's SystemExit, say, must not be waited for
+            self._end()  # a thread that was ended by a task's SystemExit, say, must not be waited for
+
+    def _run(self, task: TimerTask) -> None:
+        points.reach("timer: task taken")
+        try:
+            task.run()
+        except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run
+            self._report(task, error)
 
     def _next(self) -> TimerTask | None:
         """Sleeps until a task is due. None: the timer is closed."""

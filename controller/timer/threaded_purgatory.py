@@ -27,10 +27,18 @@ from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, Dela
 from controller.timer.ports import Timer
 from controller.timer.purgatory import PURGE_INTERVAL, PURGE_SHARE, AlreadyWatched, Purgatory
 from controller.timer.report import log_failure
-from controller.timer.sharded_watchers import SHARDS, ShardedWatchLists
-from controller.timer.task import TimerTask
+from controller.timer.sharded_watchers import SHARDS
+from controller.timer.task import IN_COHORT, TimerTask
+from controller.timer.threaded import ThreadTimer
+from controller.timer.threaded_cohort import ThreadedCohort
+from controller.timer.threaded_watchers import ThreadedWatchLists
 from controller.timer.watchers import K, O
+from controller.timer.wheel import NEVER_MS
 from statemachines.operation import OperationState
+
+
+def _no_clock() -> int:
+    return NEVER_MS
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -50,15 +58,22 @@ class ThreadedPurgatory(Purgatory[K, O]):
         on_error: Callable[[TimerTask, Exception], None] = log_failure,
         shards: int = SHARDS,
     ) -> None:
-        lists: ShardedWatchLists[K, O] = ShardedWatchLists(shards)
+        lists: ThreadedWatchLists[K, O] = ThreadedWatchLists(shards)
         super().__init__(
             timer, purge_interval=purge_interval, purge_share=purge_share, on_error=on_error, watchers=lists
         )
         self._lists = lists
+        self._thread_timer = timer if isinstance(timer, ThreadTimer) else None
+        """A timer that knows cohorts with threads."""
+        self._now_ms: Callable[[], int] = timer.now_ms if isinstance(timer, ThreadTimer) else _no_clock
+        self._alone: tuple[int, int] | None = None
+        """When the last that was started by itself was handed in, and with what timeout."""
         self._pending: dict[DelayedOperation, None] = {}
         """All that are watched and pending, in the order in which they came."""
         self._numbers = itertools.count(1)
         """Of those that are watched. A purge takes a number too, as if it were one that has ended."""
+        self._news = object()
+        """Of which there were last: another object each time, which no count is, of two threads at once."""
         self._asked_again: set[DelayedOperation] = set()
         """Those of which there was news since their last look began."""
         self._guard = threading.Lock()
@@ -68,25 +83,34 @@ class ThreadedPurgatory(Purgatory[K, O]):
         return len(self._pending)
 
     def try_complete_else_watch(self, operation: O, keys: Collection[K]) -> bool:
-        state = operation.state
-        if operation.judge is not NOBODY or state is not PENDING:
+        if operation.judge is not NOBODY or operation.state is not PENDING:
             raise AlreadyWatched(operation)
+        news = self._news
         if operation.try_complete():
             return True
-        operation.trying = True  # nobody else knows of it yet; who learns of it finds this thread in the look below
+        operation.trying = False
         operation.judge = self
+        operation.watches = keys = tuple(keys)  # the caller's may change
         pending = self._pending
         pending[operation] = None
         try:
-            self._lists.watch(operation, keys)
-            # Its condition may have come true before it stood in the lists, and then nobody will look again.
-            self._look(operation)
-            if operation in self._asked_again:
+            hash(keys)  # one that has none is refused now, not when news of another key are told
+            cohort = self._lists.last
+            if (
+                operation.timeout_ms == cohort.timeout_ms
+                and self._now_ms() == cohort.opened_ms
+                and operation._next is None  # who is in a timer already is refused there
+            ):
+                operation._due_ms = cohort._due_ms
+                operation._next = operation._previous = IN_COHORT
+                cohort.members.append(operation)
+                if cohort.over:
+                    self._open(operation, cohort.opened_ms)
+            else:
+                self._start_or_open(operation)
+            # Its condition may have come true before it stood there, and whoever told those news will not look again.
+            if self._news is not news:
                 self._try(operation)
-            if operation in pending:
-                self._timer.start(operation, operation.timeout_ms)
-                if operation not in pending:  # perhaps it ended before it was in the timer, to lie there until its time
-                    self._timer.cancel(operation)
         except Exception:
             self.settle(operation, CANCELLED)
             raise
@@ -94,6 +118,10 @@ class ThreadedPurgatory(Purgatory[K, O]):
         if ended > self._purge_beyond:
             self._purge_if_worth_it(ended)
         return operation.state is not PENDING
+
+    def check_and_complete(self, key: K) -> int:
+        self._news = object()
+        return super().check_and_complete(key)
 
     def cancel_all(self) -> list[O]:
         # A key may be out of the lists for a moment while another thread sweeps them.
@@ -103,7 +131,12 @@ class ThreadedPurgatory(Purgatory[K, O]):
 
     def purge(self) -> int:
         self._purged_at(next(self._numbers) - len(self._pending))
-        gone = sum(self._lists.sweep(key) for key in self._lists.watched_keys())
+        lists = self._lists
+        gone, dropped = lists.sweep_cohorts()
+        if self._thread_timer is not None:
+            for cohort in dropped:
+                self._thread_timer.drop_cohort(cohort)
+        gone += sum([lists.sweep(key) for key in list(lists.by_key)])
         with self._guard:
             self.purges += 1
             self.purged += gone
@@ -115,9 +148,37 @@ class ThreadedPurgatory(Purgatory[K, O]):
         except KeyError:
             return False
         operation.state = end
-        if end is not EXPIRED:
+        if operation._next is not IN_COHORT and end is not EXPIRED:
             self._timer.cancel(operation)
         return True
+
+    def _start_or_open(self, operation: O) -> None:
+        """By itself, unless the one right before it was for the same time: then a cohort begins."""
+        timer, timeout_ms = self._thread_timer, operation.timeout_ms
+        if timer is not None and operation._next is None:
+            came = self._now_ms(), timeout_ms
+            if came == self._alone:
+                operation._due_ms = min(came[0] + timeout_ms, NEVER_MS)
+                operation._next = operation._previous = IN_COHORT
+                self._open(operation, came[0])
+                return
+            self._alone = came
+        self._lists.stand(operation)
+        self._timer.start(operation, timeout_ms)
+        if operation not in self._pending:  # perhaps it ended before it was in the timer, to lie there until its time
+            self._timer.cancel(operation)
+
+    def _open(self, operation: O, opened_ms: int) -> None:
+        """A cohort for those that were handed in then, this one first."""
+        timer, lists = self._thread_timer, self._lists
+        assert timer is not None
+        cohort = ThreadedCohort(lists, timer, opened_ms, operation.timeout_ms)
+        cohort.members.append(operation)
+        lists.fresh[cohort] = None
+        timer.start_cohort(cohort)
+        lists.last = cohort
+        if cohort.out:  # all in it had ended, and a purge has dropped it, before it was in the timer
+            timer.drop_cohort(cohort)
 
     def _try(self, operation: O) -> bool:
         """A look, unless another thread is in one, which then looks again. As each says what it does (that it asks

@@ -124,7 +124,7 @@ class TimingWheel:
 
         AlreadyStarted: it is pending, here or elsewhere.
         """
-        if task._next is not None:
+        if task._next is not None and task.pending:
             raise AlreadyStarted(f"{task!r} is started already, due at {task._due_ms} ms")
         due_ms: i64 = self.now_ms + delay_ms
         task._due_ms = due_ms

@@ -88,10 +88,17 @@ def test_a_chain_beyond_the_interpreters_limit_breaks_off_and_all_that_was_not_r
 
 
 def test_a_hosts_timer_knows_how_many_are_pending_without_counting_them() -> None:
-    """A bare wheel and a virtual timer count, when asked, what is in their buckets."""
+    """A bare wheel and a virtual timer count, when asked, what is in their buckets; one with a thread, what is in
+    cohorts, and not under its lock."""
     virtual = VirtualTimer()
     for delay_ms in (1, 30, 5_000):
         virtual.start(TimerTask(), delay_ms)
     assert len(virtual) == 3
-    for host in (ThreadTimer, TimerOnClock):
-        assert host.__len__.__code__.co_names == ("_pending",), host.__name__
+    assert TimerOnClock.__len__.__code__.co_names == ("_pending",)
+    with ThreadTimer() as threaded:
+        purgatory: ThreadedPurgatory[str, Switched] = ThreadedPurgatory(threaded)
+        for _ in range(100):
+            purgatory.try_complete_else_watch(Switched(timeout_ms=3_600_000), ["a"])
+        threaded.call_later(3_600_000, lambda: None)
+        with threaded._lock:
+            assert len(threaded) == 101

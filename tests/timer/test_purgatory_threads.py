@@ -21,6 +21,7 @@ from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING, D
 from controller.timer.sharded_watchers import ShardedWatchLists
 from controller.timer.threaded import ThreadTimer
 from controller.timer.threaded_purgatory import ThreadedPurgatory
+from controller.timer.threaded_watchers import ThreadedWatchLists
 from statemachines.operation import OperationState
 from tests.timer.operations import Switched
 
@@ -238,6 +239,13 @@ class NobodyLooksAgain(Shared):
             operation.trying = False
 
 
+class MarksNoNews(Shared):
+    """Tells news without a word to those who are about to stand in the lists."""
+
+    def check_and_complete(self, key: str) -> int:
+        return super(ThreadedPurgatory, self).check_and_complete(key)
+
+
 class AsOnOneThread(Shared):
     """Looks once, before it watches, and starts whatever happened."""
 
@@ -297,6 +305,7 @@ class TellsUnderTheShard(Shared):
     ("kind", "check", "message"),
     [
         (NobodyLooksAgain, check_a_change_during_a_look_is_seen, "a change was missed"),
+        (MarksNoNews, check_a_change_before_the_watch_is_seen, "assert"),
         (AsOnOneThread, check_a_change_before_the_watch_is_seen, "assert"),
         (AsOnOneThread, check_what_ends_before_its_start_leaves_the_timer, "assert"),
         (NotInOneStep, check_who_comes_first_is_the_only_one, "ended [23] times"),
@@ -320,6 +329,7 @@ def check_the_last_reference_does_not_go_under_a_lock(kind: type[Shared]) -> Non
     gone: list[int] = []
     for _ in range(2):
         purgatory.try_complete_else_watch(operation := Last(), ["a"])
+        purgatory.check_and_complete("b")  # it is no newcomer any more, but stands in the list of its key
         operation.force_complete()
         del operation
     elsewhere(purgatory.purge, STUCK_S if kind is not ThreadedPurgatory else LIMIT_S)
@@ -332,7 +342,7 @@ def test_the_last_reference_to_an_operation_does_not_go_under_a_lock() -> None:
     check_the_last_reference_does_not_go_under_a_lock(ThreadedPurgatory)
 
 
-class SweptUnderTheShard(ShardedWatchLists[str, Switched]):
+class SweptUnderTheShard(ThreadedWatchLists[str, Switched]):
     def sweep(self, key: str) -> int:
         with self._lock_of(key):
             return super(ShardedWatchLists, self).sweep(key)

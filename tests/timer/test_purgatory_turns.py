@@ -51,7 +51,8 @@ class Leaving(Switched):
 
 
 def check_news_as_a_look_ends(kind: type[Shared], moment: str, first: bool) -> None:
-    """`first`: in the look of the thread that hands in, else in one that news have set off."""
+    """`first`: in the second look of the thread that hands in, since news came in its first; else in one that news have
+    set off."""
     purgatory = kind(VirtualTimer())
     operation = Leaving()
 
@@ -59,8 +60,16 @@ def check_news_as_a_look_ends(kind: type[Shared], moment: str, first: bool) -> N
         operation.on = True
         elsewhere(lambda: purgatory.check_and_complete("a"))
 
-    if first:
+    def looks_first() -> None:
+        operation.looked = looks_again
+        elsewhere(lambda: purgatory.check_and_complete("a"))
+
+    def looks_again() -> None:
+        operation.looked = None
         setattr(operation, moment, changed)
+
+    if first:
+        operation.looked = looks_first
         purgatory.try_complete_else_watch(operation, ["a"])
     else:
         purgatory.try_complete_else_watch(operation, ["a"])
