@@ -208,7 +208,8 @@ class SimulatedProducer:
         self._pump_soon()
 
     def _settle_one(self, batch: Batch, code: int, offset: int) -> None:
-        batch.may_be_written |= code in _UNKNOWN_FATE
+        # A refusal with an offset is of a leader that wrote it and then was demoted while it waited for followers.
+        batch.may_be_written |= code in _UNKNOWN_FATE or offset != NO_OFFSET
         if code == ErrorCode.NONE:
             self._end(batch, ACKNOWLEDGED, offset)
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:

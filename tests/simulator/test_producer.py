@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain, repeat
 from random import Random
 from typing import cast
 
@@ -49,6 +50,7 @@ WORKLOAD = RecordWorkload(rate_per_s=100.0, producers=1, keys=1, record_bytes=64
 ANSWERED_AFTER_MS = 35.0
 """So that several are in flight."""
 TOO_FEW, LOST = "too few replicas", "the answer is lost"
+DEMOTED, ELSEWHERE = "it leads no more, the batch is written", "it does not lead"
 
 
 class Leader:
@@ -97,12 +99,16 @@ class Leader:
         fate = next(self.fates, None)
         if fate == TOO_FEW:
             return ProducePartitionResult(0, ErrorCode.NOT_ENOUGH_REPLICAS)
+        if fate == ELSEWHERE:
+            return ProducePartitionResult(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
             appended = self.log.append_as_leader(records, 0)
         except SequenceOutOfOrder as error:
             return ProducePartitionResult(0, refused(error).error)
         if fate == LOST:
             return ProducePartitionResult(0, ErrorCode.REQUEST_TIMED_OUT)
+        if fate == DEMOTED:
+            return ProducePartitionResult(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, appended.base_offset)
         return ProducePartitionResult(0, ErrorCode.NONE, appended.base_offset)
 
 
@@ -154,6 +160,14 @@ def test_a_batch_that_the_next_one_passed_is_sent_again_until_its_time_is_over(
     known = run.leader.log.producers.producer(7)
     assert known is not None
     assert known.last_sequence - 3 == run.leader.log.log_end_offset, "all but the first four are there, and once"
+
+
+@pytest.mark.parametrize(("fate", "outcome"), [(DEMOTED, INDETERMINATE), (ELSEWHERE, FAILED)])
+def test_a_refusal_that_tells_an_offset_was_written_before(fate: str, outcome: int) -> None:
+    """A produce that waits for followers while its leader is made a follower is answered so, by Kafka's too."""
+    run = Run(chain([fate], repeat(ELSEWHERE)))
+    assert run.send(5.0) == [outcome]
+    assert run.leader.log.log_end_offset == (outcome == INDETERMINATE)
 
 
 def test_out_of_order_after_what_was_acknowledged_makes_it_give_up_at_once() -> None:
