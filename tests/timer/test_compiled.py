@@ -28,6 +28,8 @@ COMPILED_TESTS = (
     "test_sharded_watchers.py",
     "test_watchers.py",
     "test_cohorts.py",
+    "test_threaded_cohorts.py",
+    "test_driven_cohorts.py",
     "test_limits.py",
 )
 LIMIT_S = 170
