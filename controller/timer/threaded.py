@@ -14,7 +14,7 @@ from collections.abc import Callable
 from controller import points
 from controller.timer.report import log_failure
 from controller.timer.task import IN_COHORT, NOWHERE, TimerTask
-from controller.timer.threaded_cohort import ThreadedCohort
+from controller.timer.threaded_cohort import NS_PER_MS, ThreadedCohort
 from controller.timer.wheel import NEVER_MS, TimerError, TimingWheel
 
 AWAKE = -1  # `_sleeps_until_ms` of a thread that will look at the wheel again before it sleeps
@@ -26,7 +26,7 @@ class TimerClosed(TimerError):
 
 
 def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    return time.monotonic_ns() // NS_PER_MS
 
 
 class ThreadTimer:
@@ -34,7 +34,7 @@ class ThreadTimer:
     slow one delays the others. They run up to a tick early, as Kafka's do, since both the clock and the due time are
     clipped. Not for signal handlers and finalizers, which may come while their own thread holds the lock.
 
-    The thread is a daemon, and sleeps while nothing is due. `clock_ms` must be monotonic.
+    The thread is a daemon, and sleeps while nothing is due. `clock_ns` must be monotonic.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class ThreadTimer:
         on_error: Callable[[TimerTask, Exception], None] = log_failure,
         *,
         name: str = "timer",
-        clock_ms: Callable[[], int] = monotonic_ms,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._clock_ms = clock_ms
+        self.clock_ns = clock_ns
         self._on_error = on_error
         self._lock = threading.Lock()
         # `with` takes twice as long as these two.
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._wanted = threading.Condition(self._lock)
-        self._wheel = TimingWheel(tick_ms, wheel_size, clock_ms())
+        self._wheel = TimingWheel(tick_ms, wheel_size, clock_ns() // NS_PER_MS)
         self._sleeps_until_ms = AWAKE
         self._closed = False
         self._pending = 0
@@ -116,10 +116,10 @@ class ThreadTimer:
         self.start(task, delay_ms)
         return task
 
-    # For a purgatory with threads and its cohorts.
+    def clock_ms(self) -> int:
+        return self.clock_ns() // NS_PER_MS
 
-    def now_ms(self) -> int:
-        return self._clock_ms()
+    # For a purgatory with threads and its cohorts.
 
     def start_cohort(self, cohort: ThreadedCohort) -> None:
         """TimerClosed."""
@@ -158,7 +158,7 @@ class ThreadTimer:
     # What follows is done under the lock, or on the timer's thread.
 
     def _start(self, task: TimerTask, delay_ms: int) -> None:
-        self._start_at(task, self._clock_ms() + delay_ms)
+        self._start_at(task, self.clock_ms() + delay_ms)
 
     def _start_at(self, task: TimerTask, due_ms: int) -> None:
         if self._closed:
@@ -210,7 +210,7 @@ class ThreadTimer:
                 if task is not None:
                     self._pending -= 1
                     return task
-                if not wheel.turn(self._clock_ms()):
+                if not wheel.turn(self.clock_ms()):
                     self._sleep()
             return None
         finally:
@@ -218,7 +218,7 @@ class ThreadTimer:
 
     def _sleep(self) -> None:
         until_ms = self._sleeps_until_ms = self._wheel.next_ms
-        self._wanted.wait(None if until_ms == NEVER_MS else max(until_ms - self._clock_ms(), 0) / 1_000)
+        self._wanted.wait(None if until_ms == NEVER_MS else max(until_ms - self.clock_ms(), 0) / 1_000)
         self._sleeps_until_ms = AWAKE
         self.wakes += 1
 

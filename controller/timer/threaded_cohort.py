@@ -22,6 +22,7 @@ from controller.timer.task import IN_COHORT, TimerTask
 if TYPE_CHECKING:
     from controller.timer.threaded import ThreadTimer
 
+NS_PER_MS: Final = 1_000_000
 NO_TIMEOUT_MS: Final = -(1 << 62)
 """Of those who stand together and are in the timer each by itself, or in none."""
 
@@ -38,7 +39,7 @@ class ThreadedCohort(TimerTask):
     that they have looked through. Among them may be some that are no `IN_COHORT`: they only stand here until they are
     entered under their keys."""
 
-    __slots__ = ("_lists", "_timer", "entered", "members", "opened_ms", "out", "over", "timeout_ms")
+    __slots__ = ("_lists", "_timer", "entered", "members", "opened_ms", "out", "over", "timeout_ms", "until_ns")
 
     def __init__(
         self,
@@ -51,7 +52,8 @@ class ThreadedCohort(TimerTask):
         self._lists = lists
         self._timer = timer
         self.opened_ms = opened_ms
-        """On the timer's clock: who is handed in in that millisecond, with that timeout, may join."""
+        self.until_ns = (opened_ms + 1) * NS_PER_MS
+        """On the timer's clock: who is handed in before that, with that timeout, may join."""
         self.timeout_ms = timeout_ms
         self.members: list[Any] = []
         self.entered = 0

@@ -65,7 +65,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
         self._lists = lists
         self._thread_timer = timer if isinstance(timer, ThreadTimer) else None
         """A timer that knows cohorts with threads."""
-        self._now_ms: Callable[[], int] = timer.now_ms if isinstance(timer, ThreadTimer) else _no_clock
+        self._clock_ns = timer.clock_ns if isinstance(timer, ThreadTimer) else _no_clock
         self._alone: tuple[int, int] | None = None
         """When the last that was started by itself was handed in, and with what timeout."""
         self._pending: dict[DelayedOperation, None] = {}
@@ -98,7 +98,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
             cohort = self._lists.last
             if (
                 operation.timeout_ms == cohort.timeout_ms
-                and self._now_ms() == cohort.opened_ms
+                and self._clock_ns() < cohort.until_ns
                 and operation._next is None  # who is in a timer already is refused there
             ):
                 operation._due_ms = cohort._due_ms
@@ -156,7 +156,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
         """By itself, unless the one right before it was for the same time: then a cohort begins."""
         timer, timeout_ms = self._thread_timer, operation.timeout_ms
         if timer is not None and operation._next is None:
-            came = self._now_ms(), timeout_ms
+            came = timer.clock_ms(), timeout_ms
             if came == self._alone:
                 operation._due_ms = min(came[0] + timeout_ms, NEVER_MS)
                 operation._next = operation._previous = IN_COHORT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.timer import TimerTask
 from controller.timer.threaded import ThreadTimer
-from controller.timer.threaded_cohort import ThreadedCohort
+from controller.timer.threaded_cohort import NS_PER_MS, ThreadedCohort
 
 
 class Driven(ThreadTimer):
@@ -13,7 +13,7 @@ class Driven(ThreadTimer):
     def __init__(self) -> None:
         self.at_ms = 0
         self._running = False
-        super().__init__(clock_ms=lambda: self.at_ms)
+        super().__init__(clock_ns=lambda: self.at_ms * NS_PER_MS)
         self._thread.join()
         self._closed = False
 

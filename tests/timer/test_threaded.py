@@ -227,7 +227,7 @@ def test_s61_a_step_of_the_wall_clock_moves_nothing(monkeypatch: pytest.MonkeyPa
 def test_s61_a_timer_on_the_wall_clock_is_caught() -> None:
     wall = Wall()
     with pytest.raises(AssertionError, match="set back"):
-        check_steps_of_the_wall_clock(ThreadTimer(clock_ms=wall), wall)
+        check_steps_of_the_wall_clock(ThreadTimer(clock_ns=lambda: wall() * 1_000_000), wall)
 
 
 # Forced races. Each check takes the kind of timer, so that a timer with a fault in it can be handed in.
@@ -369,7 +369,7 @@ class ForgetsARestart(ThreadTimer):
 
 class ForgetsToWake(ThreadTimer):
     def _start(self, task: TimerTask, delay_ms: int) -> None:
-        self._wheel.start(task, self._clock_ms() + delay_ms - self._wheel.now_ms)
+        self._wheel.start(task, self.clock_ms() + delay_ms - self._wheel.now_ms)
 
 
 class CancelsWithoutTheLock(ThreadTimer):

@@ -12,7 +12,7 @@ from controller.timer import TimerTask
 from controller.timer.operation import EXPIRED
 from controller.timer.task import IN_COHORT
 from controller.timer.threaded import ThreadTimer
-from controller.timer.threaded_cohort import ThreadedCohort
+from controller.timer.threaded_cohort import NS_PER_MS, ThreadedCohort
 from controller.timer.threaded_purgatory import ThreadedPurgatory
 from controller.timer.threaded_watchers import ThreadedWatchLists
 from tests.timer.operations import Switched
@@ -74,11 +74,11 @@ class Clock:
         return self.then is None
 
     def __call__(self) -> int:
-        at_ms = self.at_ms
+        at_ns = self.at_ms * NS_PER_MS
         if self.then is not None and threading.current_thread() is self.thread:
             then, self.then = self.then, None
             then()
-        return at_ms
+        return at_ns
 
 
 class World:
@@ -86,7 +86,7 @@ class World:
 
     def __init__(self, kind: type[Stepwise]) -> None:
         self.clock = Clock()
-        self.timer = ThreadTimer(clock_ms=self.clock)
+        self.timer = ThreadTimer(clock_ns=self.clock)
         self.purgatory = kind(self.timer)
         self.steps = self.purgatory.steps
         self.limit_s = LIMIT_S if kind is Stepwise else STUCK_S
