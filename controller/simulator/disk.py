@@ -28,7 +28,8 @@ class SimulatedDisk(MemoryDisk):
         self._broken_for_good: tuple[str, ...] = ()
 
     def touch(self, path: str) -> None:
-        if any((path + "/").startswith(directory + "/") for directory in self._broken_directories):
+        broken = self._broken_directories
+        if broken and any((path + "/").startswith(directory + "/") for directory in broken):
             raise OSError("the directory has failed")
         super().touch(path)
         if self.a_change_ms:

@@ -140,7 +140,10 @@ class BrokerConnection:
 
     def close(self) -> None:
         """Fails whatever still waits."""
-        self._break(PeerUnreachable(f"{self}: closed at this end"))
+        if self._asking is not None or self._opening is not None:
+            self._break(PeerUnreachable(f"{self}: closed at this end"))
+        elif self._socket is not None:
+            self._socket.close()
 
     def _answered(self, frame: bytes) -> None:
         if self._asking is None:

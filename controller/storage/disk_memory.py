@@ -66,6 +66,8 @@ class _Directory:
         return not (self.made or self.names or self.synced or self.inner)
 
     def listed(self) -> list[str]:
+        if not self.inner:
+            return sorted(self.names)
         return sorted({*self.names, *(name for name, one in (self.inner or {}).items() if one.is_there)})
 
     def put(self, name: str, inode: _Inode) -> None:

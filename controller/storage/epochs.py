@@ -71,9 +71,10 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log ends at `end_offset` now: epochs that begin there or later never were."""
-        kept = tuple(one for one in self._entries if one.start_offset < end_offset)
-        if len(kept) < len(self._entries):
-            self._entries, self.changed = kept, True
+        if not self._entries or self._entries[-1].start_offset < end_offset:
+            return
+        self._entries = tuple(one for one in self._entries if one.start_offset < end_offset)
+        self.changed = True
 
     def truncate_from_start(self, start_offset: int) -> None:
         """The log begins at `start_offset` now: the epoch it is in begins there too."""

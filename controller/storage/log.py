@@ -373,7 +373,7 @@ class PartitionLog:
         self._segments = [Segment(self._disk, self.directory, offset, self.settings.index_interval_bytes, now_ms)]
         self.log_start_offset = offset
         self.epochs.clear()
-        for found in snapshot_offsets(self._disk, self.directory):
+        for found in snapshot_offsets(self._disk.names(self.directory)):
             self._disk.remove(segment_path(self.directory, found, SNAPSHOT_SUFFIX))
         self._after_cut(offset)
 
@@ -381,7 +381,8 @@ class PartitionLog:
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self.epochs.truncate_from_end(end)
-        self.producers = restore(self._disk, self.directory, self._segments, end)
+        snapshots = snapshot_offsets(self._disk.names(self.directory))
+        self.producers = restore(self._disk, self.directory, snapshots, self._segments, end)
         self._write_epochs()
         self._sync_names()
 

@@ -25,7 +25,7 @@ from controller.storage.producers import ProducerStates
 from controller.storage.rules import Verdict, verdict_on
 from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from controller.storage.settings import LogSettings
-from controller.storage.snapshots import restore
+from controller.storage.snapshots import restore, snapshot_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,9 @@ class Opened:
 
 def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, now_ms: int) -> Opened:
     """Raises CorruptLog and OSError."""
-    segments = _segments(disk, directory, settings, now_ms)
-    epochs = LeaderEpochs(_epochs(disk, directory))
+    names = disk.names(directory)
+    segments = _segments(disk, directory, names, settings, now_ms)
+    epochs = LeaderEpochs(_epochs(disk, directory) if LEADER_EPOCHS in names else ())
     cut_bytes = 0
     if segments:
         cut_bytes = _settle(disk, directory, segments, epochs, known)
@@ -71,12 +72,13 @@ def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, 
     epochs.truncate_from_end(log_end_offset)
     log_start_offset = max(known.log_start_offset, segments[0].base_offset)
     epochs.truncate_from_start(log_start_offset)
-    producers = restore(disk, directory, segments, log_end_offset)
-    return Opened(segments, epochs, producers, _topic_id(disk, directory), log_start_offset, cut_bytes)
+    found = snapshot_offsets(disk.names(directory)) if snapshot_offsets(names) else []  # a cut has removed some
+    producers = restore(disk, directory, found, segments, log_end_offset)
+    topic_id = _topic_id(disk, directory) if PARTITION_METADATA in names else NO_TOPIC_ID
+    return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes)
 
 
-def _segments(disk: Disk, directory: str, settings: LogSettings, now_ms: int) -> list[Segment]:
-    names = disk.names(directory)
+def _segments(disk: Disk, directory: str, names: Sequence[str], settings: LogSettings, now_ms: int) -> list[Segment]:
     bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
     for name in names:
         if name.endswith(_DERIVED):
@@ -159,17 +161,9 @@ def _remove(segments: Sequence[Segment]) -> None:
 
 def _epochs(disk: Disk, directory: str) -> list[EpochStart]:
     path = f"{directory}/{LEADER_EPOCHS}"
-    try:
-        data = disk.read(path)
-    except FileNotFoundError:
-        return []
-    return decode_epochs(path, data)
+    return decode_epochs(path, disk.read(path))
 
 
 def _topic_id(disk: Disk, directory: str) -> bytes:
     path = f"{directory}/{PARTITION_METADATA}"
-    try:
-        data = disk.read(path)
-    except FileNotFoundError:
-        return NO_TOPIC_ID
-    return decode_topic_id(path, data)
+    return decode_topic_id(path, disk.read(path))

@@ -3,7 +3,7 @@ opened or truncated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from controller.storage.disk import Disk
 from controller.storage.errors import CorruptLog
@@ -11,9 +11,9 @@ from controller.storage.producers import ProducerStates
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 
 
-def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """Ascending."""
-    stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in disk.names(directory) if name.endswith(SNAPSHOT_SUFFIX)]
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """Of what is in a log's directory. Ascending."""
+    stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
@@ -22,11 +22,13 @@ def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerSt
     disk.replace(segment_path(directory, offset, SNAPSHOT_SUFFIX), producers.encode(), durable=False)
 
 
-def restore(disk: Disk, directory: str, segments: Sequence[Segment], log_end_offset: int) -> ProducerStates:
-    """The states at the log's end: from the newest snapshot that can be read, and the headers after it. Snapshots
-    that are beyond the end, or can't be read, are removed."""
+def restore(
+    disk: Disk, directory: str, snapshots: Sequence[int], segments: Sequence[Segment], log_end_offset: int
+) -> ProducerStates:
+    """The states at the log's end: from the newest of the `snapshots` that can be read, and the headers after it.
+    Those that are beyond the end, or can't be read, are removed."""
     states, offset = ProducerStates(), 0
-    for found in reversed(snapshot_offsets(disk, directory)):
+    for found in reversed(snapshots):
         path = segment_path(directory, found, SNAPSHOT_SUFFIX)
         if found > log_end_offset:
             disk.remove(path)
