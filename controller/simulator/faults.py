@@ -19,8 +19,9 @@ from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import by_znode
 from controller.simulator import plan as told
 from controller.simulator.broker_process import BrokerProcess, World
-from controller.simulator.conditions import GOOD, Condition
 from controller.simulator.ensemble import Ensemble
+from controller.simulator.faults_between import ON_ENSEMBLE, ON_NETWORK, Undo, cut_off, isolate
+from controller.simulator.faults_of_disks import ON_DISKS, DiskFaults, back, living
 from controller.simulator.plan import Fault
 from controller.simulator.process import ProcessState
 from controller.trace import FaultInjected, TraceEvent
@@ -29,7 +30,6 @@ from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Delete, Write
 
-Undo = Callable[[], None]
 SHELL_SESSION_MS = 30_000
 
 
@@ -80,12 +80,20 @@ class Faults:
         self._nodes = range(1, brokers + 1)
         self._restart = restart
         self._expires = expires
-        self._powerless = powerless
+        self._disks = DiskFaults(host.world, host.processes, restart, powerless)
         self._shell = host.world.zookeeper.connect(SHELL_SESSION_MS)
         self._shell.start()
 
     def begin(self, fault: Fault) -> Undo | None:
         """Carries it out; gives what ends it. None: it makes no sense now, and nothing was done."""
+        on_the_way, on_servers = ON_NETWORK.get(type(fault)), ON_ENSEMBLE.get(type(fault))
+        if on_the_way is not None:
+            return on_the_way(self._host.world.network, fault)
+        if on_servers is not None:
+            return on_servers(self._host.ensemble, fault)
+        on_disks = ON_DISKS.get(type(fault))
+        if on_disks is not None:
+            return on_disks(self._disks, fault)
         return _CARRY_OUT[type(fault)](self, fault)
 
     def tell(self, happening: told.Happening) -> None:
@@ -108,9 +116,8 @@ class Faults:
             if node in host.world.machines:
                 host.world.machines[node].set_rate(1.0)
             drive(host.heal(Link(node, ZOOKEEPER)))
-            if node in host.world.disks:
-                self._mend_disk(node)
-            process = self._process(node)
+            self._disks.mend(node)
+            process = living(host.processes, node)
             if process is not None:
                 process.zookeeper_slower = 1.0
                 process.resume()
@@ -118,27 +125,21 @@ class Faults:
     # -- processes
 
     def _process(self, node: int) -> BrokerProcess | None:
-        process = self._host.processes.get(node)
-        return process if process is not None and process.alive else None
+        return living(self._host.processes, node)
 
     def _kill(self, fault: told.Kill) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
         process.kill()
-        return partial(self._back, process)
+        return back(self._host.processes, process, self._restart)
 
     def _stop(self, fault: told.Stop) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
         process.stop()
-        return partial(self._back, process)
-
-    def _back(self, process: BrokerProcess) -> None:
-        """Starts the broker again, unless somebody has by now."""
-        if self._host.processes.get(process.node_id) is process:
-            self._restart(process.node_id)
+        return back(self._host.processes, process, self._restart)
 
     def _pause(self, fault: told.Pause) -> Undo | None:
         process = self._process(fault.node)
@@ -146,51 +147,6 @@ class Faults:
             return None
         process.pause()
         return process.resume
-
-    # -- disks
-
-    def _lose_power(self, fault: told.LosePower) -> Undo | None:
-        process = self._process(fault.node)
-        if process is None or fault.node not in self._host.world.disks:
-            return None
-        self._powerless(fault.node)
-        process.kill(power=True)
-        return partial(self._back, process)
-
-    def _break_disk(self, fault: told.BreakDisk) -> Undo | None:
-        disk = self._host.world.disks.get(fault.node)
-        if disk is None or disk.broken:
-            return None
-        disk.fail()
-        return partial(self._mend_disk, fault.node)
-
-    def _break_log_directory(self, fault: told.BreakLogDirectory) -> Undo | None:
-        """One of several, so that the broker lives on with the others."""
-        disk = self._host.world.disks.get(fault.node)
-        if disk is None or disk.broken:
-            return None
-        disk.fail_directory(fault.directory, for_good=not fault.for_ms)
-        return partial(self._mend_disk, fault.node)
-
-    def _mend_disk(self, node: int) -> None:
-        """A broker that has found its disk broken does not try it again until it is started anew."""
-        disk, process = self._host.world.disks[node], self._process(node)
-        before = (disk.broken, disk.broken_directories)
-        disk.mend()
-        if before != (disk.broken, disk.broken_directories) and process is not None:
-            process.kill()
-            self._restart(node)
-
-    def _slow_disk(self, fault: told.SlowDisk) -> Undo | None:
-        disk = self._host.world.disks.get(fault.node)
-        if disk is None:
-            return None
-        disk.a_change_ms = fault.a_change_ms
-
-        def undo() -> None:
-            disk.a_change_ms = 0.0
-
-        return undo
 
     # -- clocks
 
@@ -294,67 +250,14 @@ class Faults:
         self._shell.multi(operations)
         return by_znode.WRITTEN
 
-    # -- ZooKeeper's servers
-
-    def _elect_zookeeper(self, fault: told.ElectZooKeeper) -> Undo | None:
-        if self._host.ensemble.leader is None:
-            return None
-        self._host.ensemble.elect_again()
-        return _nothing
-
-    def _kill_zookeeper(self, fault: told.KillZooKeeper) -> Undo | None:
-        ensemble = self._host.ensemble
-        if fault.server not in ensemble.running:
-            return None
-        ensemble.kill(fault.server)
-
-        def undo() -> None:
-            if fault.server not in ensemble.running:
-                ensemble.start(fault.server)
-
-        return undo
-
     # -- the network
-
-    def _cut(self, fault: told.Cut) -> Undo:
-        network = self._host.world.network
-        network.cut(fault.source, fault.target)
-        return partial(network.heal, fault.source, fault.target)
-
-    def _shut(self, fault: told.Shut) -> Undo:
-        return self._way(fault.source, fault.target, Condition(shut=True))
-
-    def _slow(self, fault: told.Slow) -> Undo:
-        return self._way(fault.source, fault.target, Condition(slower=fault.slower, more_ms=fault.more_ms))
-
-    def _lossy(self, fault: told.Lossy) -> Undo:
-        return self._way(fault.source, fault.target, Condition(loss=fault.loss))
-
-    def _way(self, source: int, target: int, condition: Condition) -> Undo:
-        network = self._host.world.network
-        network.set_way(source, target, condition)
-        return partial(network.set_way, source, target, GOOD)
-
-    def _reset(self, fault: told.Reset) -> Undo:
-        self._host.world.network.reset(fault.source, fault.target, fault.late_ms or None)
-        return _nothing
-
-    def _isolate(self, fault: told.Isolate) -> Undo:
-        others = [node for node in self._nodes if node != fault.node]
-        self.cut_off(fault.node, others)
-
-        def undo() -> None:
-            for other in others:
-                self._host.world.network.heal(fault.node, other)
-                self._host.world.network.heal(other, fault.node)
-
-        return undo
 
     def cut_off(self, node: int, others: Iterable[int]) -> None:
         """Nothing passes between it and those any more."""
-        for other in others:
-            self._host.world.network.cut(node, other)
-            self._host.world.network.cut(other, node)
+        cut_off(self._host.world.network, node, others)
+
+    def _isolate(self, fault: told.Isolate) -> Undo:
+        return isolate(self._host.world.network, fault.node, [node for node in self._nodes if node != fault.node])
 
 
 def _begun(task: Task[None]) -> None:
@@ -365,10 +268,6 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.Kill: Faults._kill,
     told.Stop: Faults._stop,
     told.Pause: Faults._pause,
-    told.LosePower: Faults._lose_power,
-    told.BreakDisk: Faults._break_disk,
-    told.BreakLogDirectory: Faults._break_log_directory,
-    told.SlowDisk: Faults._slow_disk,
     told.Drift: Faults._drift,
     told.StepWall: Faults._step_wall,
     told.CutZooKeeper: Faults._cut_zookeeper,
@@ -378,13 +277,6 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.Expire: Faults._expire,
     told.DeleteController: Faults._delete_controller,
     told.Depose: Faults._depose,
-    told.ElectZooKeeper: Faults._elect_zookeeper,
-    told.KillZooKeeper: Faults._kill_zookeeper,
-    told.Cut: Faults._cut,
-    told.Shut: Faults._shut,
-    told.Slow: Faults._slow,
-    told.Lossy: Faults._lossy,
-    told.Reset: Faults._reset,
     told.Isolate: Faults._isolate,
     told.PauseController: Faults._pause_controller,
 }
