@@ -57,6 +57,7 @@ class _RealLoad:
         (asked,) = requests(load, load.number)
         self.rows = in_time(asked, load) if isinstance(purgatory, Nowhere) else asked
         self.sets = key_sets(load)
+        self.latency_ns = self.rows.latency_ms * 1_000_000
         self.last_ms = int(self.rows.arrival_ms[-1])
         self.handed = 0
         self.over = threading.Event()
@@ -85,26 +86,27 @@ class _RealLoad:
     def _hand_in_rows(self, made_of: type[Request], begin: int, end: int) -> None:
         now_ns, size, timeout_ms = time.monotonic_ns(), self.load.size, self.load.timeout_ms
         watch, sets, waiting = self.purgatory.try_complete_else_watch, self.sets, self.requests
-        latencies, chosen = self.rows.latency_ms[begin:end].tolist(), self.rows.key_set[begin:end].tolist()
-        for row, latency_ms, key_set in zip(range(begin, end), latencies, chosen, strict=True):
+        dues, chosen = (self.latency_ns[begin:end] + now_ns).tolist(), self.rows.key_set[begin:end].tolist()
+        over_ns = now_ns + timeout_ms * 1_000_000
+        for row, due_ns, key_set in zip(range(begin, end), dues, chosen, strict=True):
             request = made_of(timeout_ms)
-            request.due = now_ns + latency_ms * 1_000_000
+            request.due = due_ns
             request.data = NUL * size
             watch(request, sets[key_set])
-            if latency_ms < timeout_ms:
+            if due_ns < over_ns:
                 waiting[row] = request
         self.handed = end
 
     def complete(self, clock: _Real) -> None:
-        done, due = 0, len(self.order)
+        done, due, waiting = 0, len(self.order), self.requests
         while done < due and not self.over.is_set():
             end = min(int(np.searchsorted(self.holds_ms, clock.now_ms(), side="right")), done + 1_000)
             rows = self.order[done:end].tolist()
             for row in rows:
-                request = self.requests[row]
+                request = waiting[row]
                 if request is None:  # whoever hands in is late
                     break
-                self.requests[row] = None
+                waiting[row] = None
                 request.force_complete()
                 done += 1
             if done < end or not rows:

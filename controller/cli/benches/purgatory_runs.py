@@ -118,7 +118,9 @@ def kind_on_machine(tally: Tally) -> type[Request]:
         __slots__ = ()
 
         def try_complete(self) -> bool:
-            return now_ns() >= self.due and self.force_complete()
+            if now_ns() >= self.due:  # as above
+                return self.force_complete()
+            return False
 
         def on_complete(self) -> None:
             next(answers)
