@@ -15,7 +15,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs_pause import Pause, decode_pause, encode_pause
 from controller.zookeeper.errors import DamagedZnode, MultiFailed, NodeExists, NoNode, ZooKeeperError
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResult
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResults
 
 HELP = "pause the controller: it elects for failures and moves nothing by choice"
 COULD_NOT_RUN = 3
@@ -92,7 +92,7 @@ def _resume(connection: KazooConnection, timeout_s: float) -> None:
 
 
 def _write(connection: KazooConnection, write: Write, timeout_s: float) -> None:
-    sent: Pending[tuple[WriteResult, ...]] = connection.multi([write])
+    sent: Pending[WriteResults] = connection.multi([write])
     wait(sent, timeout_s)
 
 

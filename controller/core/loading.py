@@ -41,7 +41,6 @@ from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Columns, SetData
 from controller.zookeeper.operations import Row as Znode
-from controller.zookeeper.state_paths import StatePaths
 from statemachines.leader_election_columns import live_mask
 from statemachines.partition import PartitionState
 
@@ -259,7 +258,7 @@ async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
 
     # Paths are made batch by batch, while the server works on those before.
     def read(start: int, end: int) -> Pending[list[Columns]]:
-        return term.zookeeper.read_columns(_state_paths(term, rows[start:end]), LONGEST_READ)
+        return term.zookeeper.read_columns(state_paths(term, rows[start:end]), LONGEST_READ)
 
     await _in_flight(len(rows), read, take, LONGEST_READ)
     led = live_mask(table.leader[rows], term.context.eligible_ids)
@@ -267,16 +266,6 @@ async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
     states[(table.zk_version[rows] == NO_STATE) & ~damaged] = PartitionState.New
     term.context.set_partition_states(rows, states.astype(np.uint8))
     return mzxids
-
-
-def _state_paths(term: Term, rows: Rows) -> StatePaths:
-    """The state znodes' paths, in the order of the rows; fewest parts for rows that are grouped by topic."""
-    table = term.context.partitions
-    topics, partitions = table.topic[rows], table.partition[rows].tolist()
-    firsts = np.flatnonzero(np.diff(topics, prepend=-1))
-    ends = [*firsts[1:].tolist(), len(rows)]
-    spans = zip(topics[firsts].tolist(), firsts.tolist(), ends, strict=True) if len(rows) else ()
-    return StatePaths([(table.topics[topic].name, partitions[first:end]) for topic, first, end in spans])
 
 
 async def _in_flight(

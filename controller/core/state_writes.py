@@ -18,9 +18,11 @@ from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state
 from controller.zookeeper.codecs_columns import encode_partition_states
 from controller.zookeeper.errors import ControllerMoved, DamagedZnode, MultiFailed, NoNode
-from controller.zookeeper.operations import Create, SetData
+from controller.zookeeper.operations import Create
 from controller.zookeeper.operations import Row as Znode
 from controller.zookeeper.row_writes import RowsWritten
+from controller.zookeeper.state_paths import StatePaths
+from controller.zookeeper.state_sets import StateSets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,17 +55,20 @@ async def set_states(term: Term, states: NewStates) -> Rows:
     ZooKeeper has, for both. Raises what `ZooKeeperClient.commit_rows` raises, and ControllerMoved for a row that a
     later controller has written (S01)."""
     table = term.context.partitions
-    extra = {place: table.extra[row] for place, row in enumerate(states.rows.tolist()) if row in table.extra}
-    data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr, extra)
-    versions = table.zk_version[states.rows].tolist()
-    names = state_paths(term, states.rows)
-    writes = list(map(SetData, names, data, versions))
+    data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr, _extra(term, states))
+    writes = StateSets(state_paths(term, states.rows), data, table.zk_version[states.rows])
     result = await term.zookeeper.commit_rows(term.leadership, writes)
     moved = [place for place, _ in result.moved]
     _record(term, states, result.versions)
     for place, found in result.moved:
         take_in(term, int(states.rows[place]), found)
     return states.rows[moved]
+
+
+def _extra(term: Term, states: NewStates) -> dict[int, bytes]:
+    """By place, what has unknown fields."""
+    extra = term.context.partitions.extra
+    return {place: extra[row] for place, row in enumerate(states.rows.tolist()) if row in extra} if extra else {}
 
 
 async def create_states(term: Term, states: NewStates) -> Rows:
@@ -174,17 +179,14 @@ def take_in(term: Term, row: int, found: Znode | None) -> None:
     )
 
 
-def state_paths(term: Term, rows: Rows) -> list[str]:
-    """The state znodes' paths. Fastest for rows that are grouped by topic."""
-    if not len(rows):
-        return []
+def state_paths(term: Term, rows: Rows) -> StatePaths:
+    """The state znodes' paths, in the order of the rows; fewest parts for rows that are grouped by topic."""
     table = term.context.partitions
     topics, partitions = table.topic[rows], table.partition[rows].tolist()
-    firsts = np.flatnonzero(np.diff(topics, prepend=-1)).tolist()
-    found: list[str] = []
-    for first, end in zip(firsts, [*firsts[1:], len(rows)], strict=True):
-        found += paths.partition_states(table.topics[topics[first]].name, partitions[first:end])
-    return found
+    firsts = np.flatnonzero(np.diff(topics, prepend=-1))
+    ends = [*firsts[1:].tolist(), len(rows)]
+    spans = zip(topics[firsts].tolist(), firsts.tolist(), ends, strict=True) if len(rows) else ()
+    return StatePaths([(table.topics[topic].name, partitions[first:end]) for topic, first, end in spans])
 
 
 def names_of(term: Term, rows: Rows | Sequence[int], limit: int = 10) -> str:

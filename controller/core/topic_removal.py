@@ -17,7 +17,7 @@ from controller.pending import Pending
 from controller.zookeeper import paths
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.errors import MultiFailed, NoNode, NotEmpty, UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Delete, WriteResult
+from controller.zookeeper.operations import ANY_VERSION, Delete, WriteResults
 
 MULTIS_IN_FLIGHT = 4
 NO_TOPIC = -1
@@ -95,7 +95,7 @@ def _below(path: str, children: dict[str, tuple[str, ...]]) -> Iterator[str]:
 async def _delete(term: Term, units: Sequence[tuple[Delete, ...]]) -> None:
     """In batches, some ahead. One that fails since something is gone already, or there again, is looked at anew by
     whoever called."""
-    in_flight: deque[Pending[tuple[WriteResult, ...]]] = deque()
+    in_flight: deque[Pending[WriteResults]] = deque()
     for batch in _batches(units):
         if len(in_flight) == MULTIS_IN_FLIGHT:
             await _settle(in_flight.popleft())
@@ -115,7 +115,7 @@ def _batches(units: Sequence[tuple[Delete, ...]]) -> Iterator[list[Delete]]:
         yield batch
 
 
-async def _settle(sent: Pending[tuple[WriteResult, ...]]) -> None:
+async def _settle(sent: Pending[WriteResults]) -> None:
     try:
         await sent
     except UnknownOutcome:

@@ -16,7 +16,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import ClusterId, decode_cluster_id, encode_cluster_id
 from controller.zookeeper.errors import BadVersion, MultiFailed, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Stat, Write, WriteResult
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Stat, Write, WriteResults
 from controller.zookeeper.retry import LONGEST_DELAY_MS
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class BrokerWrites:
     def __init__(self, client: ZooKeeperClient) -> None:
         self._client = client
 
-    def _multi(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+    def _multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
         # The client offers no plain write, so that nothing else has one: this room alone reaches below it.
         return self._client._connection.multi(operations)
 
@@ -218,17 +218,15 @@ class BrokerWrites:
         await self._client.sync(path)
         return (await self._client.read([path])).rows[0]
 
-    async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> tuple[WriteResult, ...]:
+    async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> WriteResults:
         """The results, or Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.
         Any other failing operation's own error is raised."""
         return await self._outcome(self._multi(operations), passing)
 
-    async def _settled(self, sent: Pending[tuple[WriteResult, ...]], *passing: type[ZooKeeperError]) -> None:
+    async def _settled(self, sent: Pending[WriteResults], *passing: type[ZooKeeperError]) -> None:
         await self._outcome(sent, passing)
 
-    async def _outcome(
-        self, sent: Pending[tuple[WriteResult, ...]], passing: tuple[type[ZooKeeperError], ...]
-    ) -> tuple[WriteResult, ...]:
+    async def _outcome(self, sent: Pending[WriteResults], passing: tuple[type[ZooKeeperError], ...]) -> WriteResults:
         try:
             return await sent
         except UnknownOutcome as error:

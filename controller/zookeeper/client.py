@@ -38,7 +38,7 @@ from controller.zookeeper.operations import (
     SetData,
     WatchEvent,
     Write,
-    WriteResult,
+    WriteResults,
 )
 from controller.zookeeper.paths import CONTROLLER_EPOCH
 from controller.zookeeper.retry import Retrier
@@ -51,6 +51,7 @@ from controller.zookeeper.row_writes import (
     refuse_sequential,
     refuse_unversioned,
 )
+from controller.zookeeper.state_sets import FencedSets, StateSets
 from controller.zookeeper.watches import EventSink, StandingWatches
 
 T = TypeVar("T")
@@ -246,12 +247,12 @@ class ZooKeeperClient:
 
     # -- the controller's writes
 
-    def seize(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+    def seize(self, operations: Sequence[Write]) -> Pending[WriteResults]:
         """The election's multi, the only write of a controller's that no leadership fences. Never made again: the
         caller handles MultiFailed and UnknownOutcome (S08)."""
         return self._connection.multi(operations)
 
-    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[WriteResults]:
         """All of `operations` or none, and none unless `leadership` still holds.
 
         SessionGone or LeaseExpired: nothing was sent. ControllerMoved: nothing was applied and the term is over.
@@ -274,9 +275,10 @@ class ZooKeeperClient:
         return None
 
     def _with_fence(self, leadership: Leadership, operations: Sequence[Write]) -> Sequence[Write]:
-        return (Check(CONTROLLER_EPOCH, leadership.epoch_zk_version), *operations)
+        fence = Check(CONTROLLER_EPOCH, leadership.epoch_zk_version)
+        return FencedSets(fence, operations) if isinstance(operations, StateSets) else (fence, *operations)
 
-    async def _fenced(self, leadership: Leadership, sent: Pending[tuple[WriteResult, ...]]) -> tuple[WriteResult, ...]:
+    async def _fenced(self, leadership: Leadership, sent: Pending[WriteResults]) -> WriteResults:
         try:
             results = await sent
         except MultiFailed as failed:

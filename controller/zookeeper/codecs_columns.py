@@ -208,19 +208,38 @@ def encode_partition_states(
     number for all). `extra` has, by row, the bytes as read of those whose unknown fields must be kept."""
     count = len(leader)
     epochs = np.broadcast_to(np.asarray(controller_epoch, dtype=np.int32), count)
-    isrs = unpadded(isr)
-    states = map(_WrittenState, epochs.tolist(), leader.tolist(), repeat(1), leader_epoch.tolist(), isrs)
-    encoded = list(map(_ENCODER.encode, states))
+    firsts, same_as = _alike((epochs, leader, leader_epoch, *isr.T), count)
+    isrs = unpadded(isr[firsts])
+    numbers = (epochs[firsts].tolist(), leader[firsts].tolist(), repeat(1), leader_epoch[firsts].tolist())
+    distinct = list(map(_ENCODER.encode, map(_WrittenState, *numbers, isrs)))
+    encoded = distinct if same_as is None else list(map(distinct.__getitem__, same_as.tolist()))
     for row, original in (extra or {}).items():
         state = replace(
             decode_partition_state("", original),
             leader=int(leader[row]),
             leader_epoch=int(leader_epoch[row]),
             controller_epoch=int(epochs[row]),
-            isr=isrs[row],
+            isr=unpadded(isr[row : row + 1])[0],
         )
         encoded[row] = encode_partition_state(state)
     return encoded
+
+
+def _alike(columns: Sequence[Int32s], count: int) -> tuple[npt.NDArray[np.intp] | slice, npt.NDArray[np.intp] | None]:
+    """The first of each kind of row, and for each row which of these kinds it is; all rows, and None, where it is not
+    worth while to tell them apart. What a lost broker's partitions become differs in few of thousands."""
+    kinds = np.zeros(count, dtype=np.int64)
+    room = np.iinfo(np.int64).max
+    for numbers in columns if count else ():
+        lowest = int(numbers.min())
+        span = int(numbers.max()) - lowest + 1
+        room //= span
+        if not room:  # the numbers of a row don't fit into one
+            return slice(None), None
+        kinds *= span
+        kinds += numbers.astype(np.int64) - lowest
+    _, firsts, same_as = np.unique(kinds, return_index=True, return_inverse=True)
+    return (firsts, same_as) if len(firsts) <= count // 2 else (slice(None), None)
 
 
 def decode_topic_assignments(columns: Columns | Sequence[Columns], names: Sequence[str]) -> TopicAssignmentColumns:

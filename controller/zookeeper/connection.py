@@ -17,7 +17,7 @@ from controller.zookeeper.operations import (
     SessionState,
     WatchEvent,
     Write,
-    WriteResult,
+    WriteResults,
 )
 
 
@@ -71,7 +71,7 @@ class Connection(Protocol):
     def children(self, paths: Sequence[str]) -> Pending[Listing]:
         """One multi-read of children. At most `BATCH` paths."""
 
-    def multi(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+    def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
         """All or nothing. Fails with MultiFailed(index, error)."""
 
     def set_watches(

@@ -13,8 +13,21 @@ from struct import Struct
 
 import numpy as np
 
-from controller.zookeeper.operations import ACL, Check, Columns, Create, Delete, Row, SetData, Stat, Write
+from controller.zookeeper.operations import (
+    ACL,
+    Check,
+    Columns,
+    Create,
+    Delete,
+    Row,
+    SetData,
+    Stat,
+    Write,
+    WriteResult,
+    WriteResults,
+)
 from controller.zookeeper.paths import partitions as parent_of_partitions
+from controller.zookeeper.state_sets import SetResults, StateSets
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, CHECK, MULTI = 1, 2, 3, 4, 5, 8, 9, 13, 14
 MULTI_READ, SET_WATCHES = 22, 101
@@ -32,8 +45,8 @@ _END = _multi_header.pack(-1, 1, -1)
 _LEAVES = [b"%d/state" % number for number in range(1_000)]
 """Of the partitions that nearly all topics have."""
 _SET_DATA = _multi_header.pack(SET_DATA, 0, -1)
-_set_result = Struct("!9xqqqqiiiqiiq")
 _SET_RESULT = _multi_header.pack(SET_DATA, 0, 0)
+_CHECK_RESULT = _multi_header.pack(CHECK, 0, 0)
 
 
 def string(text: str) -> bytes:
@@ -73,13 +86,37 @@ def multi_read_states(topics: Iterable[tuple[str, Sequence[int]]], chroot: str) 
     head = _multi_header.pack(GET_DATA, 0, -1)
     pieces: list[bytes] = []
     for name, partitions in topics:
-        parent = f"{prefixed(chroot, parent_of_partitions(name))}/".encode()
-        leaves = [_LEAVES[number] if number < len(_LEAVES) else b"%d/state" % number for number in partitions]
-        for length, run in groupby(leaves, len):
+        parent = _parent(name, chroot)
+        for length, run in groupby(_leaves(partitions), len):
             before = head + _int.pack(len(parent) + length) + parent
             pieces += (before, (b"\0" + before).join(run), b"\0")
     pieces.append(_END)
     return b"".join(pieces)
+
+
+def multi_set_states(fence: Check, sets: StateSets, chroot: str) -> bytes:
+    """The body of a multi that sets states behind a check: the bytes that `multi` makes of their operations. Few states
+    and fewer versions differ among so many, and each is laid out once."""
+    states = {state: _buffer(state) for state in set(sets.data)}
+    versions = {version: _int.pack(version) for version in np.unique(sets.versions).tolist()}
+    rest = zip(map(states.__getitem__, sets.data), map(versions.__getitem__, sets.versions.tolist()), strict=True)
+    pieces: list[bytes] = [_check(fence, chroot)]
+    for name, partitions in sets.paths.topics:
+        parent = _parent(name, chroot)
+        for length, run in groupby(_leaves(partitions), len):
+            before = _SET_DATA + _int.pack(len(parent) + length) + parent
+            for leaf in run:
+                pieces += (before, leaf, *next(rest))
+    pieces.append(_END)
+    return b"".join(pieces)
+
+
+def _parent(topic: str, chroot: str) -> bytes:
+    return f"{prefixed(chroot, parent_of_partitions(topic))}/".encode()
+
+
+def _leaves(partitions: Sequence[int]) -> list[bytes]:
+    return [_LEAVES[number] if number < len(_LEAVES) else b"%d/state" % number for number in partitions]
 
 
 def set_watches(since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]) -> bytes:
@@ -98,18 +135,23 @@ def multi(operations: Iterable[Write], default_acl: Sequence[ACL], chroot: str) 
             size = -1 if data is None else len(data)
             pieces += (_SET_DATA, integer(len(path)), path, integer(size), data or b"", integer(operation.version))
             continue
+        if isinstance(operation, Check):
+            pieces.append(_check(operation, chroot))
+            continue
         named = string(prefixed(chroot, operation.path))
         if isinstance(operation, Create):
             flags = _EPHEMERAL * operation.ephemeral + _SEQUENTIAL * operation.sequential
             acl = open_acl if operation.acl is None else _acl(operation.acl)
             pieces += (_multi_header.pack(CREATE, 0, -1), named, _buffer(operation.data), acl, _int.pack(flags))
-        elif isinstance(operation, Check):
-            pieces += (_multi_header.pack(CHECK, 0, -1), named, _int.pack(operation.version))
         else:
             assert isinstance(operation, Delete)
             pieces += (_multi_header.pack(DELETE, 0, -1), named, _int.pack(operation.version))
     pieces.append(_END)
     return b"".join(pieces)
+
+
+def _check(operation: Check, chroot: str) -> bytes:
+    return _multi_header.pack(CHECK, 0, -1) + string(prefixed(chroot, operation.path)) + _int.pack(operation.version)
 
 
 def _acl(acl: Sequence[ACL]) -> bytes:
@@ -275,15 +317,14 @@ def _no_node(message: bytes, offset: int, path: str, error_of: ErrorOf) -> int:
     return offset + 4
 
 
-def read_multi(message: bytes, offset: int, count: int) -> tuple[list[str | Stat | None], int, int]:
+def read_multi(message: bytes, offset: int, count: int) -> tuple[WriteResults, int, int]:
     """A write multi: (results, -1, 0), or ([], index, code) of the operation that failed. In a failed one the server
     gives 0 to the operations before it and another code than its own to those after."""
-    results: list[str | Stat | None] = []
-    index = 0
-    while index < count:
+    if (sets := _sets(message, offset, count)) is not None:
+        return sets, -1, 0
+    results: list[WriteResult] = []
+    for index in range(count):
         kind, _, _ = _multi_header.unpack_from(message, offset)
-        if kind == SET_DATA and (stats := _all_set(message, offset, count - index)) is not None:
-            return [*results, *stats], -1, 0
         offset += _multi_header.size
         if kind == ERROR_RESULT:
             code = _int.unpack_from(message, offset)[0]
@@ -298,16 +339,19 @@ def read_multi(message: bytes, offset: int, count: int) -> tuple[list[str | Stat
             results.append(path)
         else:
             results.append(None)
-        index += 1
     return results, -1, 0
 
 
-def _all_set(message: bytes, offset: int, count: int) -> list[Stat] | None:
-    """So many stats, one after the other, as a batch of states is answered; None unless all that is left is such."""
-    size = _set_result.size
-    if len(message) != offset + count * size + len(_END):
+def _sets(message: bytes, offset: int, count: int) -> SetResults | None:
+    """A stat a set, one after the other and perhaps behind one check, as a batch of states is answered; None unless
+    that is all there is."""
+    checks = int(message.startswith(_CHECK_RESULT, offset))
+    first, sets, size = offset + checks * len(_CHECK_RESULT), count - checks, len(_SET_RESULT) + _stat.size
+    if sets < 1 or len(message) != first + sets * size + len(_END):
         return None
-    rows = np.frombuffer(message, dtype=np.uint8, count=count * size, offset=offset).reshape(count, size)
+    rows = np.frombuffer(message, dtype=np.uint8, count=sets * size, offset=first).reshape(sets, size)
     if not (rows[:, : len(_SET_RESULT)] == np.frombuffer(_SET_RESULT, dtype=np.uint8)).all():
         return None
-    return list(map(Stat._make, _set_result.iter_unpack(memoryview(message)[offset : offset + count * size])))
+    version = len(_SET_RESULT) + _VERSION_IN_STAT
+    versions = np.ascontiguousarray(rows[:, version : version + 4]).view(">i4").astype(np.int32).reshape(sets)
+    return SetResults(checks, versions, lambda place: read_stat(message, first + place * size + len(_SET_RESULT)))

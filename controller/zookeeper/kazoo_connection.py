@@ -37,11 +37,12 @@ from controller.zookeeper.operations import (
     Reading,
     Row,
     Write,
-    WriteResult,
+    WriteResults,
 )
 from controller.zookeeper.path_rules import validate_new_path, validate_path
 from controller.zookeeper.paths import partitions as parent_of_partitions
 from controller.zookeeper.state_paths import StatePaths
+from controller.zookeeper.state_sets import FencedSets
 
 T = TypeVar("T")
 
@@ -170,7 +171,7 @@ class KazooConnection:
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
         if isinstance(paths, StatePaths) and len(paths) <= LONGEST_READ:
-            validate_paths([parent_of_partitions(name) for name, _ in paths.topics])
+            validate_paths(_parents_of(paths))
             return drive(self._read_columns(paths))
         return drive(self._read_columns(_batch(paths, LONGEST_READ)))
 
@@ -236,7 +237,10 @@ class KazooConnection:
 
     # -- writes and watches
 
-    def multi(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+    def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+        if isinstance(operations, FencedSets):
+            validate_paths([operations.fence.path, *_parents_of(operations.sets.paths)])
+            return self._multi(operations, self._chroot)
         sequential = [one.path for one in operations if isinstance(one, Create) and one.sequential]
         if sequential:
             for path in sequential:
@@ -247,14 +251,19 @@ class KazooConnection:
         validate_paths(named)
         return self._multi(tuple(operations), self._chroot)
 
-    def _multi(self, operations: Sequence[Write], chroot: str) -> Pending[tuple[WriteResult, ...]]:
-        def parse(message: bytes, offset: int, _zxid: int) -> tuple[WriteResult, ...]:
+    def _multi(self, operations: Sequence[Write], chroot: str) -> Pending[WriteResults]:
+        def parse(message: bytes, offset: int, _zxid: int) -> WriteResults:
             results, index, code = jute.read_multi(message, offset, len(operations))
             if code:
                 raise MultiFailed(index, path_error(code, operations[index].path))
+            if isinstance(operations, FencedSets):
+                return results
             return tuple(jute.stripped(chroot, result) if isinstance(result, str) else result for result in results)
 
-        body = jute.multi(operations, self._default_acl, chroot)
+        if isinstance(operations, FencedSets):
+            body = jute.multi_set_states(operations.fence, operations.sets, chroot)
+        else:
+            body = jute.multi(operations, self._default_acl, chroot)
         path = operations[0].path if operations else "/"
         return self._link.request(jute.MULTI, body, parse, path, write=True)
 
@@ -302,6 +311,11 @@ def _parse_row(path: str, message: bytes, offset: int) -> Row:
 
 def _parse_names(_path: str, message: bytes, offset: int) -> tuple[str, ...]:
     return jute.read_names(message, offset)[0]
+
+
+def _parents_of(paths: StatePaths) -> list[str]:
+    """What is to be validated of them: what follows is numbers and a fixed name."""
+    return [parent_of_partitions(name) for name, _ in paths.topics]
 
 
 def _nothing(_message: bytes, _offset: int, _zxid: int) -> None:

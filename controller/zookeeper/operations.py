@@ -83,6 +83,8 @@ class Stat(NamedTuple):
 
 
 WriteResult: TypeAlias = "str | Stat | None"
+WriteResults: TypeAlias = "Sequence[WriteResult]"
+"""Of a multi's operations, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

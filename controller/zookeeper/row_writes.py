@@ -20,7 +20,8 @@ import numpy.typing as npt
 from controller.pending import Pending
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.errors import MultiFailed, UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Create, Reading, Row, SetData, Stat, WriteResult
+from controller.zookeeper.operations import ANY_VERSION, Create, Reading, Row, SetData, Stat, WriteResults
+from controller.zookeeper.state_sets import SetResults, StateSets
 
 ROWS_A_BATCH = BATCH - 1
 """One operation of each request is the fence."""
@@ -80,6 +81,8 @@ def parents_among(rows: Sequence[Create]) -> frozenset[str]:
 
 def refuse_unversioned(rows: Sequence[SetData]) -> None:
     """ValueError for a row without a version: nothing could tell whether it moved."""
+    if isinstance(rows, StateSets) and not (rows.versions == ANY_VERSION).any():
+        return
     for row in rows:
         if row.version == ANY_VERSION:
             raise ValueError(f"{row.path}: rows are written at the version they were read at")
@@ -99,7 +102,7 @@ class RowWriter(Generic[W]):
         self,
         rows: Sequence[W],
         judge: Judge[W],
-        send: Callable[[Sequence[W]], Pending[tuple[WriteResult, ...]]],
+        send: Callable[[Sequence[W]], Pending[WriteResults]],
         sync: Callable[[str], Pending[None]],
         read: Callable[[Sequence[str]], Pending[Reading]],
     ) -> None:
@@ -114,20 +117,20 @@ class RowWriter(Generic[W]):
     async def write(self) -> RowsWritten:
         """Raises what the fence raises; MultiFailed, with the index among the rows, for what a second look does not
         explain; UnknownOutcome after `UNKNOWN_OUTCOMES` of one batch."""
-        in_flight: deque[tuple[list[int], Pending[tuple[WriteResult, ...]]]] = deque()
+        in_flight: deque[tuple[Sequence[int], Pending[WriteResults]]] = deque()
         for start in range(0, len(self._rows), ROWS_A_BATCH):
             if len(in_flight) == BATCHES_IN_FLIGHT:
                 await self._settle(*in_flight.popleft())
-            indices = list(range(start, min(start + ROWS_A_BATCH, len(self._rows))))
-            in_flight.append((indices, self._send_rows(indices)))
+            end = min(start + ROWS_A_BATCH, len(self._rows))
+            in_flight.append((range(start, end), self._send(self._rows[start:end])))
         while in_flight:
             await self._settle(*in_flight.popleft())
         return RowsWritten(self._versions, tuple(sorted(self._moved, key=lambda moved: moved[0])))
 
-    def _send_rows(self, indices: Sequence[int]) -> Pending[tuple[WriteResult, ...]]:
+    def _send_rows(self, indices: Sequence[int]) -> Pending[WriteResults]:
         return self._send([self._rows[index] for index in indices])
 
-    async def _settle(self, indices: list[int], sent: Pending[tuple[WriteResult, ...]]) -> None:
+    async def _settle(self, indices: Sequence[int], sent: Pending[WriteResults]) -> None:
         """Sees one batch through. Batches before it are settled, so that a parent they hold is there or handed back."""
         unknown_outcomes, fruitless = 0, False
         while True:
@@ -157,9 +160,11 @@ class RowWriter(Generic[W]):
                 return
             indices, sent = left, self._send_rows(left)
 
-    def _record(self, indices: Sequence[int], results: Sequence[WriteResult]) -> None:
-        versions = [result.version if isinstance(result, Stat) else 0 for result in results]
-        self._versions[np.array(indices)] = versions
+    def _record(self, indices: Sequence[int], results: WriteResults) -> None:
+        if isinstance(results, SetResults):
+            self._versions[np.array(indices)] = results.versions
+        else:
+            self._versions[np.array(indices)] = [one.version if isinstance(one, Stat) else 0 for one in results]
 
     async def _look_again(self, indices: Sequence[int], uncertain: bool) -> list[int]:
         """Reads the rows; those still to be written. The rest is recorded as written or moved."""

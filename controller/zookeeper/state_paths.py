@@ -1,29 +1,32 @@
 """The paths of very many state znodes, as topics and numbers: a str is made of one only when somebody looks at it.
 
-A new controller asks for the states of every partition. Their paths differ in a topic's name and a number, and a
-request's bytes are put together from these topic by topic (`jute.multi_read_states`). Whoever wants a sequence of str
-has one here.
+A controller reads the states of every partition, and writes those of many. Their paths differ in a topic's name and a
+number, and a request's bytes are put together from these topic by topic (`jute.multi_read_states`,
+`jute.multi_set_states`). Whoever wants a sequence of str has one here.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import overload
 
 from controller.zookeeper import paths
 
 
 class StatePaths(Sequence[str]):
-    """`topics`: (name, partitions) in the order of the paths, partitions in theirs."""
+    """`topics`: (name, partitions) in the order of the paths, partitions in theirs. A run of them is such a sequence
+    too, found without a walk over all topics."""
 
-    __slots__ = ("_count", "topics")
+    __slots__ = ("_ends", "topics")
 
     def __init__(self, topics: Sequence[tuple[str, list[int]]]) -> None:
         self.topics = topics
-        self._count = sum(len(partitions) for _, partitions in topics)
+        self._ends = list(accumulate(len(partitions) for _, partitions in topics))
 
     def __len__(self) -> int:
-        return self._count
+        return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[str]:
         for name, partitions in self.topics:
@@ -37,11 +40,23 @@ class StatePaths(Sequence[str]):
 
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         if isinstance(place, slice):
-            whole = place.indices(self._count) == (0, self._count, 1)
-            return self if whole else list(self)[place]
-        left = place + self._count if place < 0 else place
-        for name, partitions in self.topics if left >= 0 else ():
-            if left < len(partitions):
-                return paths.partition_state(name, partitions[left])
-            left -= len(partitions)
-        raise IndexError(f"path {place} of {self._count}")
+            start, stop, step = place.indices(len(self))
+            return self._run(start, stop) if step == 1 else list(self)[place]
+        at = place + len(self) if place < 0 else place
+        if not 0 <= at < len(self):
+            raise IndexError(f"path {place} of {len(self)}")
+        number = bisect_right(self._ends, at)
+        name, partitions = self.topics[number]
+        return paths.partition_state(name, partitions[at - self._ends[number]])  # counted from the topic's end
+
+    def _run(self, start: int, stop: int) -> StatePaths:
+        if (start, stop) == (0, len(self)):
+            return self
+        topics: list[tuple[str, list[int]]] = []
+        number = bisect_right(self._ends, start)
+        while start < stop:
+            (name, partitions), end = self.topics[number], self._ends[number]
+            first = end - len(partitions)
+            topics.append((name, partitions[start - first : stop - first]))
+            start, number = end, number + 1
+        return StatePaths(topics)

@@ -23,6 +23,7 @@ from controller.core.elections import Election
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS
 from controller.core.request_batch import RequestBatch
 from controller.zookeeper import paths
+from controller.zookeeper.state_paths import StatePaths
 
 CORE = "controller.core"
 MOVES = {"PartitionState": "partitions", "ReplicaState": "replicas"}
@@ -163,6 +164,8 @@ def _note_call(call: ast.Call, reach: Reach) -> None:
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if called in SENT and isinstance(call.func, ast.Attribute):
         reach.sent.update(SENT[called])
+    if called == StatePaths.__name__:
+        _note_path(paths.partition_state.__name__, reach)
     if not called.startswith("move"):
         return
     for argument in call.args:

@@ -12,7 +12,7 @@ from controller.zookeeper.drive import drive
 from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Row, SessionState, SetData, Stat, Write, WriteResult
+from controller.zookeeper.operations import ANY_VERSION, Create, Row, SessionState, SetData, Stat, Write, WriteResults
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Bench:
 
     # Someone else's doing.
 
-    def change(self, *operations: Write) -> tuple[WriteResult, ...]:
+    def change(self, *operations: Write) -> WriteResults:
         """Done by another client, and told to whoever watches."""
         results = self.wait(self.other.multi(operations))
         self.settle()

@@ -27,7 +27,7 @@ from controller.zookeeper.operations import (
     SessionState,
     WatchEvent,
     Write,
-    WriteResult,
+    WriteResults,
 )
 from tests.zookeeper.tcp_link import TcpLink
 
@@ -75,7 +75,7 @@ class Client(ABC):
 
     # What most tests want of a connection: the answer.
 
-    def multi(self, *operations: Write) -> tuple[WriteResult, ...]:
+    def multi(self, *operations: Write) -> WriteResults:
         return self.backend.wait(self.connection.multi(operations))
 
     def create(self, path: str, data: bytes | None = b"", **options: Any) -> str:

@@ -12,7 +12,7 @@ from controller.pending import Pending
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ControllerMoved, LeaseExpired, MultiFailed, NoNode, SessionGone, UnknownOutcome
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Write, WriteResult
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Write, WriteResults
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 from controller.zookeeper.row_writes import ROWS_A_BATCH, UNKNOWN_OUTCOMES, RowsWritten
 from tests.zookeeper.client_bench import Bench, Node
@@ -43,7 +43,7 @@ class Counting(ZooKeeperClient):
 
     commits = 0
 
-    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[WriteResults]:
         self.commits += 1
         return super().commit(leadership, operations)
 
@@ -148,7 +148,7 @@ def test_a_request_that_breaks_every_connection_is_given_up(bench: Bench) -> Non
     losses = 0
 
     class Losing(ZooKeeperClient):
-        def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+        def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[WriteResults]:
             nonlocal losses
             losses += 1
             return Pending.failed(UnknownOutcome("planted"))

@@ -139,6 +139,18 @@ def test_fields_that_are_not_known_survive_a_rewrite_in_bulk() -> None:
     ]
 
 
+@given(
+    st.lists(st.builds(PartitionState, st.integers(-1, 2) | ids, ids, st.just((1, 2)) | replicas, ids), max_size=4),
+    st.lists(st.integers(0, 3), max_size=40),
+)
+def test_rows_that_are_alike_are_written_as_each_alone(kinds: list[PartitionState], chosen: list[int]) -> None:
+    """Few kinds among many rows, and numbers that do and don't fit into one."""
+    rows = [kinds[number % len(kinds)] for number in chosen] if kinds else []
+    found = decode_partition_states(columns([encode_partition_state(row) for row in rows]), 2)
+    written = encode_partition_states(found.leader, found.leader_epoch, found.controller_epoch, found.isr)
+    assert written == [encode_partition_state(row) for row in rows]
+
+
 def test_gaps_in_an_isr_are_not_written() -> None:
     isr = np.array([[4, -1, 2], [-1, -1, -1], [-1, -1, 9]], dtype=np.int32)
     zero = np.zeros(3, dtype=np.int32)

@@ -7,13 +7,16 @@ import itertools
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.errors import ControllerMoved, LeaseExpired, SessionGone, UnknownOutcome
+from controller.zookeeper.errors import ControllerMoved, LeaseExpired, MultiFailed, SessionGone, UnknownOutcome
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
+from controller.zookeeper.state_paths import StatePaths
+from controller.zookeeper.state_sets import SetResults, StateSets
 from tests.zookeeper.kazoo_bench import DEADLINE_S, RealNode, real_node, run, until, wait
 
 _numbers = itertools.count(1)
@@ -78,6 +81,35 @@ def test_a_thousand_stale_rows_of_ten_thousand_are_handed_back(node: RealNode, o
     assert written.versions.tolist() == [-1 if number % 10 == 0 else 1 for number in range(10_000)]
     assert [index for index, _ in written.moved] == list(range(0, 10_000, 10))
     assert all(row is not None and row.data == b"theirs" for _, row in written.moved)
+
+
+def test_states_as_columns_are_written_in_one_multi_and_fail_as_one(node: RealNode, other: RealNode) -> None:
+    names = StatePaths([("a", [0, 9, 10, 999, 1_000]), ("b", [0])])
+    tree = {path for name in names for path in _with_parents(name)} - {"/brokers/topics", "/brokers"}
+    made = wait(other.client.read(["/brokers/topics"]), DEADLINE_S).rows[0] is not None
+    above = [] if made else ["/brokers", "/brokers/topics"]
+    wait(other.client.seize([Create(path, b"") for path in [*above, *sorted(tree)]]), DEADLINE_S)
+    leadership = node.win()
+    sets = StateSets(names, [b"one", b"another"] * 3, np.zeros(6, dtype=np.int32))
+    results = wait(node.client.commit(leadership, sets), DEADLINE_S)
+    rows = wait(other.client.read(list(names)), DEADLINE_S).rows
+    assert [row.data for row in rows if row is not None] == sets.data
+    assert list(results) == [row.stat for row in rows if row is not None]
+    assert isinstance(results, SetResults)
+    assert results.versions.tolist() == [1] * 6
+    wait(other.client.seize([SetData(names[3], b"theirs", 1)]), DEADLINE_S)
+    again = StateSets(names, [b"two"] * 6, results.versions)
+    with pytest.raises(MultiFailed) as failed:
+        wait(node.client.commit(leadership, again), DEADLINE_S)
+    assert failed.value.index == 3
+    written = run(node.client.commit_rows(leadership, again), DEADLINE_S)
+    assert written.versions.tolist() == [2, 2, 2, -1, 2, 2]
+    assert [place for place, _ in written.moved] == [3]
+
+
+def _with_parents(path: str) -> list[str]:
+    words = path[1:].split("/")
+    return ["/" + "/".join(words[:depth]) for depth in range(1, len(words) + 1)]
 
 
 # -- the term

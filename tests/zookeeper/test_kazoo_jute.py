@@ -15,6 +15,7 @@ from controller.zookeeper.errors import NoAuth, ZooKeeperError
 from controller.zookeeper.kazoo_connection import validate_paths
 from controller.zookeeper.kazoo_requests import path_error
 from controller.zookeeper.operations import ACL, OPEN_ACL, Check, Create, Delete, SetData, Stat
+from controller.zookeeper.state_sets import SetResults
 
 OPEN = [KazooACL(31, Id("world", "anyone"))]
 STAT = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
@@ -163,6 +164,12 @@ def test_a_multis_results_are_read_in_order() -> None:
     assert jute.read_multi(message, 0, 4) == (["/a", Stat(*STAT), None, None], -1, 0)
 
 
+def test_a_failed_batch_of_sets_is_no_batch_of_results() -> None:
+    codes = [0, 0, -103, -2]
+    message = b"".join(head(-1, code) + struct.pack("!i", code) for code in codes) + END
+    assert jute.read_multi(message, 0, 4) == ([], 2, -103)
+
+
 @pytest.mark.parametrize("odd", [None, 1, 2, 3])
 def test_a_batch_of_sets_is_read_at_once_and_one_with_something_else_in_it_row_by_row(odd: int | None) -> None:
     stats = [Stat(*(1_000 * row + field for field in range(11))) for row in range(4)]
@@ -171,15 +178,17 @@ def test_a_batch_of_sets_is_read_at_once_and_one_with_something_else_in_it_row_b
     if odd is not None:
         results[odd], parts[odd] = "/a", head(1) + buffer(b"/a")
     message = b"reply." + b"".join(parts) + END
-    assert jute.read_multi(message, 6, 5) == (results, -1, 0)
-    assert jute._all_set(message, 6 + len(head(13)), 4) == (stats if odd is None else None)
+    found, index, code = jute.read_multi(message, 6, 5)
+    assert (list(found), index, code) == (results, -1, 0)
+    assert isinstance(found, SetResults) == (odd is None)
 
 
 def test_a_reply_to_sets_that_is_cut_short_is_not_read_at_once() -> None:
     message = (head(5) + STAT_BYTES) * 3 + END
-    assert jute._all_set(message, 0, 3) == [Stat(*STAT)] * 3
-    assert jute._all_set(message[:-1], 0, 3) is None
-    assert jute._all_set(message, 0, 2) is None
+    assert list(jute._sets(message, 0, 3) or ()) == [Stat(*STAT)] * 3
+    assert jute._sets(message[:-1], 0, 3) is None
+    assert jute._sets(message, 0, 2) is None
+    assert jute._sets(END, 0, 0) is None
     with pytest.raises(struct.error):
         jute.read_multi(message[: -len(END) - 1], 0, 3)
 

@@ -28,6 +28,13 @@ def test_a_requests_bytes_are_those_of_its_paths(topics: list[tuple[str, list[in
     assert jute.multi_read_states(topics, chroot) == jute.multi_read(jute.GET_DATA, written)
 
 
+@given(topics=TOPICS, first=st.integers(-5, 100), last=st.integers(-5, 100))
+def test_a_run_of_them_is_as_such_a_sequence(topics: list[tuple[str, list[int]]], first: int, last: int) -> None:
+    run = StatePaths(topics)[first:last]
+    assert isinstance(run, StatePaths)
+    assert list(run) == spelled_out(topics)[first:last]
+
+
 @given(topics=TOPICS)
 def test_they_are_a_sequence_of_str(topics: list[tuple[str, list[int]]]) -> None:
     ours, written = StatePaths(topics), spelled_out(topics)

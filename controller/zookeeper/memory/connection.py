@@ -22,7 +22,7 @@ from controller.zookeeper.memory.link import (
     Request,
 )
 from controller.zookeeper.memory.session import ClientSession, NoListener
-from controller.zookeeper.operations import Columns, Create, Listing, Reading, WatchEvent, Write, WriteResult
+from controller.zookeeper.operations import Columns, Create, Listing, Reading, WatchEvent, Write, WriteResults
 from controller.zookeeper.path_rules import validate_new_path, validate_path
 
 
@@ -38,7 +38,7 @@ class InMemoryConnection(ClientSession):
     def children(self, paths: Sequence[str]) -> Pending[Listing]:
         return self._request(CHILDREN, _batch(paths))
 
-    def multi(self, operations: Sequence[Write]) -> Pending[tuple[WriteResult, ...]]:
+    def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
         for operation in operations:
             validate_new_path(operation.path, type(operation) is Create and operation.sequential)
         return self._request(MULTI, tuple(operations))
