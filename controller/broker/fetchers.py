@@ -9,8 +9,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
-from controller.broker.fetcher import Fetcher, FetcherTools
+from controller.broker.fetcher import Fetcher
 from controller.broker.fetcher_logs import FollowerLogs
+from controller.broker.fetcher_partitions import FetcherTools
 from controller.broker.fetcher_states import Followed, Key
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition

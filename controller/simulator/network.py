@@ -252,10 +252,9 @@ class Network:
         connection = _Connection(self, self._clock, process, link, address)
         near = connection.near
         near.on_answered = answered
-        self._connections[link] = (
-            *(each for each in self._connections.get(link, ()) if not each.is_over),
-            connection,
-        )
+        opened = self._connections.get(link)
+        kept = [each for each in opened if not each.is_over] if opened else ()
+        self._connections[link] = (*kept, connection)
         connection.hold(*self._held(link))
         connection.start()
         return near
