@@ -36,7 +36,8 @@ from controller.simulator.plan import (
     Stop,
 )
 from controller.simulator.sentinel import Violation
-from controller.simulator.simulation import BrokenInvariant, NotInTime, Simulation
+from controller.simulator.simulated_world import BrokenInvariant, NotInTime
+from controller.simulator.simulation import Simulation
 from controller.trace_records import TraceRecord
 
 __all__ = [
