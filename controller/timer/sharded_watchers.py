@@ -1,5 +1,5 @@
-"""Watch lists by key for a purgatory with threads, in which entering an operation takes no lock. Here each is entered at
-once; `threaded_watchers` has newcomers before that.
+"""Watch lists by key for a purgatory with threads, in which entering an operation takes no lock. Here each is entered
+at once; `threaded_watchers` has newcomers before that.
 
 To append to a list is one step, in CPython: under the interpreter's lock, or the list's own where there is none. So is
 assigning to a slice, by which a sweep leaves out what has ended: what is appended meanwhile stands behind the slice and

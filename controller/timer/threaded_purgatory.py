@@ -3,13 +3,13 @@
 What every operation passes takes no lock: it is made of steps that are one step each in CPython. An operation is
 pending while it is in a dictionary, and of several that would end it the one that removes it from there is the one that
 does. Who is handed in joins a cohort (`threaded_cohort`), and is entered in watch lists when somebody asks for a key
-(`threaded_watchers`). Whether it must be looked at again, now that it stands where news find it, a mark says that whoever
-tells news changes first. Who may look at it is decided by two marks on the operation, of which each thread sets one
-before it reads the other's; only such looks take a lock.
+(`threaded_watchers`). Whether it must be looked at again, now that it stands where news find it, a mark says that
+whoever tells news changes first. Who may look at it is decided by two marks on the operation, of which each thread sets
+one before it reads the other's; only such looks take a lock.
 
-No method of an operation runs under a lock, and but for the door of the watch lists, under which are those of the lists,
-none is held while another is asked for: so no order of locks can be violated (S57, KAFKA-3994, KAFKA-6042). Not for
-signal handlers and finalizers, which may come while their own thread holds one.
+No method of an operation runs under a lock, and but for the door of the watch lists, under which are those of the
+lists, none is held while another is asked for: so no order of locks can be violated (S57, KAFKA-3994, KAFKA-6042). Not
+for signal handlers and finalizers, which may come while their own thread holds one.
 
 What is assumed: to enter an object that compares by identity in a dictionary and to delete it there, `list.append`,
 assignment to a slice and `next` of a count are each one step, and what one thread does first the others see first. The
