@@ -301,3 +301,19 @@ def test_brokers_that_go_the_same_way_come_to_the_same_snapshot_and_others_to_th
     assert images.updated(first, other) == first.updated(other)
     moved = dataclasses.replace(one, controller_id=5)
     assert images.updated(NOTHING_KNOWN, moved).controller_id == 5
+
+
+def test_what_a_request_names_is_found_once_for_all_and_a_live_broker_is_one_object_in_all_requests() -> None:
+    images, found = SharedImages(), []
+    for number in (1, 2):
+        body = encode_request_body(ApiKey.UPDATE_METADATA, 7, _request(number, 7))
+        header = RequestHeader(ApiKey.UPDATE_METADATA, 7, number, "controller")
+        value = images.request(SharedFrame(request_head(header) + body[:16], body[16:])).value
+        assert isinstance(value, UpdateMetadataRequest)
+        found.append(value)
+    first, second = found
+    assert all(one is other for one, other in zip(first.live_brokers, second.live_brokers, strict=True))
+    named = images.named(first)
+    assert images.named(dataclasses.replace(first, broker_epoch=8)) is named
+    assert images.named(second) is not named
+    assert named.among({("t", 3): "held", ("u", 3): "not named"}) == ["held"]
