@@ -155,11 +155,12 @@ class ThreadedPurgatory(Purgatory[K, O]):
         return True
 
     def _start_or_open(self, operation: O) -> None:
-        """By itself, unless the one right before it was for the same time: then a cohort begins."""
+        """By itself, unless the one right before it was for the same time, or the last cohort was for the same timeout:
+        then a cohort begins."""
         timer, timeout_ms = self._thread_timer, operation.timeout_ms
         if timer is not None and operation._next is None:
             came = timer.clock_ms(), timeout_ms
-            if came == self._alone:
+            if timeout_ms == self._lists.last.timeout_ms or came == self._alone:
                 operation._due_ms = min(came[0] + timeout_ms, NEVER_MS)
                 operation._next = operation._previous = IN_COHORT
                 self._open(operation, came[0])

@@ -14,15 +14,14 @@ from controller import points
 from controller.timer import AlreadyStarted, TimerTask, VirtualTimer
 from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING
 from controller.timer.task import IN_COHORT
-from controller.timer.threaded import ThreadTimer
 from controller.timer.threaded_purgatory import ThreadedPurgatory
 from tests.timer.driven import Driven
 from tests.timer.operations import Switched
 from tests.timer.test_purgatory import STEPS, check_any_sequence
 from tests.timer.test_purgatory_threads import LIMIT_S
 from tests.timer.test_threaded import wait_until
+from tests.timer.threaded_world import TIMEOUT_MS, Stepwise, world_of
 
-TIMEOUT_MS = 50
 FAR_MS = 3_600_000
 Shared = ThreadedPurgatory[str, Switched]
 
@@ -104,19 +103,15 @@ def test_an_answer_ends_cancels_and_restarts_those_that_come_after_it() -> None:
 
 def test_one_that_is_about_to_run_is_cancelled_too_late_and_the_next_one_in_time() -> None:
     """The timer's thread is held when it has taken a member of a cohort and not run it."""
-    with points.installed(points.Script(LIMIT_S)) as script, ThreadTimer() as timer:
-        purgatory: Shared = ThreadedPurgatory(timer)
-        while True:  # until three came in one millisecond
-            _, b, c = handed_in(purgatory, "abc", timeout_ms=30)
-            if b._next is IN_COHORT is c._next:
-                break
-            purgatory.cancel_all()
+    with points.installed(points.Script(LIMIT_S)) as script, world_of(Stepwise) as world:
+        timer, b, c = world.timer, world.second, world.handed_in("third")
         hold = script.hold("timer: task taken", nth=3)  # the first, which is by itself; the cohort; its first
+        world.clock.at_ms += TIMEOUT_MS
+        timer.start(TimerTask(), 0)  # which wakes the thread
         with hold:
             assert (timer.cancel(b), timer.cancel(c), b.pending, c.pending) == (False, True, False, False)
-        wait_until(lambda: b.expirations == 1)
-        wait_until(lambda: not timer._cohorts)
-        assert (c.state, purgatory.delayed, len(timer)) == (PENDING, 1, 0)
+        wait_until(lambda: b.expirations == 1 and not timer._cohorts and len(timer) == 0)
+        assert (c.state, world.purgatory.delayed) == (PENDING, 1)
 
 
 def test_one_that_raises_is_reported_by_name_and_harms_no_other() -> None:
@@ -161,6 +156,19 @@ def test_a_purge_takes_cohorts_of_which_all_have_ended_out_of_the_timer(news: bo
     purgatory.purge()
     assert (len(timer._cohorts), timer._pending, len(lists.entered_in_timer)) == (0, 0, 0)
     assert len(lists.fresh) <= 1, "the last one, if it is in no timer"
+
+
+@pytest.mark.parametrize(("timeouts", "stay"), [((10,), False), ((10, 10, 20), True)])
+def test_of_one_timeout_nobody_stays_behind_of_several_until_a_purge(timeouts: tuple[int, ...], stay: bool) -> None:
+    """Who is in the timer by itself may outlive the cohort with which it stands."""
+    purgatory: Shared = ThreadedPurgatory(timer := Driven(), purge_interval=100)
+    for tick in range(300):
+        timer.advance_to(tick)
+        for timeout_ms in timeouts:
+            handed_in(purgatory, "ab", timeout_ms=timeout_ms)
+        assert purgatory.watched <= 2 * (3 * purgatory.delayed + 100 + 2)
+        assert len(purgatory._lists.fresh) <= 12 + (3 * purgatory.delayed + 100 if stay else 0)
+    assert (purgatory.purges > 0) == stay
 
 
 def test_what_a_cohort_lets_go_needs_no_purge_and_is_counted_as_gone() -> None:
