@@ -25,7 +25,11 @@ from controller.zookeeper.state_sets import SetResults, StateSets
 
 ROWS_A_BATCH = BATCH - 1
 """One operation of each request is the fence."""
-BATCHES_IN_FLIGHT = 4
+STATES_A_BATCH = 999
+"""Of partition states, which are small: with Kafka's longest paths some 500 kB, below jute.maxbuffer. Each request
+costs both sides together some 2 ms of processor time besides its rows, most of it to write through to the disk."""
+BATCHES_IN_FLIGHT = 8
+"""The server writes through once for all that has come meanwhile, so that more ahead is less work."""
 UNKNOWN_OUTCOMES = 10
 """After so many for one batch its UnknownOutcome is raised: a request that breaks each connection it is sent on would
 otherwise be sent for ever."""
@@ -118,10 +122,11 @@ class RowWriter(Generic[W]):
         """Raises what the fence raises; MultiFailed, with the index among the rows, for what a second look does not
         explain; UnknownOutcome after `UNKNOWN_OUTCOMES` of one batch."""
         in_flight: deque[tuple[Sequence[int], Pending[WriteResults]]] = deque()
-        for start in range(0, len(self._rows), ROWS_A_BATCH):
+        a_batch = STATES_A_BATCH if isinstance(self._rows, StateSets) else ROWS_A_BATCH
+        for start in range(0, len(self._rows), a_batch):
             if len(in_flight) == BATCHES_IN_FLIGHT:
                 await self._settle(*in_flight.popleft())
-            end = min(start + ROWS_A_BATCH, len(self._rows))
+            end = min(start + a_batch, len(self._rows))
             in_flight.append((range(start, end), self._send(self._rows[start:end])))
         while in_flight:
             await self._settle(*in_flight.popleft())

@@ -15,7 +15,7 @@ from controller.core.events import ControlledShutdownRequested
 from controller.protocol.control_values import ControlledShutdownResponse
 from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.row_writes import ROWS_A_BATCH
+from controller.zookeeper.row_writes import STATES_A_BATCH
 from tests.core.driving import Cluster, Host
 
 REQUESTS = ("read", "read_columns", "children", "multi", "set_watches", "watch", "sync")
@@ -102,7 +102,7 @@ def test_a_lost_brokers_partitions_are_written_in_batches_leaders_first(counts: 
     cluster.settle()
     places = [sum(_place(name)) % 3 for name in TreeSize(partitions // TOPIC_SIZE, partitions, 2, 3).names()]
     led, followed = places.count(2), places.count(1)
-    assert counts["multi"] == batches(led, ROWS_A_BATCH) + batches(followed, ROWS_A_BATCH)
+    assert counts["multi"] == batches(led, STATES_A_BATCH) + batches(followed, STATES_A_BATCH)
     assert counts["read_columns"] == 0
     assert counts["read"] + counts["children"] + counts["watch"] < 20
     assert host.failures() == []
@@ -122,7 +122,7 @@ def test_a_controlled_shutdowns_writes_are_batches_of_what_it_led(counts: Counts
     host.events.put(ControlledShutdownRequested(3, -1, answers.append))
     cluster.settle()
     assert answers == [ControlledShutdownResponse(0)]
-    assert counts["multi"] == batches(4_000, ROWS_A_BATCH)
+    assert counts["multi"] == batches(4_000, STATES_A_BATCH)
     assert sum(counts[name] for name in REQUESTS) - counts["multi"] < 10
 
 

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.zookeeper import jute, paths
+from controller.zookeeper.codecs import PartitionState, encode_partition_state
 from controller.zookeeper.errors import BadVersion, ControllerMoved, MultiFailed
 from controller.zookeeper.operations import ANY_VERSION, OPEN_ACL, Check, SetData, Stat
-from controller.zookeeper.row_writes import ROWS_A_BATCH
+from controller.zookeeper.row_writes import STATES_A_BATCH
 from controller.zookeeper.state_paths import StatePaths
 from controller.zookeeper.state_sets import FencedSets, SetResults, StateSets
 from tests.zookeeper.client_bench import Bench
 from tests.zookeeper.test_state_paths import TOPICS, spelled_out
 
+LONGEST_TOPIC_NAME = 249
 FENCE = Check(paths.CONTROLLER_EPOCH, 7)
 SETS = st.builds(
     lambda topics, datas, versions: sets_of(topics, datas, versions),
@@ -94,6 +96,15 @@ def test_results_are_stats_made_when_looked_at(checks: int) -> None:
             results[beyond]
 
 
+def test_a_batch_of_the_longest_states_is_below_the_servers_limit() -> None:
+    """jute.maxbuffer, as a server has it that nobody has told another."""
+    replicas = tuple(range(2**31 - 30, 2**31))
+    state = encode_partition_state(PartitionState(replicas[0], 2**31 - 1, replicas, 2**31 - 1))
+    numbers = list(range(2**31 - STATES_A_BATCH, 2**31))
+    sets = sets_of([("x" * LONGEST_TOPIC_NAME, numbers)], [state], [0])
+    assert len(jute.multi_set_states(FENCE, sets, "/kafka")) < 0xFFFFF
+
+
 # -- through the client, in memory; `test_kazoo_faults` has them on a real server
 
 
@@ -110,10 +121,10 @@ def states(bench: Bench, count: int) -> StateSets:
 
 
 def test_states_are_written_and_those_that_moved_handed_back(bench: Bench) -> None:
-    sets = states(bench, 3 * ROWS_A_BATCH)
+    sets = states(bench, 3 * STATES_A_BATCH)
     node = bench.node()
     leadership = node.win()
-    moved = [1, ROWS_A_BATCH, len(sets) - 1]
+    moved = [1, STATES_A_BATCH, len(sets) - 1]
     bench.change(*(SetData(sets.paths[place], b"theirs", 0) for place in moved))
     written = bench.run(node.client.commit_rows(leadership, sets))
     assert np.flatnonzero(written.versions != 1).tolist() == moved
@@ -124,7 +135,7 @@ def test_states_are_written_and_those_that_moved_handed_back(bench: Bench) -> No
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_states_whose_replies_are_lost_are_written_exactly_once(bench: Bench, applied: bool) -> None:
-    sets = states(bench, 2 * ROWS_A_BATCH)
+    sets = states(bench, 2 * STATES_A_BATCH)
     node = bench.node()
     leadership = node.win()
     node.connection.lose_reply(applied=applied)
