@@ -3,14 +3,17 @@ the wheel and of the timers on it are run there."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,13 +48,47 @@ for timer, limit_ms in ((VirtualTimer(), 20), (VirtualTimer(), 40)):
 SAYS_WHICH = "from controller.timer import COMPILED, task, virtual, wheel; print(COMPILED, wheel.__file__)"
 
 
-def sources() -> list[str]:
-    """What the build that docs/timer-figures.md tells of compiles."""
+def build_hook() -> dict[str, Any]:
+    """Of the build that docs/timer-figures.md tells of."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    hook = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+    hook: dict[str, Any] = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
     assert hook["enable-by-default"] is False, "pip install . builds pure Python"
-    named: list[str] = hook["include"]
+    return hook
+
+
+def sources() -> list[str]:
+    named: list[str] = build_hook()["include"]
     return named
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def foreign_to(paths: Iterable[Path]) -> set[str]:
+    """The packages of others that these files import, or files of ours that these do, on and on: a compiler reads all
+    of them."""
+    seen: set[Path] = set()
+    left, foreign = list(paths), set[str]()
+    while left:
+        path = left.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        left += [folder / "__init__.py" for folder in path.parents if ROOT in folder.parents]
+        for module in imported(path):
+            first = module.partition(".")[0]
+            if first in ("controller", "statemachines"):
+                place = ROOT / module.replace(".", "/")
+                left += [place.with_suffix(".py"), place / "__init__.py"]
+            elif first not in sys.stdlib_module_names:
+                foreign.add(first)
+    return foreign
 
 
 def run(tree: Path, *words: str) -> str:
@@ -87,6 +124,16 @@ def compiled(copy: Path) -> Iterator[Path]:
 def test_the_sources_are_pure_where_nothing_was_compiled() -> None:
     which, file = run(ROOT, "-c", SAYS_WHICH).split()
     assert (which, Path(file).suffix) == ("False", ".py")
+
+
+def test_the_build_is_given_what_its_compiler_reads() -> None:
+    """`pip install` builds in an environment of its own, which holds what the hook names and nothing else. What mypyc's
+    runtime has, `mypy_extensions`, comes with mypy."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = foreign_to(ROOT / source for source in sources()) - {"mypy_extensions"}
+    named = [each for each in project["dependencies"] if re.split(r"[<>=]", each)[0] in wanted]
+    assert {re.split(r"[<>=]", each)[0] for each in named} == wanted == {"loguru", "numpy", "transitions"}
+    assert set(named) <= set(build_hook()["dependencies"])
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
