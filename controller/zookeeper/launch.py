@@ -12,6 +12,7 @@ child compares its parent afterwards. Knows nothing of what it starts.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import queue
@@ -143,8 +144,14 @@ def kill(process: Process) -> int:
 
 
 def pause(process: Process) -> None:
-    """SIGSTOP: the process keeps its sockets and does nothing."""
+    """SIGSTOP: the process keeps its sockets and does nothing. Returns once each of its threads stands still, which is
+    some time after the signal was sent: until then one of them may still answer. A process that ended has stopped too.
+    """
     process.send_signal(signal.SIGSTOP)
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return
+    with contextlib.suppress(ChildProcessError):  # another thread has seen it end
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def resume(process: Process) -> None:

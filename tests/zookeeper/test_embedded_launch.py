@@ -30,6 +30,11 @@ time.sleep(600)
 """
 
 
+def state_of(process: launch.Process) -> str:
+    """R, S, T...: the third field of its stat, which comes after the name in brackets."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("child_is", ["running", "stopped"])
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_child_dies_with_a_parent_that_is_killed(guard: Guard, child_is: str) -> None:
@@ -72,6 +77,26 @@ def test_a_child_is_in_a_session_of_its_own_with_signals_as_they_were_at_first()
     status, _ = cat.communicate()
     ignored = next(line for line in status.decode().splitlines() if line.startswith("SigIgn"))
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_paused_child_stands_still_when_pause_returns() -> None:
+    busy = launch.launch([sys.executable, "-c", "while True: pass"])
+    try:
+        for _ in range(200):
+            launch.pause(busy)
+            assert state_of(busy) == "T"
+            launch.resume(busy)
+    finally:
+        launch.kill(busy)
+
+
+def test_a_child_that_has_ended_can_be_paused() -> None:
+    ended = launch.launch([sys.executable, "-c", ""])
+    eventually(lambda: gone(ended.pid), "the child ended")
+    launch.pause(ended)  # not waited for yet: a zombie
+    assert ended.wait() == 0
+    launch.pause(ended)
 
 
 def test_stop_ends_a_paused_child_and_kills_one_that_will_not_end() -> None:
