@@ -28,6 +28,7 @@ from controller.simulator.drawing import draw_plan
 from controller.simulator.estate import EstateSpec, EstateWorld
 from controller.simulator.plan import CreateTopic, Happening, Kill, Plan, PlanCluster
 from controller.simulator.swarm import PlanWorld, run_plan
+from controller.trace import BrokerRegistered
 from controller.zookeeper.drive import drive
 
 HELP = "the simulator: events a second, virtual seconds a second"
@@ -36,6 +37,8 @@ Row = dict[str, Any]
 WHATS = ("scheduler", "swarm", "cluster", "records", "estate")
 KILL_EVERY_MS = 30_000.0
 DOWN_MS = 5_000.0
+TOPIC_AT_MS = 6_000.0
+"""A broker whose first attempt at a session is refused begins its second after two seconds: all are there by then."""
 SETTLE_MS = 20_000.0
 WARM_UP_MS = 2_000.0
 """Before the measurement, for a producer to find the leaders."""
@@ -125,7 +128,7 @@ def cluster_plan(brokers: int, partitions: int, virtual_ms: float, *, records: b
     """One topic of three replicas; from when it is there, a broker is killed every 30 s and is back 5 s later. With
     `records` the brokers have logs, and followers fetch."""
     happenings: list[Happening] = [
-        CreateTopic(at_ms=2_000.0, topic=TOPIC, partitions=partitions, replication_factor=min(3, brokers))
+        CreateTopic(at_ms=TOPIC_AT_MS, topic=TOPIC, partitions=partitions, replication_factor=min(3, brokers))
     ]
     at_ms, node = SETTLE_MS, 1
     while at_ms < SETTLE_MS + virtual_ms:
@@ -166,6 +169,9 @@ def _records(arguments: argparse.Namespace) -> list[Row]:
 def _run_cluster(plan: Plan, produce_per_s: float, partitions: int) -> tuple[float, int]:
     """CPU seconds, and events of the trace, from when it is at rest on."""
     world = PlanWorld(plan)
+    world.run_to(TOPIC_AT_MS)
+    registered = sum(isinstance(record.event, BrokerRegistered) for record in world.sentinel.records)
+    assert registered == plan.cluster.brokers, f"{registered} brokers would share the topic"
     world.run_to(SETTLE_MS - WARM_UP_MS)
     if produce_per_s:
         workload = RecordWorkload(TOPIC, produce_per_s, producers=1, consumers=0, keys=partitions)
