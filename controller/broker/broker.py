@@ -107,7 +107,8 @@ class Broker:
         """May keep a LeaderAndIsr waiting; replaced by who knows topics' configs."""
         self._early: list[Callable[[], None]] = []
         self.metadata = MetadataCache()
-        self._metadata_bodies = MetadataBodies()
+        self.metadata_bodies = MetadataBodies()
+        """Who hosts many brokers may give all of them one."""
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
         self._noted = self._note  # one bound method for every request that waits
         self.data: DataPlane | None = None
@@ -198,7 +199,7 @@ class Broker:
 
     def _metadata(self, exchange: Exchange, request: MetadataRequest) -> None:
         exchange.answer_body(
-            self._metadata_bodies.body(
+            self.metadata_bodies.body(
                 self.metadata.snapshot,
                 request,
                 exchange.header.api_version,

@@ -15,7 +15,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from controller.broker.controller_link import ControllerLink
 from controller.broker.fetcher_requests import error_of
@@ -45,6 +46,8 @@ from controller.zookeeper.drive import drive
 NOBODY = -1
 RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
+_NONE: Mapping[int, UpdateMetadataPartitionState] = MappingProxyType({})
+_UNSEEN: Any = object()
 
 
 class Registered(Protocol):
@@ -133,29 +136,33 @@ class IsrChanges:
         if live != self._live:
             self._live = live
             self._seen.clear()
-        topics, seen = snapshot.topics, self._seen
+        topics, seen_of = snapshot.topics, self._seen.get
+        opened = self._open.items()
         self._look_at(
-            [
-                (key, partition)
-                for key, partition in self._open.items()
-                if key not in seen or topics.get(key[0], {}).get(key[1]) is not seen[key]
-            ]
+            [one for one in opened if seen_of(one[0], _UNSEEN) is not topics.get(one[0][0], _NONE).get(one[0][1])]
         )
 
     def _look_at(self, opened: Sequence[tuple[Key, Partition]]) -> None:
-        topics = self._metadata.snapshot.topics
+        topics, slots, seen, progress = self._metadata.snapshot.topics, self._slots, self._seen, self._progress
+        find = self._replicas.partition
         for key, partition in opened:
-            if self._replicas.partition(*key) is not partition:
+            topic, index = key
+            if find(topic, index) is not partition:
                 self._watch(key)
                 continue
-            self._seen[key] = topics.get(key[0], {}).get(key[1])
-            self._changed(partition)  # a dead replica outside the ISR is not waited for any more
-            slot = self._slots.get(key)
-            if slot is not None and slot.kept_from is not None and self._caught_up(partition):
+            seen[key] = state = topics.get(topic, _NONE).get(index)
+            if progress is not None:
+                progress.advance(partition)  # a dead replica outside the ISR is not waited for any more
+            slot = slots.get(key)
+            if slot is not None:
+                if slot.kept_from is None or not self._caught_up(partition, state):
+                    continue
                 self._empty_slot(key, partition)
-            if key not in self._slots:
-                self._propose(key, partition)
+            self._propose(key, partition, state)
         self._ask()
+
+    def _state_of(self, key: Key) -> UpdateMetadataPartitionState | None:
+        return self._metadata.snapshot.topics.get(key[0], _NONE).get(key[1])
 
     def follow_progress(self, progress: Progress) -> None:
         """Who fetches decides from now on. All that is led here is looked at twice in `replica.lag.time.max.ms`, too:
@@ -169,18 +176,18 @@ class IsrChanges:
     def _follower_fetched(self, partition: Partition, broker: int) -> None:
         if broker in partition.isr or self._version is None:
             return
-        key = (partition.topic, partition.index)
+        key = partition.key
         if key not in self._slots:
-            self._propose(key, partition)
+            self._propose(key, partition, self._state_of(key))
             self._ask()
 
     def _look_at_all(self) -> None:
         for partition in list(self._replicas.partitions()):
-            key = (partition.topic, partition.index)
             if partition.leading is not None and not partition.is_settled:
                 self._changed(partition)  # what held the high watermark back may be over with time
+                key = partition.key
                 if self._version is not None and len(partition.replicas) > 1 and key not in self._slots:
-                    self._propose(key, partition)
+                    self._propose(key, partition, self._state_of(key))
         self._ask()
         self._clock.call_later(self._settings.replica_lag_time_max_ms / 2, self._look_at_all)
 
@@ -192,8 +199,9 @@ class IsrChanges:
         if self._progress is not None:
             self._progress.isr_changed(partition)
 
-    def _propose(self, key: Key, partition: Partition) -> None:
-        self._caught_up(partition)
+    def _propose(self, key: Key, partition: Partition, state: UpdateMetadataPartitionState | None) -> None:
+        """`state`: what the metadata has of it."""
+        self._caught_up(partition, state)
         wanted = self._wanted(partition)
         if wanted is not partition.isr and set(wanted) != set(partition.isr):
             lives = self._lives(partition, wanted)
@@ -213,10 +221,9 @@ class IsrChanges:
         if partition is not None:
             partition.propose_isr(None)
 
-    def _caught_up(self, partition: Partition) -> bool:
+    def _caught_up(self, partition: Partition, state: UpdateMetadataPartitionState | None) -> bool:
         """A change whose answer never came, or that another made, is in the metadata of the same leader epoch. Whether
         there was one."""
-        state = self._metadata.snapshot.topics.get(partition.topic, {}).get(partition.index)
         if state is None or state.leader_epoch != partition.leader_epoch:
             return False
         changed = partition.change_isr(state.isr, state.zk_version)

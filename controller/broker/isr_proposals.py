@@ -25,6 +25,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.versions import VersionRange
+from controller.quick import quick
 
 Key: TypeAlias = tuple[str, int]
 NAMED_BY_ID = 2
@@ -44,6 +45,9 @@ class Proposal:
     lives: tuple[int, ...] = ()
     topic_id: bytes = NO_TOPIC_ID
     kept_from: int | None = None
+
+
+quick(Proposal)
 
 
 def version_to_ask(least: int, known: VersionRange, offered: VersionRange | None, proposals: Iterable[Proposal]) -> int:

@@ -159,6 +159,20 @@ class LeaderState:
         starts = (self.followers[broker].log_start_offset for broker in live if broker in self.followers)
         return min((log_start, *starts))
 
+    def keeps_isr(self, log_end: int, high_watermark: int, now_ms: float, lag_max_ms: float) -> bool:
+        """Whether nobody is `behind` and nobody `caught_up`, as nearly always when that is asked."""
+        isr = self.isr
+        members = 1 if self.me in isr else 0
+        for broker, follower in self.followers.items():
+            end = follower.log_end_offset
+            if broker in isr:
+                members += 1
+                if end != log_end and now_ms - follower.last_caught_up_ms > lag_max_ms:
+                    return False
+            elif end >= max(high_watermark, self.epoch_start_offset) and now_ms - follower.last_fetch_ms <= lag_max_ms:
+                return False
+        return members == len(isr)
+
     def behind(self, log_end: int, now_ms: float, lag_max_ms: float) -> tuple[int, ...]:
         """Members of the ISR that have not had everything for longer than `lag_max_ms`. Never this broker itself."""
         found: tuple[int, ...] = ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
+from typing import TypeAlias
 
 from controller.broker.metadata_cache import MetadataSnapshot, Partitions, endpoint_of
 from controller.protocol.api_keys import ApiKey
@@ -15,13 +17,16 @@ from controller.protocol.client_values import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from controller.protocol.codec import encode_response_body
+from controller.protocol.codec import encode_metadata_partition, encode_response_body
 from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, UpdateMetadataPartitionState
 from controller.protocol.errors import ErrorCode
+from controller.protocol.written import written
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 TOPIC_NAME_LENGTH_MAX = 249
 BODIES_KEPT = 4
+ROWS_KEPT = 20_000
+_Asked: TypeAlias = tuple[int, MetadataRequest, int, str, str | None]
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 # With no authorizer everybody may do what there is to do; one bit for each AclOperation's code.
@@ -34,10 +39,16 @@ def is_legal_topic(name: str) -> bool:
 
 
 def metadata_response(
-    snapshot: MetadataSnapshot, request: MetadataRequest, version: int, listener: str, cluster_id: str | None
+    snapshot: MetadataSnapshot,
+    request: MetadataRequest,
+    version: int,
+    listener: str,
+    cluster_id: str | None,
+    rows: MetadataRows | None = None,
 ) -> MetadataResponse:
-    """`listener`: the one that the request came in by; only brokers that have it are told of."""
-    answer = _Answer(snapshot, version, listener, request.include_topic_authorized_operations)
+    """`listener`: the one that the request came in by; only brokers that have it are told of. With `rows` it is for the
+    encoder alone: its partitions are encoded already, where they were before."""
+    answer = _Answer(snapshot, version, listener, request.include_topic_authorized_operations, rows)
     if request.topics is None:
         topics = [answer.topic(name, partitions) for name, partitions in snapshot.topics.items()]
     else:
@@ -59,40 +70,90 @@ def metadata_response(
 
 
 class MetadataBodies:
-    """Answers' bodies, encoded once for all that ask the same of one snapshot: after a failure every client does."""
+    """Answers' bodies, encoded once for all that ask the same of one snapshot: after a failure every client does. Of a
+    snapshot that is another only what has changed is encoded anew. Who hosts many brokers may give all of them one."""
 
     def __init__(self) -> None:
-        self._snapshot: MetadataSnapshot | None = None
-        self._bodies: dict[tuple[MetadataRequest, int, str, str | None], bytes] = {}
+        self._bodies: OrderedDict[_Asked, tuple[MetadataSnapshot, bytes]] = OrderedDict()
+        self._rows = MetadataRows()
 
     def body(
         self, snapshot: MetadataSnapshot, request: MetadataRequest, version: int, listener: str, cluster_id: str | None
     ) -> bytes:
         """UnencodableValue."""
-        if snapshot is not self._snapshot:
-            self._snapshot, self._bodies = snapshot, {}
-        key = (request, version, listener, cluster_id)
-        body = self._bodies.get(key)
-        if body is None:
-            value = metadata_response(snapshot, request, version, listener, cluster_id)
-            body = encode_response_body(ApiKey.METADATA, version, value)
-            if len(self._bodies) >= BODIES_KEPT:
-                self._bodies.clear()
-            self._bodies[key] = body
-        return body
+        key = (id(snapshot), request, version, listener, cluster_id)
+        known = self._bodies.get(key)
+        if known is None:
+            value = metadata_response(snapshot, request, version, listener, cluster_id, self._rows)
+            known = self._bodies[key] = (snapshot, encode_response_body(ApiKey.METADATA, version, value))
+            if len(self._bodies) > BODIES_KEPT:
+                self._bodies.popitem(last=False)
+        return known[1]
+
+
+class MetadataRows:
+    """Partitions as they were encoded last, by topic and version: each for as long as its state is the very same, and
+    its leader is reached as before."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], dict[int, tuple[UpdateMetadataPartitionState, ErrorCode, bytes]]] = {}
+        self._count = 0
+
+    def of(self, answer: _Answer, topic: str, partitions: Partitions, version: int) -> list[bytes]:
+        """UnencodableValue."""
+        if self._count > ROWS_KEPT:
+            self._known, self._count = {}, 0
+        known = self._known.setdefault((topic, version), {})
+        before = len(known)
+        found = []
+        for index, state in partitions.items():
+            row = known.get(index)
+            error = answer.reached[state.leader]
+            if row is None or row[0] is not state or row[1] is not error:
+                row = known[index] = (state, error, encode_metadata_partition(version, answer.partition(state)))
+            found.append(row[2])
+        self._count += len(known) - before
+        return found
+
+
+class _Reached(dict[int, ErrorCode]):
+    """What a client is told of a leader, whether it can be reached; found out once for each."""
+
+    def __init__(self, snapshot: MetadataSnapshot, listener: str, tells_listeners: bool) -> None:
+        super().__init__()
+        self._brokers = snapshot.brokers
+        self._listener = listener
+        self._tells_listeners = tells_listeners
+
+    def __missing__(self, leader: int) -> ErrorCode:
+        broker = self._brokers.get(leader)
+        if broker is None:
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+        elif endpoint_of(broker, self._listener) is not None:
+            error = ErrorCode.NONE
+        else:
+            error = ErrorCode.LISTENER_NOT_FOUND if self._tells_listeners else ErrorCode.LEADER_NOT_AVAILABLE
+        self[leader] = error
+        return error
 
 
 class _Answer:
     """What holds for all topics of one response."""
 
-    def __init__(self, snapshot: MetadataSnapshot, version: int, listener: str, with_operations: bool) -> None:
+    def __init__(
+        self,
+        snapshot: MetadataSnapshot,
+        version: int,
+        listener: str,
+        with_operations: bool,
+        rows: MetadataRows | None = None,
+    ) -> None:
         self._snapshot = snapshot
-        self._reachable = {
-            broker.id for broker in snapshot.brokers.values() if endpoint_of(broker, listener) is not None
-        }
+        self._version = version
         # Version 0 leaves out replicas that can't be reached; from 6 on a client knows LISTENER_NOT_FOUND.
         self._only_reachable = version == 0
-        self._tells_listeners = version >= 6
+        self._rows = None if self._only_reachable else rows
+        self.reached = _Reached(snapshot, listener, tells_listeners=version >= 6)
         self._operations = TOPIC_OPERATIONS if with_operations else NO_AUTHORIZED_OPERATIONS
 
     def asked_for(self, topic: MetadataRequestTopic) -> MetadataResponseTopic:
@@ -107,25 +168,27 @@ class _Answer:
         return MetadataResponseTopic(error, topic.name, (), is_internal=topic.name in INTERNAL_TOPICS)
 
     def topic(self, name: str, partitions: Partitions) -> MetadataResponseTopic:
+        if self._rows is None:
+            shown = tuple(self.partition(state) for state in partitions.values())
+        else:
+            shown = written(self._rows.of(self, name, partitions, self._version))
         return MetadataResponseTopic(
             ErrorCode.NONE,
             name,
-            tuple(self._partition(state) for state in partitions.values()),
+            shown,
             self._snapshot.topic_ids.get(name, NO_TOPIC_ID),
             name in INTERNAL_TOPICS,
             self._operations,
         )
 
-    def _partition(self, state: UpdateMetadataPartitionState) -> MetadataResponsePartition:
+    def partition(self, state: UpdateMetadataPartitionState) -> MetadataResponsePartition:
         replicas, isr = state.replicas, state.isr
         if self._only_reachable:
-            replicas = tuple(replica for replica in replicas if replica in self._reachable)
-            isr = tuple(replica for replica in isr if replica in self._reachable)
-        leader, error = state.leader, ErrorCode.NONE
-        if state.leader not in self._reachable:
-            leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
-            if state.leader in self._snapshot.brokers and self._tells_listeners:
-                error = ErrorCode.LISTENER_NOT_FOUND
+            replicas = tuple(one for one in replicas if self.reached[one] is ErrorCode.NONE)
+            isr = tuple(one for one in isr if self.reached[one] is ErrorCode.NONE)
+        leader, error = state.leader, self.reached[state.leader]
+        if error is not ErrorCode.NONE:
+            leader = NO_LEADER
         elif len(replicas) < len(state.replicas) or len(isr) < len(state.isr):
             error = ErrorCode.REPLICA_NOT_AVAILABLE
         return MetadataResponsePartition(

@@ -54,10 +54,10 @@ def by_replication(metadata: MetadataCache, now_ms: Callable[[], float], lag_max
         if leading is None or log is None:
             return partition.isr
         at_ms = now_ms()
+        if leading.keeps_isr(log.log_end_offset, partition.high_watermark, at_ms, lag_max_ms):
+            return partition.isr
         behind = leading.behind(log.log_end_offset, at_ms, lag_max_ms)
         caught_up = leading.caught_up(partition.high_watermark, at_ms, lag_max_ms)
-        if not behind and not caught_up:
-            return partition.isr
         staying = tuple(broker for broker in partition.isr if broker not in behind)
         return (*staying, *(broker for broker in caught_up if live(partition, broker)))
 

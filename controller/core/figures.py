@@ -16,6 +16,7 @@ from controller.core.controller_states import STATES, ControllerState, state_of
 from controller.core.measures import Histogram
 from controller.core.partition_table import NO_BROKER
 from controller.core.term import Term
+from controller.quick import quick
 from statemachines.replica import ReplicaState
 
 
@@ -35,6 +36,9 @@ class Figures:
     replicas_ineligible_to_delete: int = 0
     unclean_elections: int = 0
     paused: bool = False
+
+
+quick(Figures)
 
 
 def figures_of(term: Term, unclean_elections: int) -> Figures:

@@ -110,7 +110,7 @@ _METADATA_BROKER = Struct(
         Field("rack", TEXT, since=1, nullable=1),
     ),
 )
-_METADATA_PARTITION = Struct(
+METADATA_PARTITION = Struct(
     v.MetadataResponsePartition,
     (
         Field("error_code", INT16),
@@ -129,7 +129,7 @@ _METADATA_TOPIC = Struct(
         Field("name", TEXT),
         Field("topic_id", UUID, since=10),
         Field("is_internal", BOOL, since=1),
-        Field("partitions", Array(_METADATA_PARTITION)),
+        Field("partitions", Array(METADATA_PARTITION)),
         Field("topic_authorized_operations", INT32, since=8),
     ),
 )

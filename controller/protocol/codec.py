@@ -7,14 +7,17 @@ used up exactly (see `REST_ALLOWED`). Encoding raises UnencodableValue for a val
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
-from controller.protocol.compiler import layout
-from controller.protocol.errors import ErrorCode
+from controller.protocol.client_schemas import METADATA_PARTITION, METADATA_RESPONSE
+from controller.protocol.client_values import ApiVersion, ApiVersionsResponse, MetadataResponsePartition
+from controller.protocol.compiler import Writer, compile_struct, layout
+from controller.protocol.errors import ErrorCode, UnencodableValue
 from controller.protocol.headers import (
     RequestHeader,
     read_request_header,
@@ -70,6 +73,21 @@ def encode_request(header: RequestHeader, value: RequestValue) -> bytes:
 def encode_response_body(api_key: ApiKey, version: int, value: ResponseValue) -> bytes:
     """What follows the header, of a response without records."""
     return layout(MESSAGES[api_key].response, version).write(value)
+
+
+def encode_metadata_partition(version: int, value: MetadataResponsePartition) -> bytes:
+    """One partition of a Metadata answer's topic, for `written`. UnencodableValue."""
+    out = bytearray()
+    try:
+        _metadata_partition_writer(version)(value, out)
+    except (struct.error, TypeError) as error:
+        raise UnencodableValue(f"Metadata version {version}: {error}") from error
+    return bytes(out)
+
+
+@cache
+def _metadata_partition_writer(version: int) -> Writer:
+    return compile_struct(METADATA_PARTITION, version, version >= METADATA_RESPONSE.flexible).write
 
 
 def encode_response(header: RequestHeader, value: ResponseValue) -> bytes:

@@ -36,6 +36,7 @@ from controller.protocol.schema import (
     Ungrouped,
     default_of,
 )
+from controller.protocol.written import Written
 from controller.quick import quick, twin
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
@@ -137,6 +138,7 @@ class _Source:
             "Value": table.value,
             "MalformedFrame": MalformedFrame,
             "UnencodableValue": UnencodableValue,
+            "Written": Written,
             **{name: getattr(primitives, name) for name in _PRIMITIVES},
         }
         self._reader: list[str] = []
@@ -311,8 +313,11 @@ class _Source:
             "    out.append(0)" if self._flexible else "    write_count(out, -1, False)",
             "else:",
             *_deeper(self._write_count("items")),
-            "    for item in items:",
-            f"        write_{name}(item, out)",
+            "    if type(items) is Written:",
+            "        out += items.content",
+            "    else:",
+            "        for item in items:",
+            f"            write_{name}(item, out)",
         ]
 
     def _write_count(self, name: str) -> list[str]:

@@ -171,6 +171,7 @@ class BrokerProcess:
         self._node = node
         node.broker.metadata.updated = self._world.images.updated
         node.broker.metadata.named = self._world.images.named
+        node.broker.metadata_bodies = self._world.images.metadata_bodies
         receiving = _Receiving(node, self._world.images)
         self._answers = Answers(receiving, self.clock, lambda why: self.trace.emit(Noted("error", why)))
         server = Server(self._answers, self.clock, self._paces.step_ms)

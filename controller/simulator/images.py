@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
 
+from controller.broker.metadata_answers import MetadataBodies
 from controller.broker.metadata_cache import MetadataSnapshot, NamedPartitions, named_by
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.bulk import UPDATE_METADATA_VERSIONS, common_part
@@ -44,6 +45,7 @@ class SharedImages:
         self._decoded: OrderedDict[int, _Decoded] = OrderedDict()
         self._steps: OrderedDict[tuple[int, int, int, int], _Step] = OrderedDict()
         self._named: OrderedDict[int, tuple[tuple[UpdateMetadataTopicState, ...], NamedPartitions]] = OrderedDict()
+        self.metadata_bodies = MetadataBodies()
         self._brokers: dict[UpdateMetadataBroker, UpdateMetadataBroker] = {}
 
     def request(self, frame: SharedFrame) -> Request:

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controller.quick import quick
+
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
 
@@ -20,12 +22,18 @@ class EpochStart:
     start_offset: int
 
 
+quick(EpochStart)
+
+
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
     """`end_offset` is the first offset that is not of `epoch` or an earlier one; both -1 if unknown."""
 
     epoch: int
     end_offset: int
+
+
+quick(EpochEnd)
 
 
 class LeaderEpochs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controller.quick import quick
 from controller.storage.batches import NO_TIMESTAMP, BatchHeader, Bytes, headers_of, place, stamp, whole_bytes
 from controller.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from controller.storage.client_rules import check_from_client
@@ -36,6 +37,9 @@ class Appended:
     log_append_time_ms: int = NO_TIMESTAMP
     size_bytes: int = 0
     duplicate: bool = False
+
+
+quick(Appended)
 
 
 def _keep_nothing() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from controller.quick import quick
 from controller.storage.checkpoints import (
     LEADER_EPOCHS,
     NO_TOPIC_ID,
@@ -39,6 +40,9 @@ class Known:
     """The last process closed the log, and nothing can be torn."""
 
 
+quick(Known)
+
+
 NOTHING_KNOWN = Known()
 
 
@@ -51,6 +55,9 @@ class Opened:
     log_start_offset: int
     cut_bytes: int
     """What was torn, and is no more; 0 after a clean shutdown."""
+
+
+quick(Opened)
 
 
 def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, now_ms: int) -> Opened:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from controller.quick import quick
 from controller.storage.batches import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, Bytes
 from controller.storage.errors import CorruptBatch
 
@@ -28,6 +29,9 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+quick(Record)
 
 
 _ONE_BYTE = tuple(bytes((raw,)) for raw in range(0x80))

@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from controller.quick import quick
+
 ANY_VERSION = -1
 """Named where a write or check means "whatever the version is"; the version is never left out by default."""
 
@@ -45,6 +47,9 @@ class SetData:
     path: str
     data: bytes | None
     version: int
+
+
+quick(SetData)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,9 @@ class Row:
     path: str
     data: bytes | None
     stat: Stat
+
+
+quick(Row)
 
 
 @dataclass(frozen=True, slots=True)

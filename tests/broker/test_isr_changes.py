@@ -22,6 +22,7 @@ from controller.protocol.control_values import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
+    UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID
@@ -287,9 +288,11 @@ def test_metadata_that_tells_nothing_else_of_a_partition_is_no_occasion_to_look_
     looked: list[Partition] = []
     right = IsrChanges._propose
 
-    def propose(self: IsrChanges, key: tuple[str, int], partition: Partition) -> None:
+    def propose(
+        self: IsrChanges, key: tuple[str, int], partition: Partition, state: UpdateMetadataPartitionState | None
+    ) -> None:
         looked.append(partition)
-        right(self, key, partition)
+        right(self, key, partition, state)
 
     monkeypatch.setattr(IsrChanges, "_propose", propose)
     changes = leader.broker.isr_changes

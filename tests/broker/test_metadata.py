@@ -144,6 +144,35 @@ def test_the_same_is_encoded_once_a_snapshot(under_test: BrokerUnderTest, monkey
     assert made == [11, 11, 9, 11]
 
 
+def test_what_was_encoded_before_is_told_as_if_it_were_encoded_now() -> None:
+    steps = (
+        metadata(("t", 0, 1), ("t", 1, 2), ("t", 2, 3)),
+        metadata(("t", 1, 3)),
+        metadata(brokers=live(1, 2)),
+        metadata(("t", 1, 2), brokers=live(1, 2), isr=(2,)),
+        metadata(brokers=live(1) + live(2, listener="ELSEWHERE") + live(3)),
+        metadata(("t", 0, LEADER_DURING_DELETE)),
+    )
+    kept = BrokerUnderTest()
+    for done, step in enumerate(steps, start=1):
+        kept.ask(ApiKey.UPDATE_METADATA, step)
+        fresh = BrokerUnderTest()
+        for one in steps[:done]:
+            fresh.ask(ApiKey.UPDATE_METADATA, one)
+        for version in (0, 5, 6, 9, 11):
+            assert told(kept, ALL, version) == told(fresh, ALL, version), (done, version)
+
+
+def test_no_more_is_kept_encoded_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_answers, "ROWS_KEPT", 2)
+    broker = BrokerUnderTest()
+    for number in range(5):
+        broker.ask(ApiKey.UPDATE_METADATA, metadata(*((f"t{number}", index, 1) for index in range(3))))
+        assert [len(topic.partitions) for topic in told(broker).topics] == [3] * (number + 1)
+        rows = broker.broker.metadata_bodies._rows
+        assert sum(map(len, rows._known.values())) <= 2 + 3
+
+
 def test_an_update_replaces_brokers_and_keeps_other_partitions(under_test: BrokerUnderTest) -> None:
     before = under_test.broker.metadata.snapshot
     under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 1, 1), brokers=live(1, 2), controller_id=2))
