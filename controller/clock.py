@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from controller.pending import Pending
@@ -35,6 +35,10 @@ class Clock(Protocol):
         """Answered `delay_ms` from now."""
 
 
+SWEPT_FROM = 16_384
+"""So many moments are kept, whatever has been cancelled."""
+
+
 class _VirtualTimer:
     """`callback` is None once it was cancelled, or has fired."""
 
@@ -51,7 +55,8 @@ class VirtualClock:
     `wall_ms` is `epoch_ms` plus the virtual time, so that what is written down is repeatable too.
 
     The heap holds moments, each once, and is compared by them alone; what is due at one stands in `_due`: a timer, or
-    several in the order of being set.
+    several in the order of being set. A timer that is cancelled stays until its moment has come, or until there are
+    twice as many moments as the last sweep has left.
     """
 
     def __init__(self, now_ms: float = 0.0, epoch_ms: int = 1_700_000_000_000) -> None:
@@ -59,6 +64,7 @@ class VirtualClock:
         self._epoch_ms = epoch_ms
         self._moments: list[float] = []
         self._due: dict[float, _VirtualTimer | deque[_VirtualTimer]] = {}
+        self._sweep_beyond = SWEPT_FROM
 
     def now_ms(self) -> float:
         return self._now_ms
@@ -75,11 +81,30 @@ class VirtualClock:
         there = self._due.setdefault(due_ms, timer)
         if there is timer:
             heappush(self._moments, due_ms)
+            if len(self._moments) > self._sweep_beyond:
+                self._sweep()
         elif isinstance(there, deque):
             there.append(timer)
         else:
             self._due[due_ms] = deque((there, timer))
         return timer
+
+    def _sweep(self) -> None:
+        """Forgets what was cancelled: of a world's many requests each has a deadline, which is over with its answer."""
+        left: dict[float, _VirtualTimer | deque[_VirtualTimer]] = {}
+        for due_ms, there in self._due.items():
+            if isinstance(there, _VirtualTimer):
+                if there.callback is not None:
+                    left[due_ms] = there
+            else:
+                timers = deque(timer for timer in there if timer.callback is not None)
+                if timers:
+                    left[due_ms] = timers if len(timers) > 1 else timers[0]
+        self._due.clear()  # both stay the objects that they are: `run_until` holds them
+        self._due.update(left)
+        self._moments[:] = left
+        heapify(self._moments)
+        self._sweep_beyond = max(2 * len(left), SWEPT_FROM)
 
     def sleep(self, delay_ms: float) -> Pending[None]:
         pending: Pending[None] = Pending()

@@ -12,6 +12,7 @@ asked by one coroutine at a time.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class ConfigWatch:
 
     def wanted(self, topics: Iterable[str]) -> None:
         """Logs of these topics are made: what their configs are now has to be read. What can be no topic has none."""
-        named = dict.fromkeys(topic for topic in topics if name_fault(topic) is None)
+        named = dict.fromkeys(sys.intern(topic) for topic in topics if name_fault(topic) is None)
         if named:
             self._topics.update(named)
             self._wanted.update(named)

@@ -104,7 +104,7 @@ class TopicConfigs:
         """Their configs, as they were read now; that of a topic without any is empty."""
         others = [topic for topic, config in configs.items() if self._topics.get(topic) != config]
         for topic in others:
-            self._topics[topic] = dict(configs[topic])
+            self._topics[topic] = dict(configs[topic]) or NOTHING  # as most are
             self._complain(f"topic {topic}", _faults(configs[topic]))
             self._logs.pop(topic, None)
         if others:

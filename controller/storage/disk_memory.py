@@ -9,10 +9,10 @@ be as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from controller.storage.batches import Bytes
 from controller.storage.errors import AlreadyLocked
@@ -42,49 +42,83 @@ class _Inode:
         return self.data
 
 
-class _Directory:
-    """`names`: its files. `synced`: those that are on the disk, which is the same object while they are the same.
-    `made`: it was made itself, and is not only on the way to something. `inner`: the directories in it, gone ones that
-    may come back among them."""
+Files: TypeAlias = tuple[str | _Inode, ...]
+"""Names, each followed by its file: most directories are a partition's with two, of which a dict would be the larger
+part."""
 
-    __slots__ = ("inner", "made", "names", "path", "synced")
+
+def _named(files: Files, name: str) -> _Inode | None:
+    try:
+        found = files[files.index(name) + 1]
+    except ValueError:
+        return None
+    assert isinstance(found, _Inode)
+    return found
+
+
+def _with(files: Files, name: str, inode: _Inode) -> Files:
+    if name not in files:
+        return (*files, name, inode)
+    at = files.index(name)
+    return (*files[:at], name, inode, *files[at + 2 :])
+
+
+def _without(files: Files, name: str) -> Files:
+    at = files.index(name)
+    return files[:at] + files[at + 2 :]
+
+
+def _names(files: Files) -> Iterator[str]:
+    return (name for name in files[::2] if isinstance(name, str))
+
+
+class _Directory:
+    """`files`: what is in it. `synced`: those that are on the disk, which is the same object while they are the same.
+    `made`: it was made itself, and is not only on the way to something. `inner`: the directories in it by their paths,
+    gone ones that may come back among them."""
+
+    __slots__ = ("files", "inner", "made", "path", "synced")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.made = False
-        self.names: dict[str, _Inode] = {}
-        self.synced = self.names
+        self.files: Files = ()
+        self.synced: Files = self.files
         self.inner: dict[str, _Directory] | None = None
 
     @property
     def is_there(self) -> bool:
-        return self.made or bool(self.names) or any(one.is_there for one in (self.inner or {}).values())
+        return self.made or bool(self.files) or any(one.is_there for one in (self.inner or {}).values())
 
     @property
     def is_forgotten(self) -> bool:
         """Nothing of it is there, and nothing can come back."""
-        return not (self.made or self.names or self.synced or self.inner)
+        return not (self.made or self.files or self.synced or self.inner)
 
     def listed(self) -> list[str]:
         if not self.inner:
-            return sorted(self.names)
-        return sorted({*self.names, *(name for name, one in (self.inner or {}).items() if one.is_there)})
+            return self.listed_files()
+        return sorted({*_names(self.files), *(_split(one.path)[1] for one in self.inner.values() if one.is_there)})
+
+    def listed_files(self) -> list[str]:
+        return sorted(_names(self.files))
+
+    def file(self, name: str) -> _Inode | None:
+        return _named(self.files, name)
 
     def put(self, name: str, inode: _Inode) -> None:
-        self._part()
-        self.names[name] = inode
+        self.files = _with(self.files, name, inode)
 
     def put_synced(self, name: str, inode: _Inode) -> None:
-        self.names[name] = inode
-        self.synced[name] = inode
+        is_synced = self.synced is self.files
+        self.files = _with(self.files, name, inode)
+        self.synced = self.files if is_synced else _with(self.synced, name, inode)
 
     def take(self, name: str) -> _Inode:
-        self._part()
-        return self.names.pop(name)
-
-    def _part(self) -> None:
-        if self.synced is self.names:
-            self.synced = dict(self.names)
+        inode = self.file(name)
+        assert inode is not None
+        self.files = _without(self.files, name)
+        return inode
 
     def full_path(self, name: str) -> str:
         return name if self.path is NOWHERE else f"{self.path}/{name}"
@@ -169,7 +203,7 @@ class MemoryDisk:
     def open(self, path: str) -> MemoryFile:
         name = _split(path)[1]
         directory = self._parent(path)
-        inode = directory.names.get(name)
+        inode = directory.file(name)
         if inode is None:
             self.touch(path)
             inode = _Inode(modified_ms=self.now_ms)
@@ -179,9 +213,10 @@ class MemoryDisk:
     def _inode(self, path: str) -> _Inode:
         above, name = _split(path)
         directory = self._directories.get(above)
-        if directory is None or name not in directory.names:
+        inode = None if directory is None else directory.file(name)
+        if inode is None:
             raise FileNotFoundError(path)
-        return directory.names[name]
+        return inode
 
     def read(self, path: str) -> bytes:
         return bytes(self._inode(path).data)
@@ -206,12 +241,12 @@ class MemoryDisk:
 
     def _added(self, path: str) -> _Directory:
         directory = self._directories[path] = _Directory(path)
-        above, name = _split(path)
+        above = _split(path)[0]
         if path is not NOWHERE and above is not NOWHERE:
             parent = self._directories.get(above) or self._added(above)
             if parent.inner is None:
                 parent.inner = {}
-            parent.inner[name] = directory
+            parent.inner[path] = directory
         return directory
 
     def _put(self, directory: _Directory, name: str, inode: _Inode) -> None:
@@ -226,14 +261,14 @@ class MemoryDisk:
         self.touch(path)
         above, name = _split(path)
         parent = self._directories.get(above)
-        if parent is not None and name in parent.names:
+        if parent is not None and parent.file(name) is not None:
             inode = self._take(parent, name)
             self._put(self._parent(new_path), _split(new_path)[1], inode)
         moved = self._directories.get(path)
         is_made = moved is not None and moved.made
         for directory in self._within(path, self._directories):
             new_directory = new_path + directory.path[len(path) :]
-            for name in list(directory.names):
+            for name in _names(directory.files):
                 inode = self._take(directory, name)
                 self._put(self._parent(f"{new_directory}/{name}"), name, inode)
             if is_made and directory.made:
@@ -249,7 +284,7 @@ class MemoryDisk:
     def remove(self, path: str) -> None:
         above, name = _split(path)
         parent = self._directories.get(above)
-        if parent is not None and name in parent.names:
+        if parent is not None and parent.file(name) is not None:
             self.touch(path)
             self._take(parent, name)
         directory = self._directories.get(path)
@@ -277,17 +312,16 @@ class MemoryDisk:
         if not directory.is_forgotten or directory.path not in self._directories:
             return
         del self._directories[directory.path]
-        above, name = _split(directory.path)
-        parent = self._directories.get(above)
+        parent = self._directories.get(_split(directory.path)[0])
         if parent is not None and parent.inner is not None:
-            del parent.inner[name]
+            del parent.inner[directory.path]
             self._forget(parent)
 
     def sync_names(self, directory: str) -> None:
         self.touch(directory)
         for one in self._within(directory, [path for path in self._unsynced if path in self._directories]):
             del self._unsynced[one.path]
-            one.synced = one.names
+            one.synced = one.files
             self._forget(one)
 
     def modified_ms(self, path: str) -> int:
@@ -306,9 +340,9 @@ class MemoryDisk:
         its files; files opened before must not be used again."""
         kept: dict[str, _Inode] = {}
         before_and_now = {
-            directory.full_path(name): (directory.synced.get(name), directory.names.get(name))
+            directory.full_path(name): (_named(directory.synced, name), directory.file(name))
             for directory in self._directories.values()
-            for name in directory.names.keys() | directory.synced.keys()
+            for name in (*_names(directory.files), *_names(directory.synced))
         }
         for path, (before, now) in sorted(before_and_now.items(), key=itemgetter(0)):
             inode = now if now is before or draw.random() < 0.5 else before

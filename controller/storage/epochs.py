@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from controller.quick import quick
 
@@ -63,7 +64,7 @@ class LeaderEpochs:
         if self._entries and self._entries[-1].epoch == epoch and self._entries[-1].start_offset <= start_offset:
             return
         kept = [one for one in self._entries if one.epoch < epoch and one.start_offset < start_offset]
-        self._entries = (*kept, EpochStart(epoch, start_offset))
+        self._entries = (*kept, EpochStart(epoch, start_offset)) if kept else _one(epoch, start_offset)
         self.changed = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
@@ -96,3 +97,9 @@ class LeaderEpochs:
     def clear(self) -> None:
         self.changed = self.changed or bool(self._entries)
         self._entries = ()
+
+
+@lru_cache(maxsize=1024)
+def _one(epoch: int, start_offset: int) -> tuple[EpochStart]:
+    """Many logs know one epoch, which began at 0."""
+    return (EpochStart(epoch, start_offset),)

@@ -15,11 +15,11 @@ from controller.storage.batches import NO_TIMESTAMP, BatchHeader, Bytes, headers
 from controller.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from controller.storage.client_rules import check_from_client
 from controller.storage.disk import Disk, FileRange
-from controller.storage.epochs import EpochEnd
+from controller.storage.epochs import EpochEnd, LeaderEpochs
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.health import Health, on_disk
 from controller.storage.opening import Known, open_files
-from controller.storage.producers import KnownBatch
+from controller.storage.producers import KnownBatch, ProducerStates
 from controller.storage.reading import Decompress, TimestampOffset, index_of, offset_for_time, range_from
 from controller.storage.rules import deletable, roll_reason
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
@@ -42,6 +42,10 @@ class Appended:
 quick(Appended)
 
 
+NO_EPOCHS = LeaderEpochs()
+"""Of every log that has none: nothing but a new epoch makes them others."""
+
+
 def _keep_nothing() -> None:
     pass
 
@@ -54,11 +58,13 @@ class PartitionLog:
     """
 
     __slots__ = (
+        "_began_ms",
         "_disk",
+        "_held",
         "_keep_recovery_point",
         "_new_names",
         "_now_ms",
-        "_segments",
+        "_producers",
         "cut_bytes",
         "directory",
         "epochs",
@@ -66,7 +72,6 @@ class PartitionLog:
         "last_flush_ms",
         "log_end_offset",
         "log_start_offset",
-        "producers",
         "recovery_point",
         "settings",
         "topic_id",
@@ -95,9 +100,12 @@ class PartitionLog:
     def _open(self, known: Known) -> None:
         now_ms = self._now_ms()
         opened = open_files(self._disk, self.directory, self.settings, known, now_ms)
-        self._segments = opened.segments
-        self.epochs = opened.epochs
-        self.producers = opened.producers
+        self._held: list[Segment] | None = opened.segments
+        """None while there is one without a batch, which is opened when something is done with it: of a broker's many
+        logs most lie idle."""
+        self._began_ms = now_ms
+        self.epochs = opened.epochs if opened.epochs.entries() or opened.epochs.changed else NO_EPOCHS
+        self._producers = opened.producers if len(opened.producers) else None
         self.topic_id = opened.topic_id
         self.log_start_offset = opened.log_start_offset
         self.cut_bytes = opened.cut_bytes
@@ -107,6 +115,23 @@ class PartitionLog:
         self.last_flush_ms = now_ms
         self._new_names = False
         self._write_epochs()
+        if self.is_bare:
+            self._active.close()
+            self._held = None
+
+    @property
+    def _segments(self) -> list[Segment]:
+        if self._held is None:
+            interval_bytes = self.settings.index_interval_bytes
+            self._held = [Segment(self._disk, self.directory, self.log_end_offset, interval_bytes, self._began_ms)]
+        return self._held
+
+    @property
+    def producers(self) -> ProducerStates:
+        """Made when they are asked for: most logs are not written to."""
+        if self._producers is None:
+            self._producers = ProducerStates()
+        return self._producers
 
     @property
     def _active(self) -> Segment:
@@ -114,22 +139,24 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._held or ())
 
     @property
     def is_bare(self) -> bool:
         """One segment with nothing in it: there is nothing that retention could take."""
-        return len(self._segments) == 1 and not self._segments[0].size_bytes
+        return self._held is None or (len(self._held) == 1 and not self._held[0].size_bytes)
 
     @property
     def active_bytes(self) -> int:
         """Of the segment that is appended to."""
-        return self._active.size_bytes
+        return 0 if self._held is None else self._active.size_bytes
 
     @property
     def segment_offsets(self) -> tuple[int, ...]:
         """The base offset of each segment."""
-        return tuple(segment.base_offset for segment in self._segments)
+        if self._held is None:
+            return (self.log_end_offset,)
+        return tuple(segment.base_offset for segment in self._held)
 
     @on_disk
     def segment_times(self) -> tuple[tuple[int, int], ...]:
@@ -209,7 +236,7 @@ class PartitionLog:
         latest = self.epochs.latest
         for header in headers:
             if header.leader_epoch != latest:
-                self.epochs.assign(header.leader_epoch, header.base_offset)
+                self._assign(header.leader_epoch, header.base_offset)
                 latest = header.leader_epoch
             if header.producer_id >= 0:
                 self.producers.update(header)
@@ -282,7 +309,7 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """The partition is being deleted: lets go of the files as they are. LogOffline from here on."""
-        self._segments.clear()
+        self._held = []
         self.health = Health(self.directory)
         self.health.fail(FileNotFoundError(f"{self.directory} is deleted"))
 
@@ -317,7 +344,12 @@ class PartitionLog:
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """A leader's first word in an epoch, before it has appended anything in it."""
         if epoch != self.epochs.latest:
-            self.epochs.assign(epoch, start_offset)
+            self._assign(epoch, start_offset)
+
+    def _assign(self, epoch: int, start_offset: int) -> None:
+        if self.epochs is NO_EPOCHS:
+            self.epochs = LeaderEpochs()
+        self.epochs.assign(epoch, start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         """The answer to OffsetForLeaderEpoch."""
@@ -334,7 +366,7 @@ class PartitionLog:
 
     def truncated_end(self, offset: int) -> int:
         """Where the log would end after `truncate_to(offset)`: a batch goes whole, so perhaps before `offset`."""
-        if offset >= self.log_end_offset or offset <= self._segments[0].base_offset:
+        if offset >= self.log_end_offset or offset <= self.segment_offsets[0]:
             return min(offset, self.log_end_offset)
         segment = self._segments[index_of(self._segments, offset)]
         for _, header in segment.headers_from(offset):
@@ -374,7 +406,7 @@ class PartitionLog:
         now_ms = self._now_ms()
         while self._segments:
             self._segments.pop().remove()
-        self._segments = [Segment(self._disk, self.directory, offset, self.settings.index_interval_bytes, now_ms)]
+        self._held = [Segment(self._disk, self.directory, offset, self.settings.index_interval_bytes, now_ms)]
         self.log_start_offset = offset
         self.epochs.clear()
         for found in snapshot_offsets(self._disk.names(self.directory)):
@@ -386,7 +418,7 @@ class PartitionLog:
         self.log_start_offset = min(self.log_start_offset, end)
         self.epochs.truncate_from_end(end)
         snapshots = snapshot_offsets(self._disk.names(self.directory))
-        self.producers = restore(self._disk, self.directory, snapshots, self._segments, end)
+        self._producers = restore(self._disk, self.directory, snapshots, self._segments, end)
         self._write_epochs()
         self._sync_names()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.clock import Timer, VirtualClock
+from controller.clock import SWEPT_FROM, Timer, VirtualClock
 
 DELAYS = st.sampled_from((0.0, 0.0, 1.0, 1.0, 2.0, 2.5))
 
@@ -104,8 +105,12 @@ ADVANCES: dict[str, Callable[[VirtualClock, float], object]] = {
 
 
 @settings(max_examples=60)
-@given(tasks=st.lists(TASKS, max_size=5), limit_ms=st.sampled_from((0.0, 2.0, 3.5, 100.0)))
-def test_timers_fire_as_in_a_plain_list(tasks: list[Task], limit_ms: float) -> None:
+@given(
+    tasks=st.lists(TASKS, max_size=5),
+    limit_ms=st.sampled_from((0.0, 2.0, 3.5, 100.0)),
+    swept_from=st.sampled_from((0, 1, 2, SWEPT_FROM)),
+)
+def test_timers_fire_as_in_a_plain_list(tasks: list[Task], limit_ms: float, swept_from: int) -> None:
     model = ModelClock()
     expected = Run(model.call_later, model.now_ms)
     for task in tasks:
@@ -113,11 +118,12 @@ def test_timers_fire_as_in_a_plain_list(tasks: list[Task], limit_ms: float) -> N
     model.run_to(limit_ms)
     due = [timer.due_ms for timer in model.left if not timer.cancelled]
     for name, advance in ADVANCES.items():
-        clock = VirtualClock()
-        run = Run(clock.call_later, clock.now_ms)
-        for task in tasks:
-            run.begin(task)
-        advance(clock, limit_ms)
+        with patch("controller.clock.SWEPT_FROM", swept_from):
+            clock = VirtualClock()
+            run = Run(clock.call_later, clock.now_ms)
+            for task in tasks:
+                run.begin(task)
+            advance(clock, limit_ms)
         assert run.fired == expected.fired, name
         assert clock.next_due_ms() == min(due, default=None), name
 
@@ -146,3 +152,12 @@ def test_a_timer_can_be_cancelled_twice_and_after_it_fired() -> None:
 def test_a_delay_below_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="expected 0 or more"):
         VirtualClock().call_later(-1.0, lambda: None)
+
+
+def test_timers_that_are_cancelled_do_not_stay_until_they_would_be_due() -> None:
+    clock = VirtualClock()
+    clock.call_later(1e9, lambda: None)
+    for number in range(4 * SWEPT_FROM):
+        clock.call_later(1e6 + number // 2, lambda: None).cancel()
+        assert len(clock._moments) <= SWEPT_FROM + 1
+    assert clock.next_due_ms() == 1e9

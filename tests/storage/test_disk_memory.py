@@ -45,7 +45,7 @@ def _do(disk: MemoryDisk, step: str, path: str) -> None:
 
 def _listed(disk: MemoryDisk, directory: str) -> list[str]:
     inside = directory + "/"
-    files = [one.full_path(name) for one in disk._directories.values() for name in one.names]
+    files = [one.full_path(name) for one in disk._directories.values() for name in one.listed_files()]
     found = {path[len(inside) :].partition("/")[0] for path in files if path.startswith(inside)}
     found |= {path[len(inside) :] for path in _made(disk) if path.startswith(inside)}
     return sorted(name for name in found if "/" not in name)
