@@ -1,7 +1,7 @@
 """A `Connection` to a real ZooKeeper: the port's requests, as bytes, over a `KazooLink`.
 
-kazoo offers no multi-read and no SetWatches, and builds an object a row; so the requests are our own (`jute.py`), and
-kazoo carries them. Here are only paths, the chroot, access lists and what is done for a server that is too old.
+kazoo offers no multi-read and no SetWatches, and builds an object a row; so the requests are our own (`jute_requests.py`,
+`jute_replies.py`), and kazoo carries them. Here are only paths, the chroot, access lists and what is done for a server that is too old.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kazoo.hosts import collect_hosts
 
 from controller.clock import Clock
 from controller.pending import Pending
-from controller.zookeeper import jute
+from controller.zookeeper import jute, jute_replies, jute_requests
 from controller.zookeeper.connection import BATCH, LONGEST_READ, ConnectionListener
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import (
@@ -164,7 +164,7 @@ class KazooConnection:
 
     async def _read(self, paths: Sequence[str]) -> Reading:
         def parse(message: bytes, offset: int, zxid: int) -> Reading:
-            return Reading(jute.read_rows(message, offset, paths, path_error), zxid)
+            return Reading(jute_replies.read_rows(message, offset, paths, path_error), zxid)
 
         many = await self._multi_read_of(jute.GET_DATA, paths, parse)
         return many or Reading(*await self._each(jute.GET_DATA, paths, _parse_row))
@@ -177,17 +177,17 @@ class KazooConnection:
 
     async def _read_columns(self, paths: Sequence[str]) -> Columns:
         def parse(message: bytes, offset: int, zxid: int) -> Columns:
-            return jute.read_columns(message, offset, paths, zxid, path_error)
+            return jute_replies.read_columns(message, offset, paths, zxid, path_error)
 
         many = await self._multi_read_of(jute.GET_DATA, paths, parse)
-        return many or jute.columns_of(*await self._each(jute.GET_DATA, paths, _parse_row))
+        return many or jute_replies.columns_of(*await self._each(jute.GET_DATA, paths, _parse_row))
 
     def children(self, paths: Sequence[str]) -> Pending[Listing]:
         return drive(self._list(_batch(paths)))
 
     async def _list(self, paths: Sequence[str]) -> Listing:
         def parse(message: bytes, offset: int, zxid: int) -> Listing:
-            return Listing(jute.read_listings(message, offset, paths, path_error), zxid)
+            return Listing(jute_replies.read_listings(message, offset, paths, path_error), zxid)
 
         many = await self._multi_read_of(jute.GET_CHILDREN, paths, parse)
         return many or Listing(*await self._each(jute.GET_CHILDREN, paths, _parse_names))
@@ -200,9 +200,9 @@ class KazooConnection:
         if not self._link.multi_read():
             return None
         if isinstance(paths, StatePaths) and opcode == jute.GET_DATA:
-            body = jute.multi_read_states(paths.topics, self._chroot)
+            body = jute_requests.multi_read_states(paths.topics, self._chroot)
         else:
-            body = jute.multi_read(opcode, self._prefixed(paths))
+            body = jute_requests.multi_read(opcode, self._prefixed(paths))
         try:
             many: T = await self._link.request(jute.MULTI_READ, body, parse, paths[0] if paths else "/")
         except UnsupportedOperation:
@@ -219,7 +219,7 @@ class KazooConnection:
             def parse_one(message: bytes, offset: int, zxid: int) -> tuple[T, int]:
                 return parse(path, message, offset), zxid
 
-            body = jute.path_and_watch(jute.prefixed(self._chroot, path), watch=False)
+            body = jute_requests.path_and_watch(jute.prefixed(self._chroot, path), watch=False)
             return self._link.request(opcode, body, parse_one, path)
 
         sent = [request(path) for path in paths]
@@ -253,7 +253,7 @@ class KazooConnection:
 
     def _multi(self, operations: Sequence[Write], chroot: str) -> Pending[WriteResults]:
         def parse(message: bytes, offset: int, _zxid: int) -> WriteResults:
-            results, index, code = jute.read_multi(message, offset, len(operations))
+            results, index, code = jute_replies.read_multi(message, offset, len(operations))
             if code:
                 raise MultiFailed(index, path_error(code, operations[index].path))
             if isinstance(operations, FencedSets):
@@ -261,9 +261,9 @@ class KazooConnection:
             return tuple(jute.stripped(chroot, result) if isinstance(result, str) else result for result in results)
 
         if isinstance(operations, FencedSets):
-            body = jute.multi_set_states(operations.fence, operations.sets, chroot)
+            body = jute_requests.multi_set_states(operations.fence, operations.sets, chroot)
         else:
-            body = jute.multi(operations, self._default_acl, chroot)
+            body = jute_requests.multi(operations, self._default_acl, chroot)
         path = operations[0].path if operations else "/"
         return self._link.request(jute.MULTI, body, parse, path, write=True)
 
@@ -274,7 +274,7 @@ class KazooConnection:
         for paths in (data, exists, children):
             validate_paths(paths)
             lists.append(self._prefixed(paths))
-        return self._link.request(jute.SET_WATCHES, jute.set_watches(since_zxid, *lists), _nothing, "/")
+        return self._link.request(jute.SET_WATCHES, jute_requests.set_watches(since_zxid, *lists), _nothing, "/")
 
     def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
         validate_paths(nodes)
@@ -282,7 +282,7 @@ class KazooConnection:
         kinds = [(jute.EXISTS, path) for path in nodes] + [(jute.GET_CHILDREN, path) for path in children]
         sent = [
             self._link.request(
-                opcode, jute.path_and_watch(jute.prefixed(self._chroot, path), watch=True), _nothing, path
+                opcode, jute_requests.path_and_watch(jute.prefixed(self._chroot, path), watch=True), _nothing, path
             )
             for opcode, path in kinds
         ]
@@ -290,7 +290,7 @@ class KazooConnection:
 
     def sync(self, path: str) -> Pending[None]:
         validate_path(path)
-        return self._link.request(jute.SYNC, jute.string(jute.prefixed(self._chroot, path)), _nothing, path)
+        return self._link.request(jute.SYNC, jute_requests.string(jute.prefixed(self._chroot, path)), _nothing, path)
 
     def _prefixed(self, paths: Sequence[str]) -> Sequence[str]:
         return [jute.prefixed(self._chroot, path) for path in paths] if self._chroot else paths
@@ -305,12 +305,12 @@ async def _all_armed(sent: Sequence[Pending[None]]) -> None:
 
 
 def _parse_row(path: str, message: bytes, offset: int) -> Row:
-    data, offset = jute.read_data(message, offset)
-    return Row(path, data, jute.read_stat(message, offset))
+    data, offset = jute_replies.read_data(message, offset)
+    return Row(path, data, jute_replies.read_stat(message, offset))
 
 
 def _parse_names(_path: str, message: bytes, offset: int) -> tuple[str, ...]:
-    return jute.read_names(message, offset)[0]
+    return jute_replies.read_names(message, offset)[0]
 
 
 def _parents_of(paths: StatePaths) -> list[str]:

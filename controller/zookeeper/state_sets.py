@@ -2,9 +2,9 @@
 looks at it.
 
 When a broker is gone that led ten thousand partitions, as many states are written, and nobody leads before they are.
-A request's bytes are put together from these columns topic by topic (`jute.multi_set_states`), and of the reply only
-the versions are wanted. Whoever wants operations and stats one by one (the in-memory ZooKeeper, a second look at a
-batch that failed) has sequences of them here. Plain values: no I/O.
+A request's bytes are put together from these columns topic by topic (`jute_requests.multi_set_states`), and of the
+reply only the versions are wanted. Whoever wants operations and stats one by one (the in-memory ZooKeeper, a second
+look at a batch that failed) has sequences of them here. Plain values: no I/O.
 """
 
 from __future__ import annotations

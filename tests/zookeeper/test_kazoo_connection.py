@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from kazoo.exceptions import EXCEPTIONS
 
-from controller.zookeeper import jute, kazoo_link, kazoo_session
+from controller.zookeeper import jute, jute_replies, kazoo_link, kazoo_session
 from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.embedded import EmbeddedZooKeeper
@@ -201,7 +201,7 @@ def test_a_reply_that_cant_be_read_fails_its_request_only(
 
     with wired(server) as it:
         with monkeypatch.context() as patched:
-            patched.setattr(jute, "read_rows", broken)
+            patched.setattr(jute_replies, "read_rows", broken)
             with pytest.raises(ZooKeeperError, match="planted"):
                 wait(it.connection.read([root]), DEADLINE_S)
         assert wait(it.connection.read([root]), DEADLINE_S).rows[0] is not None
