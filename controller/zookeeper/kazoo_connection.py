@@ -1,8 +1,8 @@
 """A `Connection` to a real ZooKeeper: the port's requests, as bytes, over a `KazooLink`.
 
 kazoo offers no multi-read and no SetWatches, and builds an object a row; so the requests are our own
-(`jute_requests.py`, `jute_replies.py`), and kazoo carries them. Here are only paths, the chroot, access lists and what is
-done for a server that is too old.
+(`jute_requests.py`, `jute_replies.py`), and kazoo carries them. Here are only paths, the chroot, access lists and what
+is done for a server that is too old.
 """
 
 from __future__ import annotations
