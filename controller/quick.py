@@ -9,7 +9,11 @@ one of its own class once its fields are set. From then on nobody can tell. Impo
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FEW = 3
 """Up to so many fields are set by their slots' own descriptors, which is cheaper than to change the class twice."""
@@ -29,6 +33,24 @@ def twin(kind: type[Any]) -> type[Any] | None:
     if kind not in _twins:
         _twins[kind] = type(kind.__name__, (), {"__slots__": tuple(slots), "__module__": kind.__module__})
     return _twins[kind]
+
+
+def maker(kind: Callable[P, T]) -> Callable[P, T]:
+    """Makes the same as the class does when it is called, with the same arguments, in a third of the time: for where
+    the very many are made. The class itself where that can't be."""
+    other = twin(kind) if isinstance(kind, type) else None
+    fields = dataclasses.fields(kind) if other is not None and isinstance(kind, type) else ()
+    if not fields or any(one.default_factory is not _MISSING for one in fields):
+        return kind
+    names: dict[str, Any] = {"Twin": other, "Kind": kind}
+    names |= {f"default_{one.name}": one.default for one in fields}
+    given = [one.name if one.default is _MISSING else f"{one.name}=default_{one.name}" for one in fields]
+    lines = ["made = Twin()", *(f"made.{one.name} = {one.name}" for one in fields), "made.__class__ = Kind"]
+    text = "\n    ".join((f"def make({', '.join(given)}):", *lines, "return made")) + "\n"
+    exec(compile(text, f"<maker of {kind.__name__}>", "exec"), names)
+    made: Callable[P, T] = names["make"]
+    made.__module__ = kind.__module__
+    return made
 
 
 def quick(kind: type[Any]) -> None:

@@ -9,7 +9,7 @@ import typing
 
 import pytest
 
-from controller.quick import quick, twin
+from controller.quick import maker, quick, twin
 from controller.trace import RequestRefused, TraceEvent
 
 
@@ -103,6 +103,29 @@ def test_what_can_not_be_made_quickly_is_left_alone(kind: typing.Any) -> None:
     quick(kind)
     assert kind.__init__ is before
     assert kind().a == [] if kind is Making else kind(1).a == 1
+
+
+@pytest.mark.parametrize("kind", [Slow, Quick, Small])
+def test_a_maker_makes_what_its_class_makes(kind: typing.Any) -> None:
+    make = maker(kind)
+    assert make is not kind
+    for args, named in (((1,), {}), ((1, 5), {}), ((), {"b": 7, "a": 2})):
+        made = make(*args, **named)
+        assert made == kind(*args, **named)
+        assert type(made) is kind
+        assert hash(made) == hash(kind(*args, **named))
+        assert pickle.loads(pickle.dumps(made)) == made
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            made.a = 2
+    with pytest.raises(TypeError):
+        make()
+    with pytest.raises(TypeError):
+        make(1, z=2)
+
+
+@pytest.mark.parametrize("kind", [Looking, Changing, Making])
+def test_what_can_not_be_made_quickly_is_made_by_its_class(kind: typing.Any) -> None:
+    assert maker(kind) is kind
 
 
 def test_the_events_of_a_trace_are_made_quickly() -> None:

@@ -129,29 +129,20 @@ class DataPlane:
     def logs_changed(self) -> None:
         """Retention has moved where logs begin."""
         self.fetchers.logs_changed()
-        for partition in self._replicas.partitions():
-            self.progress.changed(partition)
+        self.progress.changed(tuple(self._replicas.partitions()))
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
         """First of all who led, or was told of another leader, stops what it did: nothing is appended to a log from two
         sides."""
         self.fetchers.leave([partition for partition in partitions if partition.role is Role.LEADER])
-        self._disturb(partitions)
-        for partition in partitions:
-            self.progress.advance(partition)
-            self.progress.role_changed(partition)
+        self.progress.changed(partitions)  # a fetch that one of them ends tells of all
+        self.progress.roles_changed(partitions)
         self.fetchers.follow([partition for partition in partitions if partition.role is Role.FOLLOWER])
 
     def _stopped(self, partitions: Sequence[Partition]) -> None:
         self.fetchers.leave(partitions)
-        self._disturb(partitions)
-        for partition in partitions:
-            self.progress.role_changed(partition)
-
-    def _disturb(self, partitions: Sequence[Partition]) -> None:
-        """A fetch that one of them ends tells of all."""
-        for partition in partitions:
-            self.progress.changed(partition)
+        self.progress.changed(partitions)
+        self.progress.roles_changed(partitions)
 
     def _directory_failed(self, directory: LogDirectory, cause: Exception) -> None:
         """Found in the middle of a call on a log, so what follows waits until that is over."""

@@ -47,7 +47,7 @@ class DeleteRecords:
         self._deletes = deletes
         self._progress = progress
         self._watched: dict[tuple[str, int], None] = {}
-        progress.of_followers.append(lambda partition, _broker: self._changed(partition))
+        progress.of_followers.append(self._follower_fetched)
         progress.of_high_watermarks.append(self._changed)
 
     def handle(
@@ -65,8 +65,12 @@ class DeleteRecords:
         if not self._purgatory.delayed:
             self._watched.clear()
 
+    def _follower_fetched(self, partition: Partition, _broker: int) -> None:
+        if self._watched:  # or nobody waits
+            self._purgatory.check_and_complete(partition.key)
+
     def _changed(self, partition: Partition) -> None:
-        if self._purgatory.delayed:
+        if self._watched:
             self._purgatory.check_and_complete(partition.key)
 
     def _delete(self, topic: str, asked: DeleteRecordsPartition) -> Part:
@@ -91,5 +95,5 @@ class DeleteRecords:
         if offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
         if log.delete_records_before(offset, partition.high_watermark):
-            self._progress.changed(partition)
+            self._progress.changed((partition,))
         return Deletion(partition, partition.leading, offset)

@@ -7,7 +7,7 @@ partition is `fetch_reading.py`, what waits is `delayed_fetch.py`, which partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from controller.broker.delayed_fetch import DelayedFetch
@@ -88,20 +88,19 @@ class Fetch:
 
     def _news(self, partition: Partition) -> None:
         """Who came first is answered first. Who is woken may ask anew at once, and change who reads."""
-        readers: list[Reader] = []
+        waiting = self._waiting
         if partition.readers:
             readers = sorted(partition.readers, key=_since_ms)
             for reader in readers:
                 reader.rouse()
-        waiting = self._waiting
-        if waiting.delayed:
             for reader in readers:
                 waiting.check_and_complete(reader.watch_key)
-            waiting.check_and_complete(partition.key)
+        waiting.check_and_complete(partition.key)
 
-    def _changed(self, partition: Partition) -> None:
-        for reader in partition.readers or ():
-            reader.rouse()
+    def _changed(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            for reader in partition.readers or ():
+                reader.rouse()
 
 
 def _since_ms(reader: Reader) -> float:

@@ -27,7 +27,7 @@ from controller.protocol.fetch_values import (
     FetchPartitionData,
 )
 from controller.protocol.records import Records
-from controller.quick import quick
+from controller.quick import maker, quick
 from controller.storage import FileRange, OffsetOutOfRange, PartitionLog, StorageError
 
 FIRST_VERSION_WITH_BATCHES = 4
@@ -79,17 +79,17 @@ class Reading:
     def is_still_empty(self, ask: Ask, asked: FetchPartition) -> bool:
         """Whether reading anew would find nothing, and the same in everything else."""
         partition, log, data = self.partition, self.log, self.data
-        if partition is None or log is None or self.size_bytes or not self.is_still_there(ask):
+        if partition is None or log is None or self.size_bytes or data.high_watermark != partition.high_watermark:
             return False
-        end = log.log_end_offset if ask.from_follower else partition.high_watermark
         return (
-            asked.fetch_offset == end
-            and data.high_watermark == partition.high_watermark
+            asked.fetch_offset == (log.log_end_offset if ask.from_follower else data.high_watermark)
             and data.log_start_offset == log.log_start_offset
+            and self.is_still_there(ask)
         )
 
 
 quick(Reading)
+_reading = maker(Reading)
 
 
 class FetchReading:
@@ -176,7 +176,7 @@ class FetchReading:
             if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
                 log.health.check()
                 data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
-                return Reading(topic, data, 0, False, partition, log, partition.leader_epoch)
+                return _reading(topic, data, 0, False, partition, log, partition.leader_epoch)
             found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
         except (Refused, StorageError) as error:
             data = FetchPartitionData(asked.partition, refused(error).error, NO_OFFSET, b"")
@@ -184,7 +184,7 @@ class FetchReading:
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
-        return Reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
+        return _reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
 
     def _hear(self, partition: Partition, log: PartitionLog, ask: Ask, asked: FetchPartition) -> None:
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
@@ -212,6 +212,11 @@ def _require_replica(partition: Partition, broker: int, asked: FetchPartition) -
 
 def _divergence(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset | None:
     """Where the asker's log may still agree with this one, if what it fetched last is not here (KIP-595)."""
+    if (
+        log.epochs.latest == asked.last_fetched_epoch
+        and log.log_start_offset <= asked.fetch_offset <= log.log_end_offset
+    ):
+        return None  # as nearly always, and the same as below
     end = log.end_offset_for_epoch(asked.last_fetched_epoch)
     if end.epoch == NO_LEADER_EPOCH or asked.fetch_offset < log.log_start_offset:
         raise OffsetOutOfRange(asked.fetch_offset, log.log_start_offset, log.log_end_offset)

@@ -25,9 +25,10 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.versions import VersionRange
-from controller.quick import quick
+from controller.quick import maker, quick
 
 Key: TypeAlias = tuple[str, int]
+_asked_for, _member = maker(AlterIsrPartition), maker(IsrMember)
 NAMED_BY_ID = 2
 """The version from which on topics have ids instead of names."""
 WITH_LIVES = 3
@@ -74,10 +75,10 @@ def request_of(broker: int, broker_epoch: int, proposals: Mapping[Key, Proposal]
 
 def _asked(index: int, one: Proposal, version: int) -> AlterIsrPartition:
     if version < WITH_LIVES:
-        return AlterIsrPartition(index, one.leader_epoch, one.isr, one.zk_version, one.lives)
+        return _asked_for(index, one.leader_epoch, one.isr, one.zk_version, one.lives)
     lives = one.lives or (NO_BROKER_EPOCH,) * len(one.isr)
-    members = tuple(IsrMember(broker, life) for broker, life in zip(one.isr, lives, strict=True))
-    return AlterIsrPartition(index, one.leader_epoch, current_isr_version=one.zk_version, new_isr_with_epochs=members)
+    members = tuple([_member(broker, life) for broker, life in zip(one.isr, lives, strict=True)])
+    return _asked_for(index, one.leader_epoch, current_isr_version=one.zk_version, new_isr_with_epochs=members)
 
 
 def results_of(

@@ -139,11 +139,12 @@ class LeaderState:
         heard of, as one that is no replica any more never is: until the controller has taken it out it may still be
         made the leader. A replica outside the ISR that keeps up is waited for too, or it could never join under load;
         but not if it is dead, or everybody would wait for what will not come (as Kafka from 3.4 on)."""
-        lowest = log_end
-        isr = self.maximal_isr
-        if any(broker not in self.followers and broker != self.me for broker in isr):
-            return UNKNOWN_OFFSET
-        for broker, follower in self.followers.items():
+        lowest, followers = log_end, self.followers
+        isr = self.isr if self.proposed is None else self.maximal_isr
+        for broker in isr:
+            if broker not in followers and broker != self.me:
+                return UNKNOWN_OFFSET
+        for broker, follower in followers.items():
             if follower.log_end_offset >= lowest:
                 continue
             if broker in isr or (now_ms - follower.last_caught_up_ms <= lag_max_ms and live(broker)):

@@ -74,8 +74,7 @@ class Partition:
         leading, log = self.leading, self.log
         if leading is None or log is None or leading.proposed is not None or len(self.isr) < len(self.replicas):
             return False
-        end = log.log_end_offset
-        return self.high_watermark == end and leading.all_at(end)
+        return self.high_watermark == log.log_end_offset and leading.all_at(self.high_watermark)
 
     def agrees_on_topic_id(self, topic_id: bytes) -> bool:
         """Whether this is a partition of that life of the topic. The first id that is told is kept; a controller

@@ -24,11 +24,13 @@ from controller.protocol.produce_values import (
     ProduceResponse,
 )
 from controller.protocol.records import Records
+from controller.quick import maker
 from controller.storage import StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
 from controller.timer.purgatory import Purgatory
 
 FIRST_VERSION_WITH_ZSTD = 7
+_result = maker(ProducePartitionResult)
 _MAGIC_AT = 16
 _ATTRIBUTES_END = 23
 _CODEC_BITS = 0x07
@@ -85,7 +87,7 @@ class Produce:
         except (Refused, StorageError) as error:
             why = refused(error)
             return Part(ProducePartitionResult(asked.index, why.error, error_message=why.message))
-        result = ProducePartitionResult(
+        result = _result(
             asked.index, ErrorCode.NONE, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
         )
         if not appended.duplicate:
@@ -93,8 +95,7 @@ class Produce:
         return Part(result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None)
 
     def _news(self, partition: Partition) -> None:
-        if self._waiting.delayed:
-            self._waiting.check_and_complete(partition.key)
+        self._waiting.check_and_complete(partition.key)
 
 
 def _batch(records: Records | None, version: int) -> bytes | memoryview:

@@ -3,7 +3,7 @@ records hears of it here and nowhere else. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from controller.broker.partition import Partition
 from controller.clock import Clock
@@ -14,7 +14,7 @@ Heard = Callable[[Partition], None]
 class Progress:
     """`of_high_watermarks` hear that a high watermark or a role changed; `of_appends` that a log grew and its high
     watermark stayed; `of_followers` of a follower's fetch, with its broker, once it is put down, unless it repeats what
-    the one before said; `of_others` that something changed which ends nobody's wait: the ISR, or where the log begins.
+    the one before said; `of_others` what changed in several that ends nobody's wait: the ISR, or where the log begins.
     A listener may complete requests, and must not change the partition's records. `live`: whether a replica of a
     partition is."""
 
@@ -25,7 +25,7 @@ class Progress:
         self.of_high_watermarks: list[Heard] = []
         self.of_appends: list[Heard] = []
         self.of_followers: list[Callable[[Partition, int], None]] = []
-        self.of_others: list[Heard] = []
+        self.of_others: list[Callable[[Sequence[Partition]], None]] = []
 
     def appended(self, partition: Partition) -> None:
         """Its log has a new end, a leader's or a follower's."""
@@ -57,17 +57,23 @@ class Progress:
         for heard in self.of_high_watermarks:
             heard(partition)
 
-    def role_changed(self, partition: Partition) -> None:
-        """It is led by another, in another epoch, by nobody here, gone, or its files are offline: who waits is told
-        that it waits in vain."""
-        self.high_watermark_moved(partition)
+    def roles_changed(self, partitions: Iterable[Partition]) -> None:
+        """They are led by another, in another epoch, by nobody here, gone, or their files are offline: who waits is
+        told that it waits in vain."""
+        listeners = self.of_high_watermarks
+        for partition in partitions:
+            log = partition.log
+            if log is not None and partition.high_watermark < log.log_end_offset:
+                self.advance(partition)
+            for heard in listeners:
+                heard(partition)
 
     def isr_changed(self, partition: Partition) -> None:
         """The controller has written another."""
-        self.changed(partition)
+        self.changed((partition,))
         self.advance(partition)
 
-    def changed(self, partition: Partition) -> None:
-        """Its ISR is another, or where its log begins, or its role, of which who waits has yet to be told."""
+    def changed(self, partitions: Sequence[Partition]) -> None:
+        """Their ISR is another, or where their log begins, or their role, of which who waits has yet to be told."""
         for heard in self.of_others:
-            heard(partition)
+            heard(partitions)

@@ -33,10 +33,13 @@ from controller.protocol.control_values import (
     UpdateMetadataResponse,
 )
 from controller.protocol.errors import ErrorCode
+from controller.quick import maker
 from controller.storage import LogOffline
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
 
 Heard = Callable[[Sequence[Partition]], None]
+_error, _role_applied = maker(LeaderAndIsrPartitionError), maker(ReplicaRoleApplied)
+_LEADER, _FOLLOWER = Role.LEADER.value, Role.FOLLOWER.value
 
 
 class ReplicaManager:
@@ -107,8 +110,10 @@ class ReplicaManager:
         taken: list[Partition] = []
         for topic in topics_named_in(request):
             errors = tuple(
-                LeaderAndIsrPartitionError(state.partition_index, self._apply(request, topic, state, taken))
-                for state in topic.partition_states
+                [
+                    _error(state.partition_index, self._apply(request, topic, state, taken))
+                    for state in topic.partition_states
+                ]
             )
             topics.append(LeaderAndIsrTopicError(errors, topic.topic_name, topic.topic_id))
         for heard in self.of_roles:
@@ -128,25 +133,28 @@ class ReplicaManager:
             partition = self._found(*key)
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if is_of_a_topic_that_is_gone(partition, topic, self._metadata.snapshot):
-            partition = self._set_aside(partition)
-            if partition.offline:
-                return ErrorCode.KAFKA_STORAGE_ERROR
-        if not partition.agrees_on_topic_id(topic.topic_id):
-            self._note_ignored(request, partition, "its topic id is another")
-            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if partition.topic_id != topic.topic_id:
+            if is_of_a_topic_that_is_gone(partition, topic, self._metadata.snapshot):
+                partition = self._set_aside(partition)
+                if partition.offline:
+                    return ErrorCode.KAFKA_STORAGE_ERROR
+            if not partition.agrees_on_topic_id(topic.topic_id):
+                self._note_ignored(request, partition, "its topic id is another")
+                return ErrorCode.INCONSISTENT_TOPIC_ID
         if state.leader_epoch <= partition.leader_epoch:
             self._note_ignored(request, partition, f"leader epoch {state.leader_epoch} is not news")
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self._broker_id not in state.replicas:
             self._note_ignored(request, partition, f"broker {self._broker_id} is not in {state.replicas}")
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._logs is not None and partition.log is None and (name_fault(topic.topic_name) or key[1] < 0):
+        needs_log = partition.log is None and self._logs is not None
+        if needs_log and (name_fault(topic.topic_name) or key[1] < 0):
             self._note_ignored(request, partition, "there can be no directory of that name")
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         self._partitions[partition.key] = partition
         try:
-            self._open_log(partition, state.is_new)
+            if needs_log:
+                self._open_log(partition, state.is_new)
             if self._take_role(request.controller_epoch, partition, state):
                 taken.append(partition)
         except LogOffline as offline:
@@ -179,14 +187,16 @@ class ReplicaManager:
         return fresh
 
     def _open_log(self, partition: Partition, is_new: bool) -> None:
-        if self._logs is not None and partition.log is None:
+        if self._logs is not None:
             log = self._logs.get_or_create(partition.key, partition.topic_id, is_new=is_new)
             partition.attach(log, self._logs.kept_high_watermark(partition.topic, partition.index))
 
     def _take_role(self, controller_epoch: int, partition: Partition, state: LeaderAndIsrPartitionState) -> bool:
         """False: nothing has changed, since there is nobody to follow."""
+        role = _FOLLOWER
         if state.leader == self._broker_id:
             partition.make_leader(state, self._now_ms())
+            role = _LEADER
         elif state.leader in self._metadata.snapshot.brokers:
             partition.make_follower(state)
         else:
@@ -200,17 +210,10 @@ class ReplicaManager:
             if partition.role is not Role.LEADER:
                 return False
             partition.stand_down()
+            role = Role.NONE.value
         if self._trace.enabled:
-            self._trace.emit(
-                ReplicaRoleApplied(
-                    controller_epoch,
-                    partition.topic,
-                    partition.index,
-                    state.leader,
-                    state.leader_epoch,
-                    partition.role.value,
-                )
-            )
+            topic, index = partition.key
+            self._trace.emit(_role_applied(controller_epoch, topic, index, state.leader, state.leader_epoch, role))
         return True
 
     # -- StopReplica

@@ -15,11 +15,14 @@ from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, create_states, names_of, set_states
 from controller.core.term import Term
+from controller.quick import maker
 from controller.trace import PartitionMoved
 from statemachines.leader_election_columns import initial_leader_columns
 from statemachines.partition import PartitionState
 from statemachines.tables import PARTITION
 
+_moved = maker(PartitionMoved)
+_NAMES = {int(state): state.name for state in PartitionState}
 ELECTION_ROUNDS = 5
 """How often a partition's election is decided anew because its state had moved. Only leaders of an older inter-broker
 protocol write states beside the controller, and no faster than once in some seconds each."""
@@ -35,9 +38,10 @@ def move(term: Term, rows: Rows, target: PartitionState) -> None:
     if sources is None:
         return
     moved = ~np.isin(rows, refused)
-    for row, source in zip(rows[moved].tolist(), sources[moved].tolist(), strict=True):
-        topic, partition = table.topic_and_partition(row)
-        term.trace.emit(PartitionMoved(term.epoch, topic, partition, -1, PartitionState(source).name, target.name))
+    epoch, emit, now = term.epoch, term.trace.emit, target.name
+    keys = table.topics_and_partitions(rows[moved])
+    for (topic, partition), source in zip(keys, sources[moved].tolist(), strict=True):
+        emit(_moved(epoch, topic, partition, -1, _NAMES[source], now))
 
 
 async def bring_online(term: Term, rows: Rows, batch: RequestBatch, election: Election = OFFLINE) -> Rows:

@@ -98,6 +98,26 @@ class PartitionTable:
     def all_rows(self) -> Rows:
         return np.arange(len(self), dtype=np.int64)
 
+    def rows_in(self, topic: str, partitions: Sequence[int]) -> list[int | None]:
+        """As `row_of`, of each."""
+        known = self.topic_named(topic)
+        if known is None:
+            return [None] * len(partitions)
+        asked = np.array(partitions, dtype=np.int64)
+        if not len(known.rows):
+            return [None] * len(partitions)
+        rows = known.rows[np.clip(asked, 0, len(known.rows) - 1)]
+        there = self.partition[rows] == asked
+        if there.all():
+            return list(rows.tolist())
+        return [self.row_of(topic, partition) for partition in partitions]
+
+    def topics_and_partitions(self, rows: Rows) -> list[tuple[str, int]]:
+        """As `topic_and_partition`, of each."""
+        topics = self.topics
+        numbers, partitions = self.topic[rows].tolist(), self.partition[rows].tolist()
+        return [(topics[number].name, partition) for number, partition in zip(numbers, partitions, strict=True)]
+
     def name_of(self, row: int) -> str:
         """As Kafka writes it: topic-partition."""
         return f"{self.topics[self.topic[row]].name}-{self.partition[row]}"
@@ -260,6 +280,14 @@ def members(row: Int32s) -> tuple[int, ...]:
     """The broker ids of one row of a padded column."""
     brokers = row.tolist()
     return tuple(brokers) if NO_BROKER not in brokers else tuple(one for one in brokers if one != NO_BROKER)
+
+
+def all_members(column: Int32s) -> list[tuple[int, ...]]:
+    """As `members`, of every row of a padded column."""
+    return [
+        tuple(row) if NO_BROKER not in row else tuple([one for one in row if one != NO_BROKER])
+        for row in column.tolist()
+    ]
 
 
 def padded(sets: Sequence[Sequence[int]], width: int = 0) -> Int32s:

@@ -12,11 +12,14 @@ from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, 
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, names_of, set_states
 from controller.core.term import Term
+from controller.quick import maker
 from controller.trace import PartitionMoved
 from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.replica import ReplicaState
 from statemachines.tables import REPLICA
 
+_moved = maker(PartitionMoved)
+_NAMES = {int(state): state.name for state in ReplicaState}
 SHRINK_ROUNDS = 5
 """How often the removal from an ISR is decided anew because the state had moved."""
 
@@ -37,11 +40,10 @@ def move(term: Term, replicas: Replicas, target: ReplicaState) -> Replicas:
         moved, sources = pick(replicas, ~stayed), sources[~stayed]
     if term.trace.enabled:
         brokers = table.assignment[moved.rows, moved.slots].tolist()
-        for row, broker, source in zip(moved.rows.tolist(), brokers, sources.tolist(), strict=True):
-            topic, partition = table.topic_and_partition(row)
-            term.trace.emit(
-                PartitionMoved(term.epoch, topic, partition, broker, ReplicaState(source).name, target.name)
-            )
+        keys = table.topics_and_partitions(moved.rows)
+        epoch, emit, now = term.epoch, term.trace.emit, target.name
+        for (topic, partition), broker, source in zip(keys, brokers, sources.tolist(), strict=True):
+            emit(_moved(epoch, topic, partition, broker, _NAMES[source], now))
     return moved
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core.partition_table import NO_STATE, Bools, Int32s, Rows, members, padded
+from controller.core.partition_table import NO_STATE, Bools, Int32s, Rows, all_members, padded
 from controller.core.term import Term
+from controller.quick import maker
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state
@@ -23,6 +24,8 @@ from controller.zookeeper.operations import Row as Znode
 from controller.zookeeper.row_writes import RowsWritten
 from controller.zookeeper.state_paths import StatePaths
 from controller.zookeeper.state_sets import StateSets
+
+_written = maker(PartitionStateWritten)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,31 +126,36 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
     term.context.put_states(states.rows, states.leader, states.leader_epoch, term.epoch, states.isr, versions)
     if not term.trace.enabled:
         return
-    numbers = zip(
+    columns = zip(
         states.rows.tolist(),
+        table.topics_and_partitions(states.rows),
         states.leader.tolist(),
         states.leader_epoch.tolist(),
+        all_members(states.isr),
         versions.tolist(),
+        all_members(table.assignment[states.rows]),
+        all_members(before),
         states.unclean.tolist(),
         strict=True,
     )
-    for place, (row, leader, leader_epoch, version, unclean) in enumerate(numbers):
-        topic, partition = table.topic_and_partition(row)
-        event = PartitionStateWritten(
-            controller_epoch=term.epoch,
-            topic=topic,
-            partition=partition,
-            why=states.why,
-            leader=leader,
-            leader_epoch=leader_epoch,
-            isr=members(states.isr[place]),
-            zk_version=version,
-            assignment=table.assignment_of(row) + table.leaving.get(row, ()),
-            previous_isr=members(before[place]),
-            live=term.context.failed.among(states.live, (topic, partition)),
-            unclean=unclean,
+    epoch, why, emit, live_for = term.epoch, states.why, term.trace.emit, term.context.failed.among
+    for row, key, leader, leader_epoch, isr, version, assignment, previous_isr, unclean in columns:
+        emit(
+            _written(
+                controller_epoch=epoch,
+                topic=key[0],
+                partition=key[1],
+                why=why,
+                leader=leader,
+                leader_epoch=leader_epoch,
+                isr=isr,
+                zk_version=version,
+                assignment=assignment + table.leaving[row] if row in table.leaving else assignment,
+                previous_isr=previous_isr,
+                live=live_for(states.live, key),
+                unclean=unclean,
+            )
         )
-        term.trace.emit(event)
 
 
 def take_in(term: Term, row: int, found: Znode | None) -> None:

@@ -111,6 +111,7 @@ from controller.protocol.framing import (
 from controller.protocol.headers import (
     RequestHeader,
     UnsupportedVersion,
+    request_header,
 )
 from controller.protocol.messages import (
     CLUSTER_MESSAGES,
@@ -233,6 +234,7 @@ __all__ = [
     "framed",
     "framed_parts",
     "request_head",
+    "request_header",
     "response_body",
     "unsupported_api_versions",
 ]

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import cache
-from typing import cast
 
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_schemas import METADATA_PARTITION, METADATA_RESPONSE
@@ -27,7 +26,7 @@ from controller.protocol.headers import (
 )
 from controller.protocol.messages import CLUSTER_MESSAGES, MESSAGES, RequestValue, ResponseValue
 from controller.protocol.records import Part, joined
-from controller.quick import quick
+from controller.quick import maker, quick
 
 REST_ALLOWED = frozenset({ApiKey.METADATA})
 """Requests that real clients send with bytes after their end: librdkafka writes "all topics" in Metadata 9 and later
@@ -41,6 +40,7 @@ class Request:
 
 
 quick(Request)
+_request = maker(Request)
 
 
 def decode_request(frame: bytes, served: Container[int] = CLUSTER_MESSAGES) -> Request:
@@ -50,10 +50,10 @@ def decode_request(frame: bytes, served: Container[int] = CLUSTER_MESSAGES) -> R
     is none of them. Records in the value are views into `frame`.
     """
     header, pos = read_request_header(frame, served)
-    value = layout(MESSAGES[header.api_key].request, header.api_version).read(
+    value: RequestValue = layout(MESSAGES[header.api_key].request, header.api_version).read(
         frame, pos, rest_allowed=header.api_key in REST_ALLOWED
     )
-    return Request(header, cast(RequestValue, value))
+    return _request(header, value)
 
 
 def request_head(header: RequestHeader) -> bytes:
@@ -66,8 +66,7 @@ def encode_request_body(api_key: ApiKey, version: int, value: RequestValue) -> b
 
 
 def encode_request(header: RequestHeader, value: RequestValue) -> bytes:
-    parts = layout(MESSAGES[header.api_key].request, header.api_version).write_parts(value)
-    return joined((request_head(header), *parts))
+    return joined(layout(MESSAGES[header.api_key].request, header.api_version).write_parts(value, request_head(header)))
 
 
 def encode_response_body(api_key: ApiKey, version: int, value: ResponseValue) -> bytes:
@@ -98,8 +97,8 @@ def encode_response(header: RequestHeader, value: ResponseValue) -> bytes:
 def encode_response_parts(header: RequestHeader, value: ResponseValue) -> list[Part]:
     """The same frame in parts: bytes, and between them the records as they stand in the value, neither copied nor read,
     so that a server can send them from their file. `framing.framed_parts` puts the size before."""
-    parts = layout(MESSAGES[header.api_key].response, header.api_version).write_parts(value)
-    return [write_response_header(header.api_key, header.api_version, header.correlation_id), *parts]
+    head = write_response_header(header.api_key, header.api_version, header.correlation_id)
+    return layout(MESSAGES[header.api_key].response, header.api_version).write_parts(value, head)
 
 
 def response_body(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, bytes]:
@@ -124,10 +123,10 @@ def decode_response(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, R
 
 
 def _read_response(api_key: ApiKey, version: int, frame: bytes, pos: int) -> ResponseValue:
-    unsupported = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
-    if api_key is ApiKey.API_VERSIONS and frame[pos : pos + 2] == unsupported:
+    if api_key is ApiKey.API_VERSIONS and frame[pos : pos + 2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
         version = 0
-    return cast(ResponseValue, layout(MESSAGES[api_key].response, version).read(frame, pos))
+    value: ResponseValue = layout(MESSAGES[api_key].response, version).read(frame, pos)
+    return value
 
 
 def unsupported_api_versions(header: RequestHeader) -> bytes:

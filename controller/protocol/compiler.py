@@ -86,11 +86,11 @@ class Layout:
         """The value's bytes, or UnencodableValue when this version can't say it."""
         return joined(self.write_parts(value))
 
-    def write_parts(self, value: Any) -> list[Part]:
-        """The same, with the records apart: as they stand in the value, not copied and not read."""
+    def write_parts(self, value: Any, head: bytes = b"") -> list[Part]:
+        """The same behind `head`, with the records apart: as they stand in the value, not copied and not read."""
         if type(value) is not self._value:
             raise UnencodableValue(f"{self._name}: got a {type(value).__name__}")
-        out = Output()
+        out = Output(head)
         try:
             if self._adaptation is not None:
                 value = self._adaptation.write(value)

@@ -16,7 +16,7 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import MalformedFrame, ProtocolError, UnencodableValue, UnknownApi
 from controller.protocol.messages import MESSAGES
 from controller.protocol.primitives import read_tags, read_text, write_text
-from controller.quick import quick
+from controller.quick import maker, quick
 
 _HEAD = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
@@ -48,17 +48,16 @@ def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHe
     key, version, correlation = _HEAD.unpack_from(frame)
     if key not in served or key not in MESSAGES:
         raise UnknownApi(key)
-    api_key = _API_KEYS[key]
-    request = MESSAGES[api_key].request
+    api_key, has_client_id, is_spoken, is_flexible = _form(key, version)
     client_id: str | None = None
     pos = _HEAD.size
     try:
-        if not (api_key is ApiKey.CONTROLLED_SHUTDOWN and version == 0):
+        if has_client_id:
             client_id, pos = read_text(frame, pos, len(frame), False)
-        header = RequestHeader(api_key, version, correlation, client_id)
-        if not request.first <= version <= request.last:
+        header = _header(api_key, version, correlation, client_id)
+        if not is_spoken:
             raise UnsupportedVersion(header)
-        if version >= request.flexible:
+        if is_flexible:
             pos = pos + 1 if frame[pos] == 0 else read_tags(frame, pos, len(frame))[1]
     except (struct.error, IndexError):
         raise MalformedFrame(f"{api_key.name} version {version}: the frame ends within its header") from None
@@ -67,12 +66,26 @@ def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHe
     return header, pos
 
 
+@lru_cache(maxsize=1_000)
+def _form(key: int, version: int) -> tuple[ApiKey, bool, bool, bool]:
+    """Of a request's header: the API, whether a client id is in it, whether the version is spoken, whether it is
+    flexible."""
+    api_key = _API_KEYS[key]
+    request = MESSAGES[api_key].request
+    has_client_id = not (api_key is ApiKey.CONTROLLED_SHUTDOWN and version == 0)
+    return api_key, has_client_id, request.first <= version <= request.last, version >= request.flexible
+
+
 def write_request_header(header: RequestHeader) -> bytes:
+    return request_header(header.api_key, header.api_version, header.correlation_id, header.client_id)
+
+
+def request_header(api_key: ApiKey, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """As `write_request_header`, of one that nobody else asks for. UnencodableValue."""
     try:
-        return _HEAD.pack(header.api_key, header.api_version, header.correlation_id) + _after_ids(
-            header.api_key, header.api_version, header.client_id
-        )
+        return _HEAD.pack(api_key, version, correlation_id) + _after_ids(api_key, version, client_id)
     except (struct.error, UnicodeEncodeError) as error:
+        header = RequestHeader(api_key, version, correlation_id, client_id)
         raise UnencodableValue(f"{header}: {error}") from error
 
 
@@ -103,8 +116,10 @@ def write_response_header(api_key: ApiKey, version: int, correlation_id: int) ->
     return _CORRELATION.pack(correlation_id) + tags
 
 
+@lru_cache(maxsize=1_000)
 def _flexible_response(api_key: ApiKey, version: int) -> bool:
     return api_key is not ApiKey.API_VERSIONS and version >= MESSAGES[api_key].response.flexible
 
 
 quick(RequestHeader)
+_header = maker(RequestHeader)

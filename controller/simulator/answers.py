@@ -26,13 +26,18 @@ class Unanswered:
 class _Awaited:
     """A request that was not answered yet, called with the answer."""
 
-    __slots__ = ("_answers", "_respond", "api", "at_ms")
+    __slots__ = ("_answers", "_head", "_respond", "at_ms")
 
-    def __init__(self, answers: Answers, api: str, at_ms: float, respond: Respond) -> None:
+    def __init__(self, answers: Answers, head: bytes, at_ms: float, respond: Respond) -> None:
         self._answers = answers
+        self._head = head
         self._respond = respond
-        self.api = api
         self.at_ms = at_ms
+
+    @property
+    def api(self) -> str:
+        name = _NAMES.get(self._head)
+        return f"API {int.from_bytes(self._head, 'big', signed=True)}" if name is None else name
 
     def __call__(self, parts: Sequence[Part] | None) -> None:
         if self._answers.is_first_to(self):
@@ -53,7 +58,8 @@ class Answers:
         return len(self._waiting)
 
     def receive(self, frame: Frame, respond: Respond) -> None:
-        awaited = _Awaited(self, _api(frame), self._clock.now_ms(), respond)
+        head = frame if isinstance(frame, bytes) else frame.head
+        awaited = _Awaited(self, head[:2], self._clock.now_ms(), respond)
         self._waiting[awaited] = None
         self._receiver.receive(frame, awaited)
 
@@ -69,12 +75,6 @@ class Answers:
         """What waits for its answer now, the oldest first."""
         now_ms = self._clock.now_ms()
         return [Unanswered(awaited.api, now_ms - awaited.at_ms) for awaited in self._waiting]
-
-
-def _api(frame: Frame) -> str:
-    key = (frame if isinstance(frame, bytes) else frame.head)[:2]
-    name = _NAMES.get(key)
-    return f"API {int.from_bytes(key, 'big', signed=True)}" if name is None else name
 
 
 _NAMES = {key.to_bytes(2, "big", signed=True): key.name for key in ApiKey}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from controller.broker.ports import PeerError, PeerTimedOut, PeerUnreachable
 from controller.clock import Timer
 from controller.pending import Pending
-from controller.protocol import ApiKey, MalformedFrame, RequestHeader, request_head, response_body
+from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock
 from controller.trace_records import OBSERVER
@@ -71,7 +71,7 @@ class Pipeline:
             self._send(api_key, version, body)
 
     def _send(self, api_key: ApiKey, version: int, body: bytes) -> None:
-        frame = request_head(RequestHeader(api_key, version, self._correlation_id, self._client_id)) + body
+        frame = request_header(api_key, version, self._correlation_id, self._client_id) + body
         if self._waiting is None:
             self._socket.send(frame)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.broker.ports import PeerTimedOut, PeerUnreachable
 from controller.clock import Timer
 from controller.pending import Pending
-from controller.protocol import ApiKey, MalformedFrame, RequestHeader, request_head, response_body
+from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket
 from controller.simulator.process import Process, ProcessClock
 
@@ -123,10 +123,9 @@ class BrokerConnection:
             return asking
         self._correlation_id += 1
         self._asking, self._api_key, self._api_version = asking, _API_KEYS[api_key], version
-        header = RequestHeader(self._api_key, version, self._correlation_id, self.client_id)
         self._timeout_ms = timeout_ms
         self._timer = self._clock.call_later(timeout_ms, self._timed_out)
-        head = request_head(header) + body
+        head = request_header(self._api_key, version, self._correlation_id, self.client_id) + body
         self._socket.send(SharedFrame(head, rest) if len(rest) >= SHARED_FROM_BYTES else head + rest)
         return asking
 

@@ -9,7 +9,7 @@ be as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol, TypeAlias
@@ -201,8 +201,8 @@ class MemoryDisk:
         self.changes += 1
 
     def open(self, path: str) -> MemoryFile:
-        name = _split(path)[1]
-        directory = self._parent(path)
+        above, name = _split(path)
+        directory = self._directories.get(above) or self._added(above)
         inode = directory.file(name)
         if inode is None:
             self.touch(path)
@@ -276,10 +276,14 @@ class MemoryDisk:
                 self._make(new_directory)
             self._forget(directory)
 
-    def _within(self, path: str, paths: Iterable[str]) -> list[_Directory]:
+    def _within(self, path: str, paths: Collection[str]) -> list[_Directory]:
         """The directory at `path` and those below it, of those named."""
+        at = self._directories.get(path)
+        if at is not None and not at.inner:
+            return [at] if path in paths else []
         inside = path + "/"
-        return [self._directories[one] for one in paths if one == path or one.startswith(inside)]
+        there = [one for one in paths if (one == path or one.startswith(inside)) and one in self._directories]
+        return [self._directories[one] for one in there]
 
     def remove(self, path: str) -> None:
         above, name = _split(path)
@@ -319,7 +323,7 @@ class MemoryDisk:
 
     def sync_names(self, directory: str) -> None:
         self.touch(directory)
-        for one in self._within(directory, [path for path in self._unsynced if path in self._directories]):
+        for one in self._within(directory, self._unsynced):
             del self._unsynced[one.path]
             one.synced = one.files
             self._forget(one)

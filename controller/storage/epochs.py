@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from controller.quick import quick
+from controller.quick import maker, quick
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -35,6 +35,7 @@ class EpochEnd:
 
 
 quick(EpochEnd)
+_start, _end = maker(EpochStart), maker(EpochEnd)
 
 
 class LeaderEpochs:
@@ -64,7 +65,7 @@ class LeaderEpochs:
         if self._entries and self._entries[-1].epoch == epoch and self._entries[-1].start_offset <= start_offset:
             return
         kept = [one for one in self._entries if one.epoch < epoch and one.start_offset < start_offset]
-        self._entries = (*kept, EpochStart(epoch, start_offset)) if kept else _one(epoch, start_offset)
+        self._entries = (*kept, _start(epoch, start_offset)) if kept else _one(epoch, start_offset)
         self.changed = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
@@ -72,7 +73,7 @@ class LeaderEpochs:
         if epoch < 0 or not self._entries or epoch > self.latest:
             return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
         if epoch == self.latest:
-            return EpochEnd(epoch, log_end_offset)
+            return _end(epoch, log_end_offset)
         above = bisect_right(self._entries, epoch, key=lambda one: one.epoch)
         # Older than all that is known: nothing of it is left here, so it ended where the oldest begins.
         found = self._entries[above - 1].epoch if above else epoch

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.quick import quick
+from controller.quick import maker, quick
 from controller.storage.batches import NO_TIMESTAMP, BatchHeader, Bytes, headers_of, place, stamp, whole_bytes
 from controller.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from controller.storage.client_rules import check_from_client
@@ -40,6 +40,7 @@ class Appended:
 
 
 quick(Appended)
+_appended = maker(Appended)
 
 
 NO_EPOCHS = LeaderEpochs()
@@ -191,7 +192,7 @@ class PartitionLog:
             position, offset = position + header.size_bytes, header.next_offset
         self._append(data, placed, now_ms)
         stamped_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
-        return Appended(placed[0].base_offset, offset - 1, stamped_ms, position)
+        return _appended(placed[0].base_offset, offset - 1, stamped_ms, position)
 
     def _known_batch(self, headers: list[BatchHeader]) -> KnownBatch | None:
         """The batch of which this append is a repetition. Raises what ProducerStates.check_all raises."""
@@ -223,7 +224,7 @@ class PartitionLog:
                     raise OffsetsOutOfOrder(position, f"base offset {header.base_offset}, expected {expected} or more")
                 position, expected = position + header.size_bytes, header.next_offset
             self._append(data, headers, self._now_ms())
-        return Appended(headers[0].base_offset, expected - 1, size_bytes=position)
+        return _appended(headers[0].base_offset, expected - 1, size_bytes=position)
 
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
         last_offset = headers[-1].last_offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from controller.quick import quick
@@ -63,7 +64,8 @@ quick(Opened)
 def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, now_ms: int) -> Opened:
     """Raises CorruptLog and OSError."""
     names = disk.names(directory)
-    segments = _segments(disk, directory, names, settings, now_ms)
+    found = _files(tuple(names))
+    segments = _segments(disk, directory, found, settings, now_ms)
     epochs = LeaderEpochs(_epochs(disk, directory) if LEADER_EPOCHS in names else ())
     cut_bytes = 0
     if segments:
@@ -79,22 +81,38 @@ def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, 
     epochs.truncate_from_end(log_end_offset)
     log_start_offset = max(known.log_start_offset, segments[0].base_offset)
     epochs.truncate_from_start(log_start_offset)
-    found = snapshot_offsets(disk.names(directory)) if snapshot_offsets(names) else []  # a cut has removed some
-    producers = restore(disk, directory, found, segments, log_end_offset)
+    snapshots = snapshot_offsets(disk.names(directory)) if found.snapshots else []  # a cut has removed some
+    producers = restore(disk, directory, snapshots, segments, log_end_offset)
     topic_id = _topic_id(disk, directory) if PARTITION_METADATA in names else NO_TOPIC_ID
     return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes)
 
 
-def _segments(disk: Disk, directory: str, names: Sequence[str], settings: LogSettings, now_ms: int) -> list[Segment]:
-    bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
-    for name in names:
-        if name.endswith(_DERIVED):
-            base = name.rpartition(".")[0]
-            if base not in {f"{base:020d}" for base in bases}:
-                disk.remove(f"{directory}/{name}")
-        elif name.endswith(_LEFT_OVER):
-            disk.remove(f"{directory}/{name}")
-    segments = [Segment(disk, directory, base, settings.index_interval_bytes, now_ms) for base in bases]
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a directory's files are by their names: segments, by base offset; what is of no segment that is there, or
+    was left over; whether there are snapshots."""
+
+    bases: tuple[int, ...]
+    useless: tuple[str, ...]
+    snapshots: bool
+
+
+@lru_cache(maxsize=1_000)  # most of a broker's logs have files of the very same names
+def _files(names: tuple[str, ...]) -> _Files:
+    bases = tuple(sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name)))
+    stems = {f"{base:020d}" for base in bases}
+    useless = [
+        name
+        for name in names
+        if name.endswith(_LEFT_OVER) or (name.endswith(_DERIVED) and name.rpartition(".")[0] not in stems)
+    ]
+    return _Files(bases, tuple(useless), bool(snapshot_offsets(names)))
+
+
+def _segments(disk: Disk, directory: str, files: _Files, settings: LogSettings, now_ms: int) -> list[Segment]:
+    for name in files.useless:
+        disk.remove(f"{directory}/{name}")
+    segments = [Segment(disk, directory, base, settings.index_interval_bytes, now_ms) for base in files.bases]
     for segment, after in pairwise(segments):
         segment.next_offset = after.base_offset
     return segments
@@ -123,7 +141,9 @@ def _settle(disk: Disk, directory: str, segments: list[Segment], epochs: LeaderE
 
 
 def _recover(disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int) -> int:
-    first = max((index for index, one in enumerate(segments) if one.base_offset <= recovery_point), default=0)
+    first = 0
+    if len(segments) > 1:
+        first = max((index for index, one in enumerate(segments) if one.base_offset <= recovery_point), default=0)
     cut_bytes = 0
     for index in range(first, len(segments)):
         segment = segments[index]

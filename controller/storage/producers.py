@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from controller.quick import quick
+from controller.quick import maker, quick
 from controller.storage.batches import INT_MAX, NO_SEQUENCE, BatchHeader
 from controller.storage.errors import CorruptLog, ProducerFenced, SequenceOutOfOrder
 
@@ -36,6 +36,7 @@ class KnownBatch:
 
 
 quick(KnownBatch)
+_known = maker(KnownBatch)
 
 
 @dataclass(slots=True)
@@ -129,7 +130,7 @@ class ProducerStates:
             producer = self._known[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms)
         producer.timestamp_ms = header.max_timestamp_ms
         if header.base_sequence != NO_SEQUENCE:  # a control batch has none
-            known = KnownBatch(
+            known = _known(
                 header.base_sequence,
                 header.last_sequence,
                 header.base_offset,

@@ -14,7 +14,7 @@ from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
     """Of what is in a log's directory. Ascending."""
     stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX)]
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
+    return sorted([int(stem) for stem in stems if stem.isdecimal()])
 
 
 def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerStates) -> None:

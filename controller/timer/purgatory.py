@@ -141,9 +141,12 @@ class Purgatory(Generic[K, O]):
 
     def check_and_complete(self, key: K) -> int:
         """Something about `key` has changed: tries every operation that watches it; how many this call completed."""
+        watching = self._watchers.of(key)
+        if not watching:
+            return 0
         completed = 0
         ended = False
-        for operation in self._watchers.of(key):
+        for operation in watching:
             if operation.state is PENDING:
                 try:
                     if self._try(operation):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from controller.core.events import AlterIsrRequested, IsrChangeNotification
 from controller.core.handlers import reassignment
 from controller.core.notifications import delete_children, list_children
-from controller.core.partition_table import NO_STATE, Rows, padded
+from controller.core.partition_table import NO_STATE, Rows, all_members, padded
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, set_states, state_paths, take_in
 from controller.core.term import Term
@@ -26,14 +27,16 @@ from controller.protocol.control_values import (
     AlterIsrPartitionResult,
     AlterIsrRequest,
     AlterIsrResponse,
+    AlterIsrTopic,
     AlterIsrTopicResult,
 )
 from controller.protocol.errors import ErrorCode
+from controller.quick import maker
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_isr_change_notification
 from controller.zookeeper.errors import DamagedZnode
 
-Asked = tuple[str, AlterIsrPartition]
+_asked, _result = maker(AlterIsrPartition), maker(AlterIsrPartitionResult)
 NAMED_BY_ID = SPEAKS_INELIGIBLE = 2
 """The version from which on topics have ids instead of names, and INELIGIBLE_REPLICA is an answer."""
 
@@ -46,18 +49,18 @@ async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
         event.refuse(ErrorCode.STALE_BROKER_EPOCH)
         return
     errors: dict[tuple[str, int], ErrorCode] = {}
-    accepted: dict[int, AlterIsrPartition] = {}
-    for topic, asked in _asked(request):
-        row = term.context.partitions.row_of(topic, asked.partition_index)
-        error = _refusal(term, request.broker_id, row, asked, event.version)
-        if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and event.version >= NAMED_BY_ID and not topic:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-        if error is not None:
-            errors[topic, asked.partition_index] = error
-        elif row is not None and asked.new_isr != term.context.partitions.isr_of(row):
-            accepted[row] = asked
+    accepted: dict[int, tuple[int, ...]] = {}
+    for topic in request.topics:
+        for asked, row, present in _present(term, topic):
+            error = _refusal(term, request.broker_id, present, asked, event.version)
+            if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and event.version >= NAMED_BY_ID and not topic.name:
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+            if error is not None:
+                errors[topic.name, asked.partition_index] = error
+            elif row is not None and present is not None and asked.new_isr != present.isr:
+                accepted[row] = asked.new_isr
     rows = np.array(sorted(accepted), dtype=np.int64)
-    moved = await _write(term, rows, [accepted[row].new_isr for row in rows.tolist()])
+    moved = await _write(term, rows, [accepted[row] for row in rows.tolist()])
     for row in moved.tolist():
         errors[term.context.partitions.topic_and_partition(row)] = ErrorCode.INVALID_UPDATE_VERSION
     if len(rows):
@@ -91,41 +94,74 @@ def _unpaired(asked: AlterIsrPartition) -> AlterIsrPartition:
     members = asked.new_isr_with_epochs
     if not members:
         return asked
-    ids, epochs = tuple(one.broker_id for one in members), tuple(one.broker_epoch for one in members)
-    return replace(asked, new_isr=ids, new_isr_epochs=epochs)
+    return _asked(
+        asked.partition_index,
+        asked.leader_epoch,
+        tuple([one.broker_id for one in members]),
+        asked.current_isr_version,
+        tuple([one.broker_epoch for one in members]),
+        members,
+        asked.leader_recovery_state,
+    )
 
 
-def _asked(request: AlterIsrRequest) -> list[Asked]:
-    return [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
+class _Present(NamedTuple):
+    """A partition's state as the context has it; a tuple, since one is made for each that is asked for."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    version: int
+    assignment: tuple[int, ...]
 
 
-def _refusal(term: Term, sender: int, row: int | None, asked: AlterIsrPartition, spoken: int) -> ErrorCode | None:
-    """Why a change can't be made; None if it can, or is made already. `spoken`: the version of the request."""
+def _present(term: Term, topic: AlterIsrTopic) -> list[tuple[AlterIsrPartition, int | None, _Present | None]]:
+    """What is asked for of a topic, each with its row and its state, None where there is none."""
     table = term.context.partitions
-    if row is None or table.zk_version[row] == NO_STATE:
+    found = table.rows_in(topic.name, [asked.partition_index for asked in topic.partitions])
+    rows = np.array([0 if row is None else row for row in found if len(table)], dtype=np.int64)
+    columns = zip(
+        table.leader[rows].tolist(),
+        table.leader_epoch[rows].tolist(),
+        all_members(table.isr[rows]),
+        table.zk_version[rows].tolist(),
+        all_members(table.assignment[rows]),
+        strict=True,
+    )
+    states: list[_Present | None] = [_Present(*state) for state in columns]
+    return [
+        (asked, row, None if row is None or state is None or state.version == NO_STATE else state)
+        for asked, row, state in zip(topic.partitions, found, states or [None] * len(found), strict=True)
+    ]
+
+
+def _refusal(
+    term: Term, sender: int, present: _Present | None, asked: AlterIsrPartition, spoken: int
+) -> ErrorCode | None:
+    """Why a change can't be made; None if it can, or is made already. `spoken`: the version of the request."""
+    if present is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    epoch, version = int(table.leader_epoch[row]), int(table.zk_version[row])
-    if asked.leader_epoch > epoch:
+    if asked.leader_epoch > present.leader_epoch:
         return ErrorCode.NOT_CONTROLLER  # it knows a later controller than this one (KAFKA-14154)
-    if asked.leader_epoch < epoch:
+    if asked.leader_epoch < present.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if sender != table.leader[row] or not asked.new_isr or len(set(asked.new_isr)) != len(asked.new_isr):
+    members = set(asked.new_isr)
+    if sender != present.leader or not members or len(members) != len(asked.new_isr):
         return ErrorCode.INVALID_REQUEST
     if asked.leader_recovery_state != RECOVERED:
         return ErrorCode.INVALID_REQUEST  # nobody was told that it is to recover
-    current = table.isr_of(row)
-    if asked.new_isr == current:
+    if asked.new_isr == present.isr:
         return None
-    if asked.current_isr_version > version:
+    if asked.current_isr_version > present.version:
         return ErrorCode.NOT_CONTROLLER
-    if asked.current_isr_version < version:
+    if asked.current_isr_version < present.version:
         return ErrorCode.INVALID_UPDATE_VERSION
-    if sender not in asked.new_isr or not set(asked.new_isr) <= set(table.assignment_of(row)):
+    if sender not in members or not members.issubset(present.assignment):
         return ErrorCode.INVALID_REQUEST
     # One that shuts down would be leader next (KAFKA-14140), and one that had everything in an earlier life may have
     # lost it with its disk (KIP-903).
-    joining = set(asked.new_isr) - set(current)
-    if not joining <= set(term.context.eligible_ids) or _of_earlier_lives(term, joining, asked):
+    joining = members.difference(present.isr)
+    if not joining.issubset(term.context.eligible_ids) or _of_earlier_lives(term, joining, asked):
         return ErrorCode.OPERATION_NOT_ATTEMPTED if spoken < SPEAKS_INELIGIBLE else ErrorCode.INELIGIBLE_REPLICA
     return None
 
@@ -160,27 +196,20 @@ async def _write(term: Term, rows: Rows, isrs: Sequence[Sequence[int]]) -> Rows:
 
 
 def _response(term: Term, request: AlterIsrRequest, errors: dict[tuple[str, int], ErrorCode]) -> AlterIsrResponse:
-    def result(topic: str, partition: int) -> AlterIsrPartitionResult:
-        error, table = errors.get((topic, partition)), term.context.partitions
-        row = table.row_of(topic, partition)
-        if error is not None or row is None:
-            return AlterIsrPartitionResult(partition, int(error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        return AlterIsrPartitionResult(
-            partition,
-            int(ErrorCode.NONE),
-            int(table.leader[row]),
-            int(table.leader_epoch[row]),
-            table.isr_of(row),
-            int(table.zk_version[row]),
-        )
-
-    topics = tuple(
-        AlterIsrTopicResult(
-            topic.name, tuple(result(topic.name, asked.partition_index) for asked in topic.partitions), topic.topic_id
-        )
-        for topic in request.topics
-    )
-    return AlterIsrResponse(int(ErrorCode.NONE), topics)
+    none, unknown = int(ErrorCode.NONE), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topics = []
+    for topic in request.topics:
+        results = []
+        for asked, _, present in _present(term, topic):
+            partition = asked.partition_index
+            error = errors.get((topic.name, partition), unknown if present is None else None)
+            if error is not None or present is None:
+                results.append(AlterIsrPartitionResult(partition, int(error or unknown)))
+            else:
+                leader, epoch, isr, version, _ = present
+                results.append(_result(partition, none, leader, epoch, isr, version))
+        topics.append(AlterIsrTopicResult(topic.name, tuple(results), topic.topic_id))
+    return AlterIsrResponse(none, tuple(topics))
 
 
 async def isr_change_notification(term: Term, event: IsrChangeNotification) -> None:
