@@ -58,6 +58,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.election_values import ElectLeadersRequest
 from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.fetch_values import FetchRequest
 from controller.protocol.headers import UnsupportedVersion
 from controller.protocol.messages import RequestValue
 from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
@@ -146,6 +147,7 @@ class Broker:
         if self.data is not None:
             self._handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
             self._handlers[ApiKey.PRODUCE] = self._produce
+            self._handlers[ApiKey.FETCH] = self._fetch
         self._versions = self._offered()
 
     def serve(self, handlers: Mapping[ApiKey, Handle]) -> None:
@@ -256,6 +258,13 @@ class Broker:
             exchange.answer_nothing()
         else:
             exchange.close()
+
+    def _fetch(self, exchange: Exchange, request: FetchRequest) -> None:
+        """A follower's may wait for long, and there are many."""
+        assert self.data is not None
+        self.data.handlers[ApiKey.FETCH](request, exchange.header.api_version, exchange)
+        if exchange.header.api_version >= _FIRST_VERSION_WITH_ONE_ERROR:
+            exchange.let_go(_A_FETCH)
 
     # -- the controller, to this broker
 
@@ -375,6 +384,8 @@ def _in_exchange(handle: Handle) -> Callable[[Exchange, Any], None]:
     return lambda exchange, request: handle(request, exchange.header.api_version, exchange.answer)
 
 
+_A_FETCH = FetchRequest(0, 0, ())
+_FIRST_VERSION_WITH_ONE_ERROR = 7  # for all of a fetch
 _NOT_CONTROLLER = "This is not the correct controller for this cluster."
 _API_NAMES = {
     ApiKey.LEADER_AND_ISR: "LeaderAndIsr",

@@ -68,7 +68,7 @@ class _Watched:
 
 class DelayedFetch(DelayedOperation):
     """`readings` is what there was of `partitions` when it came, nothing of which ends the wait. While it has all of
-    each, as followers of idle partitions do, nothing is held for each."""
+    each, as followers of idle partitions do, nothing is held for each: the context tells it again."""
 
     __slots__ = ("_answer", "_ask", "_context", "_reader", "_watched")
 
@@ -102,7 +102,7 @@ class DelayedFetch(DelayedOperation):
             size_bytes += watched.size_bytes
         if ended or size_bytes >= self._ask.min_bytes:
             return self.force_complete()
-        if self._context.is_whole and all(watched.is_at_end for watched in all_watched):
+        if all(watched.is_at_end for watched in all_watched):
             self._watched = None
         return False
 

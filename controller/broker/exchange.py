@@ -10,7 +10,7 @@ from controller.broker.refusals import refusal
 from controller.protocol.codec import Request, encode_response_parts
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.headers import write_response_header
-from controller.protocol.messages import ResponseValue
+from controller.protocol.messages import RequestValue, ResponseValue
 from controller.protocol.records import Part
 
 Respond: TypeAlias = Callable[[Sequence[Part] | None], None]
@@ -21,13 +21,13 @@ closes the connection. May be called on any thread."""
 class Exchange:
     """A request that is being answered."""
 
-    __slots__ = ("_note", "_request", "_respond", "answered", "header", "listener")
+    __slots__ = ("_note", "_respond", "_value", "answered", "header", "listener")
 
     def __init__(self, request: Request, respond: Respond, listener: str, note: Callable[[str, str], None]) -> None:
         self.header = request.header
         self.listener = listener
         self.answered = False
-        self._request = request
+        self._value = request.value
         self._respond = respond
         self._note = note
 
@@ -41,6 +41,13 @@ class Exchange:
             self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
             parts = self._refused()
         self._respond(parts)
+
+    __call__ = answer
+
+    def let_go(self, instead: RequestValue) -> None:
+        """The request is not held while it waits for its answer. `instead`: one of its kind, of whose refusal as much
+        would be true."""
+        self._value = instead
 
     def answer_body(self, body: bytes) -> None:
         """In place of `answer`: what follows the response's header, encoded already."""
@@ -66,6 +73,6 @@ class Exchange:
     def _refused(self) -> Sequence[Part] | None:
         """None, which closes the connection, if what was asked can't even be refused in its version."""
         try:
-            return encode_response_parts(self.header, refusal(self._request.value, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return encode_response_parts(self.header, refusal(self._value, ErrorCode.UNKNOWN_SERVER_ERROR))
         except ProtocolError:
             return None

@@ -7,13 +7,16 @@ rouses its places (`Partition.readers`). No I/O, no clock.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import TypeAlias
 
 from controller.broker.fetch_reading import Ask, Reading
 from controller.broker.leader_state import NEVER_MS, FollowerState
 from controller.broker.partition import Partition
+from controller.few import Few
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     INITIAL_SESSION_EPOCH,
@@ -37,6 +40,7 @@ class Place:
         "before",
         "follower",
         "high_watermark",
+        "is_active",
         "log_start_offset",
         "partition",
         "session",
@@ -54,6 +58,8 @@ class Place:
         self.log_start_offset = NO_OFFSET
         self.partition: Partition | None = None
         self.follower: FollowerState | None = None
+        self.is_active = False
+        """Among its session's `active`."""
 
     @property
     def watch_key(self) -> Key:
@@ -79,7 +85,9 @@ class Place:
 
     def rouse(self) -> None:
         """The next fetch looks at it."""
-        self.session.active[self] = None
+        if not self.is_active:
+            self.is_active = True
+            self.session.active.append(self)
         follower, self.follower = self.follower, None
         if follower is not None:
             follower.rouse(self.session)
@@ -111,12 +119,13 @@ class Place:
         if partition is self.partition:
             return
         if self.partition is not None and self.partition.readers is not None:
-            self.partition.readers.pop(self, None)
+            self.partition.readers.remove(self)
         self.partition = partition
         if partition is not None:
             if partition.readers is None:
-                partition.readers = {}
-            partition.readers[self] = None
+                partition.readers = [self]
+            else:
+                partition.readers.append(self)
 
 
 class Session:
@@ -143,8 +152,8 @@ class Session:
         self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
         self.created_ms = self.used_ms = now_ms
         self.heard_ms = NEVER_MS
-        self.places: dict[Key, Place] = {}
-        self.active: dict[Place, None] = {}
+        self.places: Few[Key, Place] = Few()
+        self.active: list[Place] = []
         self._turn = 0
         self._asked: Ask | None = None
         self._quiet_for: tuple[int, int, int, int] | None = None
@@ -159,25 +168,27 @@ class Session:
             for asked in topic.partitions:
                 place = self.places.get((topic.topic, asked.partition))
                 if place is None:
-                    place = self.places[topic.topic, asked.partition] = Place(
-                        self, topic.topic, asked, self._next_turn()
-                    )
+                    name = sys.intern(topic.topic)
+                    place = Place(self, name, one_question(asked), self._next_turn())
+                    self.places[name, asked.partition] = place
                 else:
                     place.asked, place.before = asked, None
                 place.rouse()
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
-                place = self.places.pop((forgotten.topic, index), None)
+                place = self.places.pop((forgotten.topic, index))
                 if place is not None:
                     place.leave()
-                    del self.active[place]
+                    place.is_active = False
+        if request.forgotten_topics_data:
+            self._leave_out_the_quiet()
 
     def ask(self, ask: Ask) -> None:
         """The places that are quiet are so for one who asks like that."""
         if ask is self._asked:
             return
         self._asked = ask
-        quiet_for = (ask.replica_id, ask.replica_epoch, ask.version, ask.isolation_level)
+        quiet_for = _quiet_for(ask)
         if quiet_for != self._quiet_for:
             self._quiet_for = quiet_for
             for place in self.places.values():
@@ -193,6 +204,7 @@ class Session:
         """What the client must be told. That goes behind the others, whose turn is first the next time: there may not
         be room for all."""
         told = []
+        rested = False
         for reading in readings:
             place = self.places.get((reading.topic, reading.data.partition_index))
             if place is None:
@@ -202,8 +214,13 @@ class Session:
                 told.append(reading)
                 place.turn = self._next_turn()
             if ask is not None and place.rest(ask):
-                self.active.pop(place, None)
+                place.is_active, rested = False, True
+        if rested:
+            self._leave_out_the_quiet()
         return told
+
+    def _leave_out_the_quiet(self) -> None:
+        self.active = [place for place in self.active if place.is_active]
 
     def end(self) -> None:
         """Nobody fetches in it any more."""
@@ -213,6 +230,17 @@ class Session:
     def _next_turn(self) -> int:
         self._turn += 1
         return self._turn
+
+
+@lru_cache(maxsize=4096)
+def _quiet_for(ask: Ask) -> tuple[int, int, int, int]:
+    return ask.replica_id, ask.replica_epoch, ask.version, ask.isolation_level
+
+
+@lru_cache(maxsize=4096)
+def one_question(asked: FetchPartition) -> FetchPartition:
+    """Of idle partitions many are asked the same."""
+    return asked
 
 
 def next_epoch(epoch: int) -> int:

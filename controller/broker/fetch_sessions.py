@@ -48,15 +48,11 @@ class FetchContext(Protocol):
     def is_empty(self) -> bool:
         """It means none at all."""
 
-    @property
-    def is_whole(self) -> bool:
-        """`partitions` and what was `found` stay the same until it is answered."""
-
     def asks(self, ask: Ask) -> None:
         """Before all else."""
 
     def partitions(self) -> Sequence[Asked]:
-        """Those that are to be looked at now."""
+        """Those that are to be looked at now: those that were before, and whatever was to be looked at since."""
 
     def before(self) -> Sequence[Reading | None]:
         """What the same was answered last, for each of them."""
@@ -77,8 +73,6 @@ class _Full:
     """One that names all its partitions; `sessions` where it asks for a session."""
 
     __slots__ = ("_ask", "_before", "_request", "_sessions")
-
-    is_whole = True
 
     def __init__(self, request: FetchRequest, sessions: FetchSessions | None = None) -> None:
         self._request = request
@@ -125,20 +119,19 @@ class _Incremental:
     __slots__ = ("_ask", "_epoch", "_places", "_session")
 
     is_empty = False
-    is_whole = False
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._epoch = session.epoch
         self._ask: Ask | None = None
-        self._places: dict[Place, None] = {}
+        self._places: tuple[Place, ...] = ()
 
     def asks(self, ask: Ask) -> None:
         self._ask = ask
         self._session.ask(ask)
 
     def partitions(self) -> Sequence[Asked]:
-        self._places = dict.fromkeys(self._session.looked_at())
+        self._places = tuple(self._session.looked_at())
         return [(place.topic, place.asked) for place in self._places]
 
     def before(self) -> Sequence[Reading | None]:
@@ -155,8 +148,9 @@ class _Incremental:
     def joined(self) -> Sequence[tuple[FetchPartition, Reading]]:
         if len(self._session.active) == len(self._places):
             return ()
-        more = [place for place in self._session.active if place not in self._places]
-        self._places.update(dict.fromkeys(more))
+        known = set(self._places)
+        more = [place for place in self._session.active if place not in known]
+        self._places += tuple(more)
         return [(place.asked, place.before) for place in more if place.before is not None]
 
     def response(self, readings: Sequence[Reading]) -> FetchResponse:

@@ -75,7 +75,8 @@ class Fetcher(FetcherPartitions):
 
     # -- the loop
 
-    def _go_on(self) -> None:
+    def __call__(self) -> None:
+        """A fetch was answered."""
         answer, self._fetching = self._fetching, None
         drive(self._run(answer))
 
@@ -86,7 +87,7 @@ class Fetcher(FetcherPartitions):
             answer = None
             if self._fetching is not None:
                 if not self._fetching.done:
-                    self._fetching.on_done(self._go_on)
+                    self._fetching.on_done(self)
                     return
                 answer, self._fetching = self._fetching, None
                 continue

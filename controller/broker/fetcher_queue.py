@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from controller.broker.fetcher_session import FetchSession
 from controller.broker.fetcher_states import Followed, Key
+from controller.few import Few
 
 
 class FetcherQueue:
@@ -21,13 +22,13 @@ class FetcherQueue:
         self._session = session
         self._max_bytes = max_bytes
         self._tells_epoch = tells_epoch
-        self._followed: dict[Key, Followed] = {}
+        self._followed: Few[Key, Followed] = Few()
         self._waiting: dict[Key, Followed] | None = None  # these two are made when there is one
         self._disagreeing: dict[Key, Followed] | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not self._followed
+        return not len(self._followed)
 
     @property
     def disagreeing(self) -> Mapping[Key, Followed]:
@@ -46,7 +47,7 @@ class FetcherQueue:
         self.ask(followed)
 
     def remove(self, key: Key) -> None:
-        if self._followed.pop(key, None) is not None:
+        if self._followed.pop(key) is not None:
             self._put_aside(key)
 
     def clear(self) -> None:
@@ -103,7 +104,7 @@ class FetcherQueue:
             self.ask(followed)
 
     def all(self) -> tuple[Followed, ...]:
-        return tuple(self._followed.values())
+        return self._followed.values()
 
     def next_due_ms(self) -> float | None:
         """None if nothing waits."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controller.broker.fetcher_states import Key
+from controller.few import Few
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     INITIAL_SESSION_EPOCH,
@@ -40,7 +41,7 @@ class FetchSession:
     __slots__ = ("_changes", "_epoch", "_id", "_in_vain", "sent")
 
     def __init__(self) -> None:
-        self.sent: dict[Key, FetchPartition] = {}
+        self.sent: Few[Key, FetchPartition] = Few()
         self._changes: dict[Key, FetchPartition | None] | None = None
         self._id = NO_SESSION
         self._epoch = INITIAL_SESSION_EPOCH
@@ -73,7 +74,7 @@ class FetchSession:
         for key, question in (changes or {}).items():
             # Taken out first: what changed goes to the end of a full request, as an answer has room for so much and is
             # filled in the order of the questions.
-            self.sent.pop(key, None)
+            self.sent.pop(key)
             if question is not None:
                 self.sent[key] = question
                 changed.append((key, question))

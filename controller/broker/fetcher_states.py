@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from controller.broker.partition import Partition
@@ -55,6 +56,10 @@ class Followed:
             or asked.log_start_offset != start
             or asked.last_fetched_epoch != epoch
         ):
-            asked = FetchPartition(self.partition.index, end, max_bytes, self.leader_epoch, epoch, start)
+            asked = _asked(self.partition.index, end, max_bytes, self.leader_epoch, epoch, start)
             self._asked = asked
         return asked
+
+
+_asked = lru_cache(maxsize=4096)(FetchPartition)
+"""Of idle partitions many are asked the same."""

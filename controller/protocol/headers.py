@@ -8,6 +8,7 @@ versions, for the same reason. ControlledShutdown version 0 has no client id at 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,7 +55,7 @@ def read_request_header(frame: bytes, served: Container[int]) -> tuple[RequestHe
     try:
         if has_client_id:
             client_id, pos = read_text(frame, pos, len(frame), False)
-        header = _header(api_key, version, correlation, client_id)
+        header = _header(api_key, version, correlation, None if client_id is None else sys.intern(client_id))
         if not is_spoken:
             raise UnsupportedVersion(header)
         if is_flexible:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from controller.broker.ports import PeerError
 from controller.core.ports import ControlRequest, Endpoint, EventSink
@@ -153,28 +154,14 @@ class SimulatedPeers:
         answer.on_done(connection.close)
         return answer
 
-    def connect(self, host: str, port: int, client_id: str | None = None) -> LastingConnection:
-        connection = self._connect((host, port))
+    def connect(self, host: str, port: int, client_id: str | None = None) -> BrokerConnection:
+        connection = self._connect(_address(host, port))
         if client_id is not None:
             connection.client_id = client_id
-        return LastingConnection(connection)
+        return connection
 
 
-class LastingConnection:
-    """See `PeerConnection`."""
-
-    __slots__ = ("_connection", "_opened")
-
-    def __init__(self, connection: BrokerConnection) -> None:
-        self._connection = connection
-        self._opened = False
-
-    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
-        if self._opened:
-            return self._connection.ask(api_key, api_version, body, timeout_ms)
-        self._opened = True
-        return self._connection.open_and_ask(api_key, api_version, body, timeout_ms)
-
-    def close(self) -> None:
-        self._opened = True
-        self._connection.close()
+@lru_cache(maxsize=4096)
+def _address(host: str, port: int) -> Address:
+    """One object for all that hold it."""
+    return host, port

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from controller.clock import VirtualClock
 from controller.simulator.conditions import GOOD, Condition, retransmissions_ms
@@ -54,21 +54,71 @@ Frame: TypeAlias = bytes | SharedFrame
 _FRAMES: Final = (bytes, SharedFrame)
 
 
+class User(Protocol):
+    """Who has an end of a connection."""
+
+    def answered(self, accepted: bool) -> None:
+        """The connection was accepted; or it was refused, or the other end has closed: once, and not after an own
+        `close`."""
+
+    def arrived(self, frame: Any) -> None:
+        """A frame came."""
+
+
+class _Callbacks:
+    """A user made of functions."""
+
+    __slots__ = ("on_answered", "on_closed", "on_frame")
+
+    def __init__(self, answered: Callable[[bool], None] = _unanswered) -> None:
+        self.on_answered = answered
+        self.on_frame: Callable[[Any], None] = _unread
+        self.on_closed: Callable[[], None] | None = None
+
+    def answered(self, accepted: bool) -> None:
+        if accepted or self.on_closed is None:
+            self.on_answered(accepted)
+        else:
+            self.on_closed()
+
+    def arrived(self, frame: Any) -> None:
+        self.on_frame(frame)
+
+
 class Socket:
-    """One process's end of a connection. `on_frame` and `on_closed` are set by whoever takes the end; the latter is
-    called once, when the other end has closed or refused, and not after an own `close`. `on_answered` is told whether
-    the connection was accepted, and that it closed where nobody has set `on_closed`."""
+    """One process's end of a connection. Whoever takes it sets `user`; or functions, `on_frame` and `on_closed`, of
+    which the latter is called in place of an `answered` that says that it closed."""
 
-    __slots__ = ("_out", "_process", "on_answered", "on_closed", "on_frame", "open")
+    __slots__ = ("_out", "_process", "open", "user")
 
-    def __init__(self, process: Process, out: Pipe) -> None:
+    def __init__(self, process: Process, out: Pipe, user: User | None = None) -> None:
         self._process = process
         self._out = out
         self.open = True
-        self.on_answered: Callable[[bool], None] = _unanswered
-        self.on_frame: Callable[[Any], None] = _unread
-        self.on_closed: Callable[[], None] | None = None
+        self.user: User | None = user
         process.owns(self)
+
+    @property
+    def on_frame(self) -> Callable[[Any], None]:
+        return self._callbacks().on_frame
+
+    @on_frame.setter
+    def on_frame(self, take: Callable[[Any], None]) -> None:
+        self._callbacks().on_frame = take
+
+    @property
+    def on_closed(self) -> Callable[[], None] | None:
+        return self._callbacks().on_closed
+
+    @on_closed.setter
+    def on_closed(self, closed: Callable[[], None] | None) -> None:
+        self._callbacks().on_closed = closed
+
+    def _callbacks(self) -> _Callbacks:
+        if not isinstance(self.user, _Callbacks):
+            assert self.user is None, "it has a user"
+            self.user = _Callbacks()
+        return self.user
 
     def send(self, frame: Frame) -> None:
         """Dropped on a socket that is closed at this end or, as far as this end knows, at the other."""
@@ -90,16 +140,17 @@ class Socket:
     def _hand_over(self, message: object) -> None:
         if not self.open:
             return
+        user = self.user
         if isinstance(message, _FRAMES):
-            self.on_frame(message)
+            if user is not None:
+                user.arrived(message)
         elif message is _ACCEPTED:
-            self.on_answered(True)
+            if user is not None:
+                user.answered(True)
         else:
             self._over()
-            if self.on_closed is None:
-                self.on_answered(False)
-            else:
-                self.on_closed()
+            if user is not None:
+                user.answered(False)
 
     def _over(self) -> None:
         self.open = False
@@ -157,7 +208,13 @@ class _Connection:
     __slots__ = ("_address", "_back", "_forth", "_refused", "far", "link", "near", "network")
 
     def __init__(
-        self, network: Network, clock: VirtualClock, process: Process, link: tuple[int, int], address: Address
+        self,
+        network: Network,
+        clock: VirtualClock,
+        process: Process,
+        link: tuple[int, int],
+        address: Address,
+        user: User,
     ) -> None:
         self.network = network
         self.link = link
@@ -165,7 +222,7 @@ class _Connection:
         self._refused = False
         self._forth = _Forth(clock, self)
         self._back = _Back(clock, self)
-        self.near = Socket(process, self._forth)
+        self.near = Socket(process, self._forth, user)
         self.far: Socket | None = None
 
     @property
@@ -229,7 +286,8 @@ class Network:
         self._place = place
         self._rng = Random(0) if rng is None else rng
         self._listeners: dict[Address, _Listener] = {}
-        self._connections: dict[tuple[int, int], tuple[_Connection, ...]] = {}
+        self._connections: dict[tuple[int, int], _Connection | tuple[_Connection, ...]] = {}
+        """By link: nearly always one."""
         self._cut: dict[tuple[int, int], None] = {}
         self._ways: dict[tuple[int, int], Condition] = {}
 
@@ -248,16 +306,21 @@ class Network:
     def dial(self, node: int, process: Process, address: Address, answered: Callable[[bool], None]) -> Socket:
         """Opens a connection from a process on `node`. `answered` is told whether it was accepted or refused; over a
         cut link it is told nothing, and whoever waits closes the socket when it has waited long enough."""
+        return self.open(node, process, address, _Callbacks(answered))
+
+    def open(self, node: int, process: Process, address: Address, user: User) -> Socket:
+        """As `dial`, for who is its user from then on."""
         link = (node, self._place(address))
-        connection = _Connection(self, self._clock, process, link, address)
-        near = connection.near
-        near.on_answered = answered
-        opened = self._connections.get(link)
-        kept = [each for each in opened if not each.is_over] if opened else ()
-        self._connections[link] = (*kept, connection)
+        connection = _Connection(self, self._clock, process, link, address, user)
+        kept = [each for each in self._opened(link) if not each.is_over]
+        self._connections[link] = (*kept, connection) if kept else connection
         connection.hold(*self._held(link))
         connection.start()
-        return near
+        return connection.near
+
+    def _opened(self, link: tuple[int, int]) -> tuple[_Connection, ...]:
+        opened = self._connections.get(link, ())
+        return (opened,) if isinstance(opened, _Connection) else opened
 
     # -- what can be wrong with it
 
@@ -285,7 +348,7 @@ class Network:
     def reset(self, source: int, target: int, late_ms: float | None = None) -> None:
         """Breaks what `source` has opened to `target`: both hear of it and what was on its way is lost; or, with
         `late_ms`, `source` alone does, and what it had sent arrives so much later."""
-        for connection in self._connections.get((source, target), ()):
+        for connection in self._opened((source, target)):
             if connection.near.open:
                 connection.reset() if late_ms is None else connection.break_off(late_ms)
 
@@ -302,7 +365,7 @@ class Network:
         return cut or self.way(source, target).shut, cut or self.way(target, source).shut
 
     def _set(self, link: tuple[int, int]) -> None:
-        for connection in self._connections.get(link, ()):
+        for connection in self._opened(link):
             connection.hold(*self._held(link))
 
     def delay_ms(self, connection: _Connection, source: int, target: int) -> float:

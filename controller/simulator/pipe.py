@@ -87,4 +87,6 @@ class Pipe(metaclass=ABCMeta):
             message = queue.pop(0)
             if not queue:
                 self._queue = ()
+                if self._due_ms <= self._clock.now_ms():
+                    self._due_ms = 0.0  # which says as much, and is one object for all that are empty
             self.deliver(message)

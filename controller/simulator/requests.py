@@ -25,6 +25,7 @@ class BrokerConnection:
         "_api_key",
         "_api_version",
         "_asking",
+        "_begun",
         "_clock",
         "_correlation_id",
         "_network",
@@ -48,6 +49,7 @@ class BrokerConnection:
         self._address = address
         self.client_id = client_id
         self._socket: Socket | None = None
+        self._begun = False
         self._correlation_id = 0
         self._opening: Pending[None] | None = None
         self._opened = False
@@ -66,22 +68,25 @@ class BrokerConnection:
     def open(self, timeout_ms: float = CONNECT_TIMEOUT_MS) -> Pending[None]:
         """Fails with PeerUnreachable when refused, or not answered in time."""
         opening: Pending[None] = Pending()
-        self._timer = self._clock.call_later(timeout_ms, self._not_opened)
+        self._timer = self._clock.call_later(timeout_ms, self)
         self._opening = opening
-        self._socket = self._network.dial(self._node, self._process, self._address, self._accepted)
+        self._begun = True
+        self._socket = self._network.open(self._node, self._process, self._address, self)
         return opening
 
-    def _not_opened(self) -> None:
-        self._break(PeerUnreachable(f"{self}: no connection"))
+    def __call__(self) -> None:
+        """The time is over for what is waited for."""
+        if self._opening is not None:
+            self._break(PeerUnreachable(f"{self}: no connection"))
+        else:
+            self._break(PeerTimedOut(f"{self}: no answer in {self._timeout_ms:g} ms"))
 
-    def _accepted(self, accepted: bool) -> None:
+    def answered(self, accepted: bool) -> None:
         if not accepted:
             self._broke("the connection broke" if self._opened else "refused")
             return
         opening, self._opening = self._opening, None
-        assert self._socket is not None
         assert opening is not None
-        self._socket.on_frame = self._answered
         self._opened = True
         self._stop_timer()
         opening.resolve(None)
@@ -124,27 +129,31 @@ class BrokerConnection:
         self._correlation_id += 1
         self._asking, self._api_key, self._api_version = asking, _API_KEYS[api_key], version
         self._timeout_ms = timeout_ms
-        self._timer = self._clock.call_later(timeout_ms, self._timed_out)
+        self._timer = self._clock.call_later(timeout_ms, self)
         head = request_header(self._api_key, version, self._correlation_id, self.client_id) + body
         self._socket.send(SharedFrame(head, rest) if len(rest) >= SHARED_FROM_BYTES else head + rest)
         return asking
-
-    def _timed_out(self) -> None:
-        self._break(PeerTimedOut(f"{self}: no answer in {self._timeout_ms:g} ms"))
 
     def _stop_timer(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
 
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+        """As a `PeerConnection`: opened with the first of them."""
+        if self._begun:
+            return self.ask(api_key, api_version, body, timeout_ms)
+        return self.open_and_ask(api_key, api_version, body, timeout_ms)
+
     def close(self) -> None:
         """Fails whatever still waits."""
+        self._begun = True
         if self._asking is not None or self._opening is not None:
             self._break(PeerUnreachable(f"{self}: closed at this end"))
         elif self._socket is not None:
             self._socket.close()
 
-    def _answered(self, frame: bytes) -> None:
+    def arrived(self, frame: bytes) -> None:
         if self._asking is None:
             self._break(PeerUnreachable(f"{self}: an answer that nobody asked for"))
             return

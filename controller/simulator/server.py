@@ -39,7 +39,7 @@ class _Slot:
 
 
 class _Served:
-    """A connection, called with each frame that arrives. `waiting`: what has arrived and was not taken up; `slots`:
+    """A connection's user. `waiting`: what has arrived and was not taken up; `slots`:
     what is not answered, in its order."""
 
     __slots__ = ("_busy", "_server", "_slots", "_socket", "_waiting")
@@ -48,10 +48,13 @@ class _Served:
         self._server = server
         self._socket = socket
         self._waiting: list[Frame] | tuple[()] = ()
-        self._slots: list[_Slot] | tuple[()] = ()
+        self._slots: tuple[_Slot, ...] = ()
         self._busy = False
 
-    def __call__(self, frame: Frame) -> None:
+    def answered(self, accepted: bool) -> None:
+        """Who is served no more is told nothing."""
+
+    def arrived(self, frame: Frame) -> None:
         if self._waiting:
             self._waiting.append(frame)
         else:
@@ -68,10 +71,7 @@ class _Served:
         if not self._socket.open or not waiting:
             return
         slot = _Slot(self)
-        if self._slots:
-            self._slots.append(slot)
-        else:
-            self._slots = [slot]
+        self._slots = (*self._slots, slot)
         frame = waiting.pop(0)
         if not waiting:
             self._waiting = ()
@@ -81,9 +81,7 @@ class _Served:
 
     def send_what_is_ready(self) -> None:
         while self._slots and self._slots[0].ready and self._socket.open:
-            parts = self._slots.pop(0).parts
-            if not self._slots:
-                self._slots = ()
+            parts, self._slots = self._slots[0].parts, self._slots[1:]
             self._send(parts)
 
     def _send(self, parts: Sequence[Part] | None) -> None:
@@ -106,4 +104,4 @@ class Server:
         self.cost = cost
 
     def accept(self, socket: Socket) -> None:
-        socket.on_frame = _Served(self, socket)
+        socket.user = _Served(self, socket)

@@ -29,7 +29,6 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.headers import RequestHeader
-from controller.simulator.channels import LastingConnection
 from controller.simulator.estate import EstateSpec, EstateWorld, NotWhole
 from controller.simulator.estate_wholeness import missing
 from controller.simulator.images import KEPT, SharedImages
@@ -237,7 +236,7 @@ def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked()
     coroutines = [one for one in held if isinstance(one, CoroutineType) and one.cr_frame]
     waiting = [one.__qualname__ for one in coroutines if not any(one is other for other in others)]
     assert not [name for name in waiting if "Fetch" in name or "Link" in name or "Connection" in name]
-    of_fetchers = (Fetcher, FetcherQueue, FetchSession, LeaderLink, BrokerConnection, LastingConnection, DelayedFetch)
+    of_fetchers = (Fetcher, FetcherQueue, FetchSession, LeaderLink, BrokerConnection, DelayedFetch)
     there = [one for one in held if isinstance(one, (*of_fetchers, PartitionLog, Segment, Pipe, Socket))]
     assert {type(one) for one in there} >= set(of_fetchers)
     assert not [type(one) for one in there if hasattr(one, "__dict__")]

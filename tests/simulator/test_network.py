@@ -12,7 +12,7 @@ from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
 from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
-from controller.simulator.channels import LastingConnection, SimulatedPeers
+from controller.simulator.channels import SimulatedPeers
 from controller.simulator.network import Address, Network, Socket
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection
@@ -246,13 +246,13 @@ def test_a_request_without_an_answer_ends_with_why(trouble: str, error: type[Pee
         pending.result()
 
 
-def lasting(world: World, address: Address = SERVER) -> LastingConnection:
+def lasting(world: World, address: Address = SERVER) -> BrokerConnection:
     clock = ProcessClock(world.clock, world.near)
     peers = SimulatedPeers(lambda to: BrokerConnection(world.network, 1, world.near, clock, to, "1"))
     return peers.connect(*address, "broker-1-fetcher-0")
 
 
-def ask_over(connection: LastingConnection, timeout_ms: float = 1_000.0) -> Pending[bytes]:
+def ask_over(connection: BrokerConnection, timeout_ms: float = 1_000.0) -> Pending[bytes]:
     body = encode_request_body(ApiKey.UPDATE_METADATA, 6, UpdateMetadataRequest(1, 1, (), ()))
     return connection.request(ApiKey.UPDATE_METADATA, 6, body, timeout_ms)
 
