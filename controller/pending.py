@@ -56,7 +56,12 @@ class Pending(Generic[T]):
         return self._error
 
     def resolve(self, value: T) -> None:
-        self._answer(value, None)
+        if self._answered:
+            self._answer(value, None)  # which refuses
+        self._value = value
+        self._answered = True
+        if self._callbacks:
+            self._run_callbacks()
 
     def fail(self, error: BaseException) -> None:
         self._answer(None, error)

@@ -95,7 +95,8 @@ class Produce:
         return Part(result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None)
 
     def _news(self, partition: Partition) -> None:
-        self._waiting.check_and_complete(partition.key)
+        if self._waiting.delayed:
+            self._waiting.check_and_complete(partition.key)
 
 
 def _batch(records: Records | None, version: int) -> bytes | memoryview:

@@ -26,19 +26,19 @@ def went_elsewhere(
     `metadata`: as it is with what was `named` just now. `anew`: those are the first partitions that this registration
     of the broker is told of, and all that there are; otherwise nothing is news of what they do not name.
     """
-    among = list(partitions.values()) if anew else named.among(partitions)
-    return [partition for partition in among if _is_elsewhere(broker, partition, metadata, named, anew=anew)]
-
-
-def _is_elsewhere(
-    broker: int, partition: Partition, metadata: MetadataSnapshot, named: NamedPartitions, *, anew: bool
-) -> bool:
-    if not partition.fetching and partition.role is Role.NONE:
-        return False
-    state = metadata.topics.get(partition.topic, {}).get(partition.index)
-    if state is None:
-        return anew or (partition.key in named.going and broker not in named.going[partition.key])
-    return state.leader_epoch > partition.leader_epoch and broker not in state.replicas
+    found = []
+    topics, going = metadata.topics, named.going
+    for partition in list(partitions.values()) if anew else named.among(partitions):
+        if not partition.fetching and partition.role is Role.NONE:
+            continue
+        topic, index = key = partition.key
+        state = topics[topic].get(index) if topic in topics else None
+        if state is None:
+            if anew or (key in going and broker not in going[key]):
+                found.append(partition)
+        elif state.leader_epoch > partition.leader_epoch and broker not in state.replicas:
+            found.append(partition)
+    return found
 
 
 def is_of_a_topic_that_is_gone(partition: Partition, topic: LeaderAndIsrTopicState, metadata: MetadataSnapshot) -> bool:

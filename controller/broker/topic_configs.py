@@ -36,6 +36,8 @@ class TopicConfigs:
         self._topics: dict[str, Mapping[str, str]] = {}
         self._logs: dict[str | None, LogSettings] = {}
         """Of the topics whose config is known; None: of all others."""
+        self._min_insync: dict[str, int] = {}
+        """Of those that were asked for; by produce requests, again and again."""
         self.changed: Callable[[Collection[str] | None], None] = lambda _topics: None
         self.broker: Mapping[str, str] = NOTHING
         """/config/brokers/N, this broker's."""
@@ -56,9 +58,12 @@ class TopicConfigs:
         return found
 
     def min_insync(self, topic: str) -> int:
-        if topic not in self._topics:
-            return MORE_THAN_ANY_ISR
-        return int(self._value(self._topics[topic], "min.insync.replicas"))
+        known = self._min_insync.get(topic)
+        if known is None:
+            if topic not in self._topics:
+                return MORE_THAN_ANY_ISR
+            known = self._min_insync[topic] = int(self._value(self._topics[topic], "min.insync.replicas"))
+        return known
 
     def throttle_rate(self, name: str) -> int | None:
         """One of `THROTTLE_RATES`, in bytes a second; None: none was set."""
@@ -107,6 +112,7 @@ class TopicConfigs:
             self._topics[topic] = dict(configs[topic]) or NOTHING  # as most are
             self._complain(f"topic {topic}", _faults(configs[topic]))
             self._logs.pop(topic, None)
+            self._min_insync.pop(topic, None)
         if others:
             self.changed(others)
 
@@ -114,6 +120,7 @@ class TopicConfigs:
         """No replica of it is here any more. One of the same name that is made later has a config of its own."""
         self._topics.pop(topic, None)
         self._logs.pop(topic, None)
+        self._min_insync.pop(topic, None)
 
     def learn_brokers(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
         if (self.broker, self.default) == (broker, default):
@@ -122,6 +129,7 @@ class TopicConfigs:
         self._complain("this broker", _dynamic_faults(broker))
         self._complain("all brokers", _dynamic_faults(default))
         self._logs.clear()
+        self._min_insync.clear()
         self.changed(None)
 
     # -- logs

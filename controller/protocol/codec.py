@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Container
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_schemas import METADATA_PARTITION, METADATA_RESPONSE
 from controller.protocol.client_values import ApiVersion, ApiVersionsResponse, MetadataResponsePartition
 from controller.protocol.compiler import Writer, compile_struct, layout
 from controller.protocol.errors import ErrorCode, UnencodableValue
+from controller.protocol.fetch_values import FetchResponse
 from controller.protocol.headers import (
     RequestHeader,
     read_request_header,
@@ -28,6 +29,8 @@ from controller.protocol.messages import CLUSTER_MESSAGES, MESSAGES, RequestValu
 from controller.protocol.records import Part, joined
 from controller.quick import maker, quick
 
+SHORT_BYTES = 24
+"""Bodies of responses up to here may be decoded once for all that are the same."""
 REST_ALLOWED = frozenset({ApiKey.METADATA})
 """Requests that real clients send with bytes after their end: librdkafka writes "all topics" in Metadata 9 and later
 as a count of four bytes where one is read, and Kafka ignores what a request leaves over."""
@@ -98,7 +101,15 @@ def encode_response_parts(header: RequestHeader, value: ResponseValue) -> list[P
     """The same frame in parts: bytes, and between them the records as they stand in the value, neither copied nor read,
     so that a server can send them from their file. `framing.framed_parts` puts the size before."""
     head = write_response_header(header.api_key, header.api_version, header.correlation_id)
+    if isinstance(value, FetchResponse) and not value.responses:
+        return [head + _nothing_fetched(header.api_version, value)]
     return layout(MESSAGES[header.api_key].response, header.api_version).write_parts(value, head)
+
+
+@lru_cache(maxsize=1_000)
+def _nothing_fetched(version: int, value: FetchResponse) -> bytes:
+    """The same in each answer to a session's fetches, as long as its partitions are idle."""
+    return encode_response_body(ApiKey.FETCH, version, value)
 
 
 def response_body(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, bytes]:
@@ -109,6 +120,14 @@ def response_body(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, byt
 
 def decode_response_body(api_key: ApiKey, version: int, body: bytes) -> ResponseValue:
     """As `decode_response`, of what follows the header."""
+    if len(body) <= SHORT_BYTES and isinstance(body, bytes):
+        return _read_short(api_key, version, body)
+    return _read_response(api_key, version, body, 0)
+
+
+@lru_cache(maxsize=1_000)
+def _read_short(api_key: ApiKey, version: int, body: bytes) -> ResponseValue:
+    """What says next to nothing says it again and again, as the answers to fetches of idle partitions do."""
     return _read_response(api_key, version, body, 0)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -39,6 +39,8 @@ from controller.protocol.schema import (
 from controller.protocol.written import Written
 from controller.quick import quick, twin
 
+TAGGED_KEPT = 256
+"""How many contents of each tagged field are remembered."""
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 Writer = Callable[[Any, bytearray], None]
 """Of a structure with records it needs an `Output`."""
@@ -369,24 +371,18 @@ class _Source:
             if default is NO_DEFAULT:
                 raise TypeError(f"tagged field {field.name} has no default")
             alone = compile_struct(Struct(_Alone, (Field("content", field.type),), bare=True), self._version, True)
-            self._names[f"read_{field.name}"] = alone.read
-            self._names[f"write_{field.name}"] = alone.write
-            self._names["Alone"] = _Alone
+            self._names[f"alone_{field.name}"] = _alone_of(field.name, alone.read)
+            self._names[f"content_{field.name}"] = _content_of(alone.write)
             self._names[f"default_{field.name}"] = default
             reader += [
                 f"_{field.name} = default_{field.name}",
                 f"content = tags.get({field.tag})",
                 "if content is not None:",
-                f"    alone, stop = read_{field.name}(content, 0, len(content))",
-                "    if stop != len(content):",
-                f"        raise MalformedFrame('tagged field {field.name} is longer than what it holds')",
-                f"    _{field.name} = alone.content",
+                f"    _{field.name} = alone_{field.name}(content)",
             ]
             writer += [
                 f"if value.{field.name} != default_{field.name}:",
-                "    content = bytearray()",
-                f"    write_{field.name}(Alone(value.{field.name}), content)",
-                f"    tags.append(({field.tag}, content))",
+                f"    tags.append(({field.tag}, content_{field.name}(value.{field.name})))",
             ]
         writer.append("write_tags(out, tags)")
         self._reader += ["if data[pos]:", *_deeper(reader), "else:", "    pos += 1", *_deeper(defaults)]
@@ -431,6 +427,32 @@ class _Alone:
     """The content of one tagged field, which is read and written by itself."""
 
     content: Any
+
+
+def _alone_of(name: str, read: Reader) -> Callable[[bytes], Any]:
+    """Reads what a tagged field holds, once for as long as it is remembered: it says the same in most requests of one
+    sender. MalformedFrame."""
+
+    @lru_cache(maxsize=TAGGED_KEPT)
+    def alone(content: bytes) -> Any:
+        value, stop = read(content, 0, len(content))
+        if stop != len(content):
+            raise MalformedFrame(f"tagged field {name} is longer than what it holds")
+        return value.content
+
+    return alone
+
+
+def _content_of(write: Writer) -> Callable[[Any], bytes]:
+    """The bytes of a tagged field, made once for as long as it is remembered."""
+
+    @lru_cache(maxsize=TAGGED_KEPT)
+    def content(value: Any) -> bytes:
+        out = bytearray()
+        write(_Alone(value), out)
+        return bytes(out)
+
+    return content
 
 
 _PLAIN = {Longs: "longs", Texts: "texts", RecordBytes: "records"}

@@ -125,8 +125,11 @@ class SimulatedProducer:
         if not ready:
             self._routes.keep_open()
             return
+        leaders = {self._routes.leaders[place] for place in ready}  # asked whether one is among them
         for node in self._routes.nodes:
             pipeline = self._routes.pipeline(node)
+            if node not in leaders:
+                continue
             while ready and pipeline.in_flight < self._workload.in_flight:
                 led = [place for place in ready if self._routes.leaders[place] == node]
                 batches = [batch for place in led if (batch := self._next(place, node))]

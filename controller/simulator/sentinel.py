@@ -37,6 +37,7 @@ from controller.zookeeper.codecs import (
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
 
+_record = tuple.__new__  # as TraceRecord's own, without a call between: one for each event of a run
 _STATE = "/state"
 _TOPICS = paths.BROKER_TOPICS + "/"
 _WRITES = (SetData, Create)
@@ -211,12 +212,12 @@ class Sentinel(Recorder):
     # -- the trace
 
     def take(self, at_ms: float, node: int, event: TraceEvent) -> None:
-        self.records.append(TraceRecord(at_ms, node, event))
+        record = _record(TraceRecord, (at_ms, node, event))
+        self.records.append(record)
         check = _CHECKS.get(type(event))
         if check is not None:
             check(self, at_ms, node, event)
         if self.subscribers:
-            record = self.records[-1]
             for subscriber in tuple(self.subscribers):
                 subscriber(record)
 

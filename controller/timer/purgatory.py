@@ -18,7 +18,7 @@ This one is for a host with one thread, as a simulator or an event loop is; it t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic
 
 from controller.timer.native import mypyc_attr
@@ -141,9 +141,15 @@ class Purgatory(Generic[K, O]):
 
     def check_and_complete(self, key: K) -> int:
         """Something about `key` has changed: tries every operation that watches it; how many this call completed."""
-        watching = self._watchers.of(key)
-        if not watching:
-            return 0
+        watchers = self._watchers
+        last = watchers.cohorts[-1]
+        if last.entered != len(last.members) or len(watchers.cohorts) > 1:
+            watchers.let_in()
+        watching = watchers.by_key.get(key)  # as `WatchLists.of`, without a call
+        return 0 if watching is None else self._complete_those(key, watching[:])
+
+    def _complete_those(self, key: K, watching: Sequence[O]) -> int:
+        """`watching`: who watches the key."""
         completed = 0
         ended = False
         for operation in watching:

@@ -123,7 +123,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
 
     def check_and_complete(self, key: K) -> int:
         self._news = object()
-        return super().check_and_complete(key)
+        return self._complete_those(key, self._lists.of(key))
 
     def cancel_all(self) -> list[O]:
         # A key may be out of the lists for a moment while another thread sweeps them.

@@ -15,9 +15,11 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from controller.quick import maker
 from controller.zookeeper.operations import Check, SetData, Stat, Write, WriteResult
 from controller.zookeeper.state_paths import StatePaths
 
+_set_data = maker(SetData)
 Int32s = npt.NDArray[np.int32]
 
 
@@ -37,7 +39,7 @@ class StateSets(Sequence[SetData]):
         return len(self.data)
 
     def __iter__(self) -> Iterator[SetData]:
-        return map(SetData, self.paths, self.data, self.versions.tolist())
+        return map(_set_data, self.paths, self.data, self.versions.tolist())
 
     @overload
     def __getitem__(self, place: int) -> SetData: ...

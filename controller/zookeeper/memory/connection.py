@@ -39,9 +39,10 @@ class InMemoryConnection(ClientSession):
         return self._request(CHILDREN, _batch(paths))
 
     def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+        operations = tuple(operations)  # which makes an object of each column's row, once
         for operation in operations:
             validate_new_path(operation.path, type(operation) is Create and operation.sequential)
-        return self._request(MULTI, tuple(operations))
+        return self._request(MULTI, operations)
 
     def set_watches(
         self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]
