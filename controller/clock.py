@@ -56,7 +56,7 @@ class VirtualClock:
 
     The heap holds moments, each once, and is compared by them alone; what is due at one stands in `_due`: a timer, or
     several in the order of being set. A timer that is cancelled stays until its moment has come, or until there are
-    twice as many moments as the last sweep has left.
+    half as many moments again as the last sweep has left.
     """
 
     def __init__(self, now_ms: float = 0.0, epoch_ms: int = 1_700_000_000_000) -> None:
@@ -104,7 +104,7 @@ class VirtualClock:
         self._due.update(left)
         self._moments[:] = left
         heapify(self._moments)
-        self._sweep_beyond = max(2 * len(left), SWEPT_FROM)
+        self._sweep_beyond = max(len(left) + len(left) // 2, SWEPT_FROM)
 
     def sleep(self, delay_ms: float) -> Pending[None]:
         pending: Pending[None] = Pending()

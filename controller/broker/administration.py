@@ -75,7 +75,7 @@ class Administration:
         self._logs = data.logs
         self.configs = TopicConfigs(settings, trace)
         self.watch = ConfigWatch(settings.broker_id, client, self.configs, clock, trace)
-        self._here: set[str] = {topic for directory in self._logs.directories for topic, _ in directory.logs}
+        self._here: set[str] | None = {topic for directory in self._logs.directories for topic, _ in directory.logs}
         writes = BrokerDataWrites(client)
         producer_ids = ProducerIds(lambda: drive(writes.next_producer_id_block(settings.broker_id)), clock, trace)
         requests = Configs(settings, self.configs, client, broker.metadata, clock, trace)
@@ -104,7 +104,8 @@ class Administration:
     def start(self) -> None:
         """Once the tree in ZooKeeper is there."""
         self._client.keep_watching_children(paths.CONFIG_CHANGES, ConfigsChanged())
-        self.watch.wanted(sorted(self._here))
+        here, self._here = self._here or (), None  # from here on `_roles_taken` asks for what is new by itself
+        self.watch.wanted(sorted(here))
         self.watch.look()
 
     def _changed(self, topics: Collection[str] | None) -> None:
@@ -117,7 +118,8 @@ class Administration:
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
         """Where the gate did not wait for a config to be read, it is read all the same."""
-        self._here.update(partition.topic for partition in partitions)
+        if self._here is not None:
+            self._here.update(partition.topic for partition in partitions)
         named = dict.fromkeys(partition.topic for partition in partitions)
         self.watch.wanted([topic for topic in named if not self.configs.known(topic)])
 
@@ -129,5 +131,6 @@ class Administration:
         left = {topic for directory in self._logs.directories for topic, _ in directory.logs}
         for topic in deleted:
             if topic not in left:
-                self._here.discard(topic)
+                if self._here is not None:
+                    self._here.discard(topic)
                 self.watch.gone(topic)

@@ -87,7 +87,11 @@ class Place:
         """The next fetch looks at it."""
         if not self.is_active:
             self.is_active = True
-            self.session.active.append(self)
+            session = self.session
+            if session.active:
+                session.active.append(self)
+            else:
+                session.active = [self]  # a list that grows takes room for four
         follower, self.follower = self.follower, None
         if follower is not None:
             follower.rouse(self.session)
@@ -119,13 +123,10 @@ class Place:
         if partition is self.partition:
             return
         if self.partition is not None and self.partition.readers is not None:
-            self.partition.readers.remove(self)
+            self.partition.readers = tuple(one for one in self.partition.readers if one is not self) or None
         self.partition = partition
         if partition is not None:
-            if partition.readers is None:
-                partition.readers = [self]
-            else:
-                partition.readers.append(self)
+            partition.readers = (*(partition.readers or ()), self)
 
 
 class Session:

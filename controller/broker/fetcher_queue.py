@@ -102,6 +102,8 @@ class FetcherQueue:
                 continue
             del self._waiting[followed.key]
             self.ask(followed)
+        if not self._waiting:
+            self._waiting = None
 
     def all(self) -> tuple[Followed, ...]:
         return self._followed.values()

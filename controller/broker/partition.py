@@ -59,7 +59,7 @@ class Partition:
     high_watermark: int = 0
     leading: LeaderState | None = None
     offline: bool = False
-    readers: list[Reader] | None = None
+    readers: tuple[Reader, ...] | None = None
     """The places that it has in fetch sessions, if any."""
     key: tuple[str, int] = field(init=False, repr=False)
     """Topic and index: one object for all who look it up."""

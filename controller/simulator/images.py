@@ -59,16 +59,23 @@ class SharedImages:
             value = request.value
             assert isinstance(value, UpdateMetadataRequest)
             known = self._decoded[id(frame.rest)] = _Decoded(
-                frame.rest, value.topic_states, tuple(self._brokers.setdefault(one, one) for one in value.live_brokers)
+                frame.rest,
+                self._told(value.topic_states),
+                tuple(self._brokers.setdefault(one, one) for one in value.live_brokers),
             )
             if len(self._decoded) > KEPT:
                 self._decoded.popitem(last=False)
-            return Request(request.header, replace(value, live_brokers=known.live_brokers))
+            told = replace(value, topic_states=known.topic_states, live_brokers=known.live_brokers)
+            return Request(request.header, told)
         own = decode_request(frame.head + _nothing_told(version))
         value = own.value
         assert isinstance(value, UpdateMetadataRequest)
         whole = replace(value, topic_states=known.topic_states, live_brokers=known.live_brokers)
         return Request(own.header, whole)
+
+    def _told(self, states: tuple[UpdateMetadataTopicState, ...]) -> tuple[UpdateMetadataTopicState, ...]:
+        """A new controller tells the same of everything more than once."""
+        return next((one.topic_states for one in self._decoded.values() if one.topic_states == states), states)
 
     def updated(self, snapshot: MetadataSnapshot, request: UpdateMetadataRequest) -> MetadataSnapshot:
         """As `snapshot.updated(request)`."""

@@ -8,7 +8,7 @@ must hold only when the cluster is at rest is in `rest.py`. The numbers are thos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.scenarios.invariants import election_troubles
 from controller.simulator.by_choice import ByChoice
@@ -36,6 +36,7 @@ from controller.zookeeper.codecs import (
 )
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
+from controller.zookeeper.znode_json import NOTHING_KEPT
 
 _record = tuple.__new__  # as TraceRecord's own, without a call between: one for each event of a run
 _STATE = "/state"
@@ -186,7 +187,7 @@ class Sentinel(Recorder):
         if state is None:
             if len(self._alike) >= KEPT_ALIKE:
                 self._alike.clear()
-            state = self._alike[data] = decode_partition_state(path, data)
+            state = self._alike[data] = replace(decode_partition_state(path, data), kept=NOTHING_KEPT)
         return state
 
     def _assignment_of(self, topic: str) -> Mapping[int, tuple[int, ...]]:

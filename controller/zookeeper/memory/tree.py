@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from controller.few import Few
 from controller.zookeeper.errors import (
     BadArguments,
     BadVersion,
@@ -82,7 +83,7 @@ class Node:
         self.ctime_ms = self.mtime_ms = now_ms
         self.version = 0
         self.creations = 0
-        self.children: dict[str, None] = {}
+        self.children: Few[str, None] = Few()
         self.stat: Stat | None = None
         self.row: Row | None = None
 
@@ -120,7 +121,8 @@ class DataTree:
         for path in sorted(SPECIAL_PATHS):
             self.nodes[path] = Node(path, b"", READ_ONLY_ACL if path == "/zookeeper/config" else OPEN_ACL)
         self.nodes["/"].children["zookeeper"] = None
-        self.nodes["/zookeeper"].children.update({"config": None, "quota": None})
+        for name in ("config", "quota"):
+            self.nodes["/zookeeper"].children[name] = None
 
     def apply(
         self, operations: Sequence[Write], session: int, identity: Identity, zxid: int, now_ms: int
@@ -238,7 +240,7 @@ class DataTree:
         identity.demand(parent.acl, PERM_DELETE, path)
         node = self._existing(path, path)
         _demand_version(node, operation.version)
-        if node.children:
+        if len(node.children):
             raise NotEmpty(path)
         undo.append((self._undelete, (node, parent, parent.pzxid)))
         self._remove(node, zxid, changes)
@@ -248,7 +250,7 @@ class DataTree:
         head, _, name = path.rpartition("/")
         parent = self.nodes[head or "/"]
         del self.nodes[path]
-        del parent.children[name]
+        parent.children.pop(name)
         parent.pzxid = zxid
         parent.stat = parent.row = None
         if node.owner:
@@ -258,7 +260,7 @@ class DataTree:
 
     def _uncreate(self, path: str, name: str, parent: Node, pzxid: int) -> None:
         node = self.nodes.pop(path)
-        del parent.children[name]
+        parent.children.pop(name)
         parent.creations -= 1
         parent.pzxid = pzxid
         parent.stat = parent.row = None
