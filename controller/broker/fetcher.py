@@ -78,7 +78,30 @@ class Fetcher(FetcherPartitions):
     def __call__(self) -> None:
         """A fetch was answered."""
         answer, self._fetching = self._fetching, None
-        drive(self._run(answer))
+        if answer is None or self._closed or not isinstance(answer.error, PeerError):
+            drive(self._run(answer))
+        else:
+            self._go_on_after("debug", str(answer.error))
+
+    def _go_on_after(self, level: str, message: str) -> None:
+        if self._given_up(level, message):
+            self._rest(self._tools.settings.replica_fetch_backoff_ms).on_done(self._again)
+        else:
+            drive(self._run())
+
+    def _again(self) -> None:
+        """As `_run`, without a coroutine where a fetch is all there is to be done: followers of a broker that is gone
+        ask again and again, all of them, until they are told of another leader."""
+        if self._closed or self._looks_at_all or not self._queue.is_all_asked:
+            drive(self._run())
+            return
+        try:
+            self._fetch()
+        except Exception as error:  # noqa: BLE001 - told as that of any round
+            self._go_on_after(*self._trouble(error))
+            return
+        assert self._fetching is not None
+        self._fetching.on_done(self)
 
     async def _run(self, answer: Pending[bytes] | None = None) -> None:
         """Until it is closed, or has a fetch under way. `answer`: that of the fetch before."""
@@ -93,12 +116,15 @@ class Fetcher(FetcherPartitions):
                 continue
             if trouble is None or self._closed:
                 continue
-            self._note(*trouble)
-            self._disconnect()
-            if self._hurried:
-                self._hurried = False
-            else:
+            if self._given_up(*trouble):
                 await self._rest(self._tools.settings.replica_fetch_backoff_ms)
+
+    def _given_up(self, level: str, message: str) -> bool:
+        """The connection, for what went wrong with it. Whether the next one has to wait."""
+        self._note(level, message)
+        self._disconnect()
+        hurried, self._hurried = self._hurried, False
+        return not hurried
 
     async def _round(self, answer: Pending[bytes] | None) -> tuple[str, str] | None:
         """What came of the last fetch, or one question about everything that is due, or a rest if nothing is. What went
@@ -117,12 +143,16 @@ class Fetcher(FetcherPartitions):
                 self._fetch()
             else:
                 await self._rest(self._until_due_ms())
-        except (PeerError, ProtocolError) as error:
-            return "debug", str(error)
-        except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the partitions wait for the next round
-            self._looks_at_all = True
-            return "error", f"failed\n{traceback.format_exc()}"
+        except Exception as error:  # noqa: BLE001 - told with its place; the partitions wait for the next round
+            return self._trouble(error)
         return None
+
+    def _trouble(self, error: Exception) -> tuple[str, str]:
+        """What ended a round, while it is caught. What is none of the leader's doing is a fault of ours."""
+        if isinstance(error, PeerError | ProtocolError):
+            return "debug", str(error)
+        self._looks_at_all = True
+        return "error", f"failed\n{traceback.format_exc()}"
 
     def _take_up(self) -> None:
         now_ms = self._tools.clock.now_ms()

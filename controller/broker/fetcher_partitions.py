@@ -66,6 +66,8 @@ class FetcherTools:
     trace: Trace
     broker_epoch: Callable[[], int]
     throttle: Quota
+    drops: Callable[[FetcherPartitions], None]
+    """Hears of a fetcher that follows something no more by itself."""
 
 
 class FetcherPartitions:
@@ -228,6 +230,7 @@ class FetcherPartitions:
         self._note(level, f"{followed} is not followed any more: {why}")
         if self._queue.follows(followed):
             self._queue.remove(followed.key)
+            self._tools.drops(self)
 
     def _note(self, level: str, message: str) -> None:
         if self._tools.trace.enabled:

@@ -41,6 +41,11 @@ class FetcherQueue:
         aside = (len(self._waiting) if self._waiting else 0) + (len(self._disagreeing) if self._disagreeing else 0)
         return len(self._followed) > aside
 
+    @property
+    def is_all_asked(self) -> bool:
+        """There is something to fetch, and nothing else."""
+        return not self._waiting and not self._disagreeing and len(self._followed) > 0
+
     def add(self, followed: Followed) -> None:
         self.remove(followed.key)
         self._followed[followed.key] = followed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from controller.broker.fetcher import Fetcher
 from controller.broker.fetcher_logs import FollowerLogs
-from controller.broker.fetcher_partitions import FetcherTools
+from controller.broker.fetcher_partitions import FetcherPartitions, FetcherTools
 from controller.broker.fetcher_states import Followed, Key
 from controller.broker.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
@@ -50,8 +50,9 @@ class ReplicaFetchers:
         versions = control_versions(settings.inter_broker_protocol)
         self._truncation_on_fetch = versions.truncation_on_fetch
         throttle = throttle or Quota(settings.broker_id, clock)
+        self._losing: list[FetcherPartitions] = []
         self._tools = FetcherTools(
-            settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch, throttle
+            settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch, throttle, self._drops
         )
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._placed: dict[Key, Fetcher] = {}
@@ -113,8 +114,16 @@ class ReplicaFetchers:
         fetcher = self._placed.pop(key, None)
         if fetcher is not None:  # one that has dropped all it had by itself was closed as idle since, and has it not
             fetcher.remove(key)
+            self._losing.append(fetcher)
+
+    def _drops(self, fetcher: FetcherPartitions) -> None:
+        self._losing.append(fetcher)
 
     def _close_idle(self) -> None:
+        """There is none unless something was taken out, here or by a fetcher itself."""
+        losing, self._losing = self._losing, []
+        if not any(fetcher.idle for fetcher in losing):
+            return
         for place, fetcher in tuple(self._fetchers.items()):
             if fetcher.idle:
                 del self._fetchers[place]

@@ -314,7 +314,8 @@ class Network:
         connection = _Connection(self, self._clock, process, link, address, user)
         kept = [each for each in self._opened(link) if not each.is_over]
         self._connections[link] = (*kept, connection) if kept else connection
-        connection.hold(*self._held(link))
+        if self._cut or self._ways:
+            connection.hold(*self._held(link))
         connection.start()
         return connection.near
 

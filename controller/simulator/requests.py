@@ -51,7 +51,7 @@ class BrokerConnection:
         self._socket: Socket | None = None
         self._begun = False
         self._correlation_id = 0
-        self._opening: Pending[None] | None = None
+        self._opening: Pending[None] | _First | None = None
         self._opened = False
         self._asking: Pending[bytes] | None = None
         self._api_key, self._api_version, self._timeout_ms = ApiKey.PRODUCE, 0, 0.0  # of what is asked
@@ -68,11 +68,14 @@ class BrokerConnection:
     def open(self, timeout_ms: float = CONNECT_TIMEOUT_MS) -> Pending[None]:
         """Fails with PeerUnreachable when refused, or not answered in time."""
         opening: Pending[None] = Pending()
+        self._open(opening, timeout_ms)
+        return opening
+
+    def _open(self, opening: Pending[None] | _First, timeout_ms: float) -> None:
         self._timer = self._clock.call_later(timeout_ms, self)
         self._opening = opening
         self._begun = True
         self._socket = self._network.open(self._node, self._process, self._address, self)
-        return opening
 
     def __call__(self) -> None:
         """The time is over for what is waited for."""
@@ -97,17 +100,7 @@ class BrokerConnection:
     def open_and_ask(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
         """`open`, then `ask`, in so much time for both."""
         asking: Pending[bytes] = Pending()
-        began_ms = self._clock.now_ms()
-        opening = self.open(min(timeout_ms, CONNECT_TIMEOUT_MS))
-
-        def opened() -> None:
-            if opening.error is not None:
-                asking.fail(opening.error)
-            else:
-                left_ms = timeout_ms - (self._clock.now_ms() - began_ms)
-                self.ask(api_key, version, body, left_ms, asking=asking)
-
-        opening.on_done(opened)
+        self._open(_First(self, api_key, version, body, timeout_ms, asking), min(timeout_ms, CONNECT_TIMEOUT_MS))
         return asking
 
     def ask(
@@ -182,3 +175,33 @@ class BrokerConnection:
 
     def __str__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
+
+
+class _First:
+    """What is asked once the connection is there, and takes what becomes of it in place of a `Pending`."""
+
+    __slots__ = ("_api_key", "_asking", "_began_ms", "_body", "_connection", "_timeout_ms", "_version")
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        api_key: int,
+        version: int,
+        body: bytes,
+        timeout_ms: float,
+        asking: Pending[bytes],
+    ) -> None:
+        self._connection = connection
+        self._api_key = api_key
+        self._version = version
+        self._body = body
+        self._timeout_ms = timeout_ms
+        self._asking = asking
+        self._began_ms = connection.now_ms()
+
+    def resolve(self, _opened: None) -> None:
+        left_ms = self._timeout_ms - (self._connection.now_ms() - self._began_ms)
+        self._connection.ask(self._api_key, self._version, self._body, left_ms, asking=self._asking)
+
+    def fail(self, error: BaseException) -> None:
+        self._asking.fail(error)

@@ -98,7 +98,9 @@ class _Directory:
     def listed(self) -> list[str]:
         if not self.inner:
             return self.listed_files()
-        return sorted({*_names(self.files), *(_split(one.path)[1] for one in self.inner.values() if one.is_there)})
+        begins = len(self.path) + 1
+        inner = [one.path[begins:] for one in self.inner.values() if one.made or one.is_there]
+        return sorted({*_names(self.files), *inner})
 
     def listed_files(self) -> list[str]:
         return sorted(_names(self.files))
