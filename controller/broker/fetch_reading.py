@@ -136,29 +136,37 @@ class FetchReading:
     ) -> list[Reading]:
         left, whole = ask.max_bytes, ask.whole_first_batch
         readings = []
+        told_ms = self._clock.now_ms() if told and ask.from_follower and partitions else None
         for (topic, asked), known in zip(partitions, before, strict=True):
-            tells = told and ask.from_follower
+            tells_ms = told_ms
             if known is not None and known.is_still_empty(ask, asked):
-                if not tells:
+                if tells_ms is None:
                     readings.append(known)
                     continue
                 assert known.partition is not None
                 assert known.log is not None
-                self._hear(known.partition, known.log, ask, asked)
-                tells = False
+                self._hear(known.partition, known.log, ask, asked, tells_ms)
+                tells_ms = None
                 if known.partition.high_watermark == known.data.high_watermark:  # all that hearing may have moved
                     readings.append(known)
                     continue
             limit = min(max(asked.partition_max_bytes, 0), left)
-            reading = self._read(ask, topic, asked, limit, whole, tells=tells)
+            reading = self._read(ask, topic, asked, limit, whole, tells_ms)
             readings.append(reading)
             if reading.size_bytes:
                 left, whole = max(left - reading.size_bytes, 0), False
         return readings
 
     def _read(
-        self, ask: Ask, topic: str, asked: FetchPartition, max_bytes: int, whole_first_batch: bool, *, tells: bool
+        self,
+        ask: Ask,
+        topic: str,
+        asked: FetchPartition,
+        max_bytes: int,
+        whole_first_batch: bool,
+        tells_ms: float | None,
     ) -> Reading:
+        """`tells_ms`: the time, where a follower tells by this how far it has come."""
         try:
             partition = self._access.partition(topic, asked.partition)
             log = local_log(partition, asked.current_leader_epoch, only_leader=ask.only_leader)
@@ -170,8 +178,8 @@ class FetchReading:
             if divergence is not None:
                 data = _data(ask, asked, partition, log, b"", divergence)
                 return Reading(topic, data, ends_the_wait=True)
-            if tells:
-                self._hear(partition, log, ask, asked)
+            if tells_ms is not None:
+                self._hear(partition, log, ask, asked, tells_ms)
             up_to = log.log_end_offset if ask.from_follower else partition.high_watermark
             if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
                 log.health.check()
@@ -186,7 +194,7 @@ class FetchReading:
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
         return _reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
 
-    def _hear(self, partition: Partition, log: PartitionLog, ask: Ask, asked: FetchPartition) -> None:
+    def _hear(self, partition: Partition, log: PartitionLog, ask: Ask, asked: FetchPartition, now_ms: float) -> None:
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             raise OffsetOutOfRange(asked.fetch_offset, log.log_start_offset, log.log_end_offset)
         leading = partition.leading
@@ -196,7 +204,7 @@ class FetchReading:
             asked.fetch_offset,
             asked.log_start_offset,
             log.log_end_offset,
-            self._clock.now_ms(),
+            now_ms,
             ask.replica_epoch,
         )
         self._progress.follower_fetched(partition, ask.replica_id, moved=moved)

@@ -40,9 +40,11 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.versions import SUPPORTED, control_versions
+from controller.quick import maker
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.drive import drive
 
+_proposal, _proposed = maker(Proposal), maker(IsrProposed)
 NOBODY = -1
 RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
@@ -151,7 +153,8 @@ class IsrChanges:
                 self._watch(key)
                 continue
             seen[key] = state = topics.get(topic, _NONE).get(index)
-            if progress is not None:
+            log = partition.log
+            if progress is not None and log is not None and partition.high_watermark < log.log_end_offset:
                 progress.advance(partition)  # a dead replica outside the ISR is not waited for any more
             slot = slots.get(key)
             if slot is not None:
@@ -204,11 +207,11 @@ class IsrChanges:
         self._caught_up(partition, state)
         wanted = self._wanted(partition)
         if wanted is not partition.isr and set(wanted) != set(partition.isr):
-            lives = self._lives(partition, wanted)
-            self._slots[key] = Proposal(partition.leader_epoch, partition.zk_version, wanted, lives, partition.topic_id)
+            lives, epoch = self._lives(partition, wanted), partition.leader_epoch
+            self._slots[key] = _proposal(epoch, partition.zk_version, wanted, lives, partition.topic_id)
             partition.propose_isr(wanted)
             if self._trace.enabled:
-                self._trace.emit(IsrProposed(*key, partition.leader_epoch, partition.isr, wanted))
+                self._trace.emit(_proposed(*key, epoch, partition.isr, wanted))
 
     def _lives(self, partition: Partition, members: tuple[int, ...]) -> tuple[int, ...]:
         """Nothing to tell where the metadata decides: there is nothing that one could have lost."""
@@ -224,7 +227,7 @@ class IsrChanges:
     def _caught_up(self, partition: Partition, state: UpdateMetadataPartitionState | None) -> bool:
         """A change whose answer never came, or that another made, is in the metadata of the same leader epoch. Whether
         there was one."""
-        if state is None or state.leader_epoch != partition.leader_epoch:
+        if state is None or state.leader_epoch != partition.leader_epoch or state.zk_version <= partition.zk_version:
             return False
         changed = partition.change_isr(state.isr, state.zk_version)
         if changed:

@@ -75,9 +75,11 @@ class FollowerState:
         """A fetch that reaches the leader's present end is caught up now; one that reaches the end of the fetch
         before was caught up then."""
         if fetch_offset >= leader_end:
-            self._caught_up_ms = max(self._caught_up_ms, now_ms)
-        elif fetch_offset >= self.leader_end_at_fetch:
-            self._caught_up_ms = max(self._caught_up_ms, self._fetch_ms)
+            caught_up_ms = now_ms
+        else:
+            caught_up_ms = self._fetch_ms if fetch_offset >= self.leader_end_at_fetch else NEVER_MS
+        if caught_up_ms > self._caught_up_ms:
+            self._caught_up_ms = caught_up_ms
         self.log_end_offset, self.log_start_offset = fetch_offset, log_start_offset
         self.leader_end_at_fetch, self._fetch_ms = leader_end, now_ms
 

@@ -53,6 +53,7 @@ class Produce:
         self._waiting = waiting
         self._min_insync = min_insync
         progress.of_high_watermarks.append(self._news)
+        progress.have_nobody[self._news] = lambda: not waiting.delayed
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> None:
         """For acks 1 and -1, and for those that are none."""

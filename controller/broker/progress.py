@@ -15,14 +15,15 @@ class Progress:
     """`of_high_watermarks` hear that a high watermark or a role changed; `of_appends` that a log grew and its high
     watermark stayed; `of_followers` of a follower's fetch, with its broker, once it is put down, unless it repeats what
     the one before said; `of_others` what changed in several that ends nobody's wait: the ISR, or where the log begins.
-    A listener may complete requests, and must not change the partition's records. `live`: whether a replica of a
-    partition is."""
+    A listener may complete requests, and must not change the partition's records. `have_nobody`, of some of the first:
+    whether nobody waits there, who then need not hear of each. `live`: whether a replica of a partition is."""
 
     def __init__(self, clock: Clock, lag_max_ms: float, live: Callable[[Partition, int], bool]) -> None:
         self._clock = clock
         self._lag_max_ms = lag_max_ms
         self._live = live
         self.of_high_watermarks: list[Heard] = []
+        self.have_nobody: dict[Heard, Callable[[], bool]] = {}
         self.of_appends: list[Heard] = []
         self.of_followers: list[Callable[[Partition, int], None]] = []
         self.of_others: list[Callable[[Sequence[Partition]], None]] = []
@@ -60,7 +61,8 @@ class Progress:
     def roles_changed(self, partitions: Iterable[Partition]) -> None:
         """They are led by another, in another epoch, by nobody here, gone, or their files are offline: who waits is
         told that it waits in vain."""
-        listeners = self.of_high_watermarks
+        idle = self.have_nobody
+        listeners = [heard for heard in self.of_high_watermarks if heard not in idle or not idle[heard]()]
         for partition in partitions:
             log = partition.log
             if log is not None and partition.high_watermark < log.log_end_offset:

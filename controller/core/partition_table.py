@@ -283,11 +283,16 @@ def members(row: Int32s) -> tuple[int, ...]:
 
 
 def all_members(column: Int32s) -> list[tuple[int, ...]]:
-    """As `members`, of every row of a padded column."""
-    return [
-        tuple(row) if NO_BROKER not in row else tuple([one for one in row if one != NO_BROKER])
-        for row in column.tolist()
-    ]
+    """As `members`, of every row of a padded column; the same object for those that are the same."""
+    sets: dict[tuple[int, ...], tuple[int, ...]] = {}
+    found = []
+    for row in map(tuple, column.tolist()):
+        known = sets.get(row)
+        if known is None:
+            known = row if NO_BROKER not in row else tuple([one for one in row if one != NO_BROKER])
+            sets[row] = known = sets.setdefault(known, known)
+        found.append(known)
+    return found
 
 
 def padded(sets: Sequence[Sequence[int]], width: int = 0) -> Int32s:

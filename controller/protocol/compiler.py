@@ -246,12 +246,16 @@ class _Source:
     def _ints(self, name: str, nullable: bool) -> None:
         self._size += 1 if self._flexible else 4
         general = f"_{name}, pos = read_ints(data, pos, end, {self._flexible})"
-        if self._flexible:  # The path of nearly every ISR and assignment: a length of one byte.
+        if self._flexible:  # The path of nearly every ISR and assignment: a length of one byte, and known by its bytes.
             self._reader += [
                 "count = data[pos]",
-                f"if 0 < count <= {len(primitives.SHORT_ARRAYS)}:",
-                f"    _{name} = SHORT_ARRAYS[count - 1].unpack_from(data, pos + 1)",
-                "    pos += 4 * count - 3",
+                "if count == 1:",
+                f"    _{name} = ()",
+                "    pos += 1",
+                f"elif 1 < count <= {primitives.SHORT}:",
+                "    stop = pos + 4 * count - 3",
+                f"    _{name} = SHORT_INTS.get(data[pos:stop]) or short_ints(data[pos:stop])",
+                "    pos = stop",
                 "else:",
                 f"    {general}",
             ]
@@ -262,7 +266,7 @@ class _Source:
             self._writer += [
                 f"items = value.{name}",
                 "count = len(items)",
-                f"if count < {len(primitives.SHORT_ARRAYS)}:",
+                f"if count < {len(primitives.COUNTED_ARRAYS)}:",
                 "    out += COUNTED_ARRAYS[count](count + 1, *items)",
                 "else:",
                 f"    {write}",
@@ -298,7 +302,7 @@ class _Source:
     def _array(self, name: str, kind: Array) -> None:
         inner = self._inner(name, kind.of)
         self._size += 1 if self._flexible else 4
-        self._reader += [
+        reader = [
             *self._count(inner.size),
             "if count < 0:",
             f"    _{name} = None",
@@ -309,10 +313,15 @@ class _Source:
             "        items.append(item)",
             f"    _{name} = tuple(items)",
         ]
+        # Many are empty, as of a fetch of a session in which nothing has changed.
+        if self._flexible:
+            reader = ["if data[pos] == 1:", f"    _{name} = ()", "    pos += 1", "else:", *_deeper(reader)]
+        self._reader += reader
         self._writer += [
             f"items = value.{name}",
             "if items is None:",
             "    out.append(0)" if self._flexible else "    write_count(out, -1, False)",
+            *(["elif not items:", "    out.append(1)"] if self._flexible else []),
             "else:",
             *_deeper(self._write_count("items")),
             "    if type(items) is Written:",
@@ -459,7 +468,7 @@ _PLAIN = {Longs: "longs", Texts: "texts", RecordBytes: "records"}
 _PRIMITIVES = (
     "COUNTED_ARRAYS",
     "NO_RECORDS",
-    "SHORT_ARRAYS",
+    "SHORT_INTS",
     "read_count",
     "read_group_rows",
     "read_ints",
@@ -468,6 +477,7 @@ _PRIMITIVES = (
     "read_tags",
     "read_text",
     "read_texts",
+    "short_ints",
     "write_count",
     "write_group_rows",
     "write_ints",

@@ -8,7 +8,8 @@ where the frame ends too early, which `compiler.Layout.read` turns into it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -26,6 +27,24 @@ SHORT_ARRAYS = tuple(Struct(f">{count}i") for count in range(64))
 
 # The same, after their count as flexible versions have it.
 COUNTED_ARRAYS = tuple(Struct(f">B{count}i").pack for count in range(64))
+
+
+SHORT = 17
+"""The count byte of the longest arrays that are known by their bytes: of 16 int32."""
+SHORT_TAGS = 32
+"""How many bytes may be left of a message for its tagged fields to be known by them."""
+SHORT_INTS_KEPT = 16_384
+SHORT_INTS: dict[bytes, tuple[int, ...]] = {}
+"""By their bytes, in flexible versions: a cluster has few ISRs and assignments, and tells each again and again."""
+
+
+def short_ints(data: bytes) -> tuple[int, ...]:
+    """What `data` is, count byte and all; known from now on. struct.error where it ends too early."""
+    known: tuple[int, ...] = SHORT_ARRAYS[data[0] - 1].unpack_from(data, 1)
+    if len(SHORT_INTS) >= SHORT_INTS_KEPT:
+        SHORT_INTS.clear()
+    SHORT_INTS[bytes(data)] = known
+    return known
 
 
 def ints(count: int) -> Struct:
@@ -130,8 +149,24 @@ def read_records(data: bytes, pos: int, end: int, compact: bool) -> tuple[memory
     return memoryview(data)[pos : pos + length], pos + length
 
 
-def read_tags(data: bytes, pos: int, end: int) -> tuple[dict[int, bytes], int]:
+def read_tags(data: bytes, pos: int, end: int) -> tuple[Mapping[int, bytes], int]:
     """A section of tagged fields: the bytes of each by its tag. A tag that comes twice is refused."""
+    if end - pos > SHORT_TAGS:
+        return _read_tags(data, pos, end)
+    try:
+        tags, size = _short_tags(bytes(data[pos:end]))
+    except (MalformedFrame, IndexError):
+        return _read_tags(data, pos, end)  # which says where
+    return tags, pos + size
+
+
+@lru_cache(maxsize=1_000)
+def _short_tags(data: bytes) -> tuple[Mapping[int, bytes], int]:
+    """What a message ends with is the same in all of a sender's."""
+    return _read_tags(data, 0, len(data))
+
+
+def _read_tags(data: bytes, pos: int, end: int) -> tuple[dict[int, bytes], int]:
     count, pos = read_varint(data, pos)
     tags: dict[int, bytes] = {}
     if count * 2 > end - pos:

@@ -34,6 +34,8 @@ from controller.trace_records import Recorder
 from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
+_DEAD = ProcessState.DEAD
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -74,7 +76,7 @@ class NodeTrace:
         self._node = node
 
     def emit(self, event: TraceEvent) -> None:
-        if self._process.state is not ProcessState.DEAD:
+        if self._process.state is not _DEAD:
             self._take(self._now_ms(), self._node, event)
 
 

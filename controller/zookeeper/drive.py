@@ -7,7 +7,7 @@ whichever thread answers, so it must not block.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from controller.pending import Pending, Task
 
@@ -16,17 +16,26 @@ T = TypeVar("T")
 
 def drive(task: Task[T]) -> Pending[T]:
     """Runs `task` up to its first unanswered request at once, and on from there as answers come."""
-    outcome: Pending[T] = Pending()
+    driven = _Driven(task)
+    driven.resume()
+    return driven.outcome
 
-    def resume() -> None:
+
+class _Driven(Generic[T]):
+    """A task that is under way. A function that names itself would be garbage that only a search finds."""
+
+    __slots__ = ("_task", "outcome")
+
+    def __init__(self, task: Task[T]) -> None:
+        self._task = task
+        self.outcome: Pending[T] = Pending()
+
+    def resume(self) -> None:
         try:
-            waited_for = task.send(None)
+            waited_for = self._task.send(None)
         except StopIteration as ended:
-            outcome.resolve(ended.value)
+            self.outcome.resolve(ended.value)
         except Exception as error:  # noqa: BLE001 - handed to whoever awaits the outcome
-            outcome.fail(error)
+            self.outcome.fail(error)
         else:
-            waited_for.on_done(resume)
-
-    resume()
-    return outcome
+            waited_for.on_done(self.resume)

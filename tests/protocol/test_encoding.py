@@ -29,6 +29,7 @@ from controller.protocol import (
     decode_request,
     encode_request,
     encode_request_body,
+    primitives,
 )
 from controller.protocol.admin_values import (
     COORDINATOR_OF_TRANSACTION,
@@ -328,3 +329,20 @@ def test_how_a_broker_goes_and_why_it_may_not_are_told_in_tagged_fields_that_kaf
     assert response.write(answer).startswith(response.write(replace(answer, reason=""))[:-1])
     assert layout(exchange.request, 2).write(ours) == layout(exchange.request, 2).write(kafkas)
     assert layout(exchange.response, 2).write(answer) == layout(exchange.response, 2).write(replace(answer, reason=""))
+
+
+def test_short_arrays_of_brokers_are_one_object_each_and_no_more_are_known_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(primitives, "SHORT_INTS_KEPT", 4)  # of two requests
+    primitives.SHORT_INTS.clear()
+    for first in range(20):
+        state = LeaderAndIsrPartitionState(0, 1, first, 1, (first, 2), 0, (first, 2, 3))
+        request = LeaderAndIsrRequest(1, 1, (LeaderAndIsrTopicState("t", (state, state), bytes(16)),), (), 1)
+        frame = encode_request(RequestHeader(ApiKey.LEADER_AND_ISR, 5, 1, "x"), request)
+        read = cast(LeaderAndIsrRequest, decode_request(frame).value)
+        assert read == request
+        one, other = read.topic_states[0].partition_states
+        assert one.isr is other.isr
+        assert one.replicas is other.replicas
+        assert len(primitives.SHORT_INTS) <= 4
