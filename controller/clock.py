@@ -165,7 +165,7 @@ class VirtualClock:
             if due_ms > limit_ms:
                 return False
             timer = due[due_ms]
-            if type(timer) is not _VirtualTimer or timer.callback is None:
+            if type(timer) is not _VirtualTimer:
                 next_ms = self.next_due_ms()
                 if next_ms is None or next_ms > limit_ms:
                     return False
@@ -175,6 +175,8 @@ class VirtualClock:
             del due[due_ms]
             pop(moments)
             callback, timer.callback = timer.callback, None
+            if callback is None:
+                continue  # it was cancelled
             if due_ms > self._now_ms:
                 self._now_ms = due_ms
             callback()

@@ -145,7 +145,7 @@ class IsrChanges:
         )
 
     def _look_at(self, opened: Sequence[tuple[Key, Partition]]) -> None:
-        topics, slots, seen, progress = self._metadata.snapshot.topics, self._slots, self._seen, self._progress
+        topics, slots, seen = self._metadata.snapshot.topics, self._slots, self._seen
         find = self._replicas.partition
         for key, partition in opened:
             topic, index = key
@@ -154,8 +154,8 @@ class IsrChanges:
                 continue
             seen[key] = state = topics.get(topic, _NONE).get(index)
             log = partition.log
-            if progress is not None and log is not None and partition.high_watermark < log.log_end_offset:
-                progress.advance(partition)  # a dead replica outside the ISR is not waited for any more
+            if log is not None and partition.high_watermark < log.log_end_offset:
+                self._changed(partition)  # a dead replica outside the ISR is not waited for any more
             slot = slots.get(key)
             if slot is not None:
                 if slot.kept_from is None or not self._caught_up(partition, state):

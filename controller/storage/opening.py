@@ -68,9 +68,12 @@ def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, 
     segments = _segments(disk, directory, found, settings, now_ms)
     epochs = LeaderEpochs(_epochs(disk, directory) if LEADER_EPOCHS in names else ())
     cut_bytes = 0
-    if segments:
+    # One empty segment that begins where all was synced, as most of a broker's logs: there is nothing that a crash
+    # could have done to it.
+    is_bare = len(segments) == 1 and not segments[0].size_bytes and segments[0].base_offset == known.recovery_point
+    if segments and not is_bare:
         cut_bytes = _settle(disk, directory, segments, epochs, known)
-    elif known.recovery_point > known.log_start_offset:
+    elif not segments and known.recovery_point > known.log_start_offset:
         raise CorruptLog(directory, 0, f"no segment, though offsets up to {known.recovery_point} were flushed")
     if not segments or known.log_start_offset > segments[-1].next_offset:
         # Records were deleted by request up to an offset whose records a crash took.
@@ -82,7 +85,10 @@ def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, 
     log_start_offset = max(known.log_start_offset, segments[0].base_offset)
     epochs.truncate_from_start(log_start_offset)
     snapshots = snapshot_offsets(disk.names(directory)) if found.snapshots else []  # a cut has removed some
-    producers = restore(disk, directory, snapshots, segments, log_end_offset)
+    if is_bare and not snapshots:
+        producers = ProducerStates()
+    else:
+        producers = restore(disk, directory, snapshots, segments, log_end_offset)
     topic_id = _topic_id(disk, directory) if PARTITION_METADATA in names else NO_TOPIC_ID
     return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes)
 
