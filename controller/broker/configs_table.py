@@ -44,7 +44,7 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Other names by which a broker may be told the same, in the order in which they count."""
 
-DYNAMIC_NAMES = frozenset(name for name, setting in BY_BROKER_NAME.items() if setting.in_use) | THROTTLE_RATES.keys()
+DYNAMIC_NAMES = frozenset((*(name for name, setting in BY_BROKER_NAME.items() if setting.in_use), *THROTTLE_RATES))
 """What may be altered while a broker runs: the defaults of its topics, and how fast replicas may catch up."""
 
 _BOOLEANS = frozenset(
