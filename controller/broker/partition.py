@@ -100,13 +100,14 @@ class Partition:
         if self.log is not None:
             self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
         self._take(state)
-        self.role, self.isr, self.fetching = Role.LEADER, state.isr, False
+        isr = state.replicas if state.isr == state.replicas else state.isr  # mostly so: one object for both
+        self.role, self.isr, self.fetching = Role.LEADER, isr, False
         if self.log is None:
             return
         if self.leading is None:
-            self.leading = LeaderState(state.isr, state.replicas, state.leader, now_ms, self.log.log_end_offset)
+            self.leading = LeaderState(isr, state.replicas, state.leader, now_ms, self.log.log_end_offset)
         else:
-            self.leading.begin_epoch(state.isr, state.replicas, now_ms, self.log.log_end_offset)
+            self.leading.begin_epoch(isr, state.replicas, now_ms, self.log.log_end_offset)
 
     def make_follower(self, state: LeaderAndIsrPartitionState) -> None:
         self._take(state)

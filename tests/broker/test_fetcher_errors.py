@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.broker import fetcher_partitions
+from controller.broker import fetcher, fetcher_partitions
 from controller.broker.ports import PeerTimedOut
 from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
@@ -279,3 +279,41 @@ def test_closing_leaves_nothing_running(state: str) -> None:
 def unclosed(peers: AskedPeers) -> Sequence[int]:
     """Ports that were asked and whose connection was not closed."""
     return sorted({port for port, *_ in peers.asked} - set(peers.closed))
+
+
+# A leader that is gone
+
+
+def test_a_leader_that_is_gone_is_asked_again_and_again_without_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = following()
+    driven: list[object] = []
+    monkeypatch.setattr(fetcher, "drive", driven.append)
+    for count in range(2, 6):
+        follower.peers.asked[-1][3].fail(PeerTimedOut("gone"))
+        follower.later(BACKOFF_MS - 1)
+        assert follower.count == count - 1
+        follower.later(1)
+        assert follower.count == count
+        assert follower.asked().topics == follower.asked(1).topics != ()
+    assert driven == []
+
+
+def test_a_fault_of_ours_in_another_attempt_is_told_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = following()
+    follower.peers.asked[-1][3].fail(PeerTimedOut("gone"))
+    with monkeypatch.context() as patch:
+        patch.setattr(fetcher, "fetch_request", None)
+        follower.later(BACKOFF_MS)
+    assert [note for note in follower.trace.notes("error") if "Traceback" in note]
+    count = follower.count
+    follower.later(BACKOFF_MS)
+    assert follower.count == count + 1
+
+
+def test_one_that_was_dropped_by_its_fetcher_leaves_no_connection_once_roles_change() -> None:
+    follower = Follower(count=2)
+    follower.follow(0)
+    follower.answer_fetch(data(0, error=ErrorCode.FENCED_LEADER_EPOCH))
+    follower.follow(1, leader=OTHER)
+    assert len(follower.fetchers) == 1
+    assert follower.peers.closed == [9090 + LEADER]

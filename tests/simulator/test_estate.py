@@ -291,6 +291,19 @@ def test_equal_bytes_that_are_another_object_are_decoded_anew_and_old_ones_are_f
     assert len(images._decoded) == KEPT
 
 
+def test_what_was_told_before_is_the_same_value_when_it_is_told_again() -> None:
+    images, found = SharedImages(), []
+    for number, leader in enumerate((1, 1, 2, 1)):
+        body = encode_request_body(ApiKey.UPDATE_METADATA, 7, _request(leader, 7))
+        header = RequestHeader(ApiKey.UPDATE_METADATA, 7, number, "controller")
+        value = images.request(SharedFrame(request_head(header) + body[:16], body[16:])).value
+        assert isinstance(value, UpdateMetadataRequest)
+        assert value == _request(leader, 7)
+        found.append(value.topic_states)
+    assert found[0] is found[1] is found[3]
+    assert found[2] is not found[0]
+
+
 def test_brokers_that_go_the_same_way_come_to_the_same_snapshot_and_others_to_their_own() -> None:
     images, one, other = SharedImages(), _request(1, 7), _request(2, 7)
     first = images.updated(NOTHING_KNOWN, one)
