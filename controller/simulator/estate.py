@@ -60,8 +60,8 @@ class EstateSpec:
     replication_factor: int = 3
     session_timeout_ms: int = 18_000
     logs: bool = False
-    """Whether brokers hold logs, which are empty; 2 kilobytes each, and 5 for each broker that follows another in some
-    partition."""
+    """Whether brokers hold logs, which are empty; 3 kilobytes for each replica, and 5 for each broker that follows
+    another in some partition."""
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
