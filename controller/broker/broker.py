@@ -13,22 +13,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.broker.asking import ask_controller
-from controller.broker.creation import Creation
+from controller.broker.configs.settings import BrokerSettings
 from controller.broker.data_plane import DataPlane, Handle
-from controller.broker.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
-from controller.broker.elections import Elections
 from controller.broker.exchange import Exchange, Respond
 from controller.broker.isr_changes import IsrChanges
 from controller.broker.logs import Logs
-from controller.broker.metadata_answers import MetadataBodies
-from controller.broker.metadata_cache import MetadataCache
-from controller.broker.metadata_wait import MetadataWait
+from controller.broker.metadata.metadata_answers import MetadataBodies
+from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_wait import MetadataWait
 from controller.broker.ports import Peers
-from controller.broker.reassignments import PartitionReassignments
 from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.settings import BrokerSettings
+from controller.broker.topics.asking import ask_controller
+from controller.broker.topics.creation import Creation
+from controller.broker.topics.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
+from controller.broker.topics.elections import Elections
+from controller.broker.topics.reassignments import PartitionReassignments
 from controller.clock import Clock
 from controller.core.cluster_events import AllocateProducerIdsRequested, UpdateFeaturesRequested
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested

@@ -10,28 +10,28 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from controller.broker.configs.settings import BrokerSettings
 from controller.broker.coordinator import find_coordinator
-from controller.broker.delayed_delete_records import DelayedDeleteRecords
-from controller.broker.delayed_fetch import DelayedFetch
-from controller.broker.delayed_produce import DelayedProduce
-from controller.broker.delete_records import DeleteRecords, Deletes
-from controller.broker.epoch_offsets import EpochOffsets
-from controller.broker.fetch import Fetch
-from controller.broker.fetch_reading import FetchReading
-from controller.broker.fetch_sessions import FetchSessions
-from controller.broker.fetchers import ReplicaFetchers
-from controller.broker.list_offsets import ListOffsets
+from controller.broker.following.fetchers import ReplicaFetchers
 from controller.broker.log_dirs import DescribeLogDirs
 from controller.broker.logs import Logs
-from controller.broker.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.ports import Peers
-from controller.broker.produce import Produce
 from controller.broker.progress import Progress
-from controller.broker.record_access import RecordAccess
+from controller.broker.records.delayed_delete_records import DelayedDeleteRecords
+from controller.broker.records.delayed_fetch import DelayedFetch
+from controller.broker.records.delayed_produce import DelayedProduce
+from controller.broker.records.delete_records import DeleteRecords, Deletes
+from controller.broker.records.epoch_offsets import EpochOffsets
+from controller.broker.records.fetch import Fetch
+from controller.broker.records.fetch_reading import FetchReading
+from controller.broker.records.fetch_sessions import FetchSessions
+from controller.broker.records.list_offsets import ListOffsets
+from controller.broker.records.produce import Produce
+from controller.broker.records.record_access import RecordAccess
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.replication_throttle import Quota, ReplicationThrottle
-from controller.broker.settings import BrokerSettings
 from controller.broker.wanted_isr import live_followers
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey

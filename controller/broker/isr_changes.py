@@ -18,15 +18,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from controller.broker.configs.settings import BrokerSettings
 from controller.broker.controller_link import ControllerLink
-from controller.broker.fetcher_requests import error_of
+from controller.broker.following.fetcher_requests import error_of
 from controller.broker.isr_proposals import Key, Proposal, Verdict, request_of, results_of, verdict, version_to_ask
-from controller.broker.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.ports import PeerError, Peers
 from controller.broker.progress import Progress
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.settings import BrokerSettings
 from controller.broker.wanted_isr import by_metadata, by_replication
 from controller.clock import Clock, Timer
 from controller.pending import Pending

@@ -10,7 +10,7 @@ import base64
 from typing import Protocol
 
 from controller.broker.broker import Identity
-from controller.broker.settings import BrokerSettings
+from controller.broker.configs.settings import BrokerSettings
 from controller.clock import Clock
 from controller.pending import Pending
 from controller.protocol.versions import control_versions

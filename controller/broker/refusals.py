@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.broker.leader_and_isr import leader_and_isr_error
-from controller.broker.record_refusals import record_refusal
+from controller.broker.records.record_refusals import record_refusal
 from controller.protocol.client_values import (
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from controller.broker.leader_and_isr import leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
-from controller.broker.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.strays import is_of_a_topic_that_is_gone, went_elsewhere
 from controller.core.topic_rules import name_fault

@@ -8,9 +8,9 @@ when ZooKeeper is away (S20, KAFKA-9189).
 from __future__ import annotations
 
 from controller.broker.broker import Identity
-from controller.broker.metadata_cache import MetadataCache
+from controller.broker.configs.settings import BrokerSettings
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.ports import PeerError, Peers
-from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body

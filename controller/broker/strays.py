@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.broker.metadata_cache import MetadataSnapshot, NamedPartitions
+from controller.broker.metadata.metadata_cache import MetadataSnapshot, NamedPartitions
 from controller.broker.partition import Partition, Role
 from controller.protocol.control_values import NO_TOPIC_ID, LeaderAndIsrTopicState
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from controller.broker.configs.settings import BrokerSettings
 from controller.broker.logs import Logs
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
 from controller.storage import LogDirectory, LogOffline
 from controller.trace import Noted, Trace

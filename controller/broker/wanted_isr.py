@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from controller.broker.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
 
 InSync: TypeAlias = Callable[[Partition, int], bool]

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from controller.broker.settings import BadSettings, parse_settings
+from controller.broker.configs.settings import BadSettings, parse_settings
 from controller.cli.broker import overrides
 from controller.cli.main import UsageError
 from controller.hosts.broker_process import BrokerDied, BrokerNotReady

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from controller.broker.settings import GENERATED, BadSettings, BrokerSettings
+from controller.broker.configs.settings import GENERATED, BadSettings, BrokerSettings
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient

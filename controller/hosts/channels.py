@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from controller import points
-from controller.broker.setting_types import Address, address_text
+from controller.broker.configs.setting_types import Address, address_text
 from controller.core.ports import ControlRequest, Endpoint, EventSink
 from controller.hosts.network import NetworkThread
 from controller.hosts.wire import Wire

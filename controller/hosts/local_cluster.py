@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from controller.broker.setting_types import address_text
+from controller.broker.configs.setting_types import address_text
 from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_process import LOOK_S, BrokerNotReady, BrokerProcess
 from controller.protocol.errors import MalformedFrame

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from controller.broker.configs.setting_types import Address, address_text
 from controller.broker.ports import PeerError, PeerTimedOut, PeerUnreachable
-from controller.broker.setting_types import Address, address_text
 from controller.hosts.network import NetworkThread
 from controller.hosts.wire import Link, Outcome, body_of, framed_head
 from controller.pending import Pending

@@ -24,12 +24,12 @@ from typing import Any
 
 from loguru import logger
 
+from controller.broker.configs.setting_types import Address, address_text
+from controller.broker.configs.settings import GENERATED, BrokerSettings
 from controller.broker.exposition import text_of
 from controller.broker.logs import Logs
 from controller.broker.metrics import metrics_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
-from controller.broker.setting_types import Address, address_text
-from controller.broker.settings import GENERATED, BrokerSettings
 from controller.broker.upkeep import NoLogDirectory, told_of_opening
 from controller.core.controller import Controller
 from controller.hosts.broker_id import generate_broker_id, kept_broker_id

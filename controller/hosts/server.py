@@ -11,9 +11,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.broker.data_settings import QUEUED_REQUESTS
-from controller.broker.setting_types import Listener
-from controller.broker.settings import BrokerSettings
+from controller.broker.configs.data_settings import QUEUED_REQUESTS
+from controller.broker.configs.setting_types import Listener
+from controller.broker.configs.settings import BrokerSettings
 from controller.hosts.network import NetworkThread
 from controller.hosts.server_connection import Connection, Receive
 from controller.trace import Noted, Trace

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from controller.broker.setting_types import Address
+from controller.broker.configs.setting_types import Address
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import request_head, response_body
 from controller.protocol.errors import MalformedFrame

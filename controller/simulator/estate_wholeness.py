@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from controller.broker.metadata_cache import Partitions
+from controller.broker.metadata.metadata_cache import Partitions
 from controller.broker.node import Node
 from controller.core.partition_table import NO_BROKER, Bools, Int32s, padded
 from controller.core.term import Term

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.fetcher_session import EPOCH_MAX, FetchSession, SessionRequest
-from controller.broker.fetcher_states import Key
+from controller.broker.following.fetcher_session import EPOCH_MAX, FetchSession, SessionRequest
+from controller.broker.following.fetcher_states import Key
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     FetchPartition,

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.broker import fetcher_logs
-from controller.broker.fetcher import Fetcher
-from controller.broker.fetcher_logs import FollowerLogs
-from controller.broker.fetcher_queue import FetcherQueue
-from controller.broker.fetcher_states import Followed
-from controller.broker.fetchers import ReplicaFetchers
+from controller.broker.following import fetcher_logs
+from controller.broker.following.fetcher import Fetcher
+from controller.broker.following.fetcher_logs import FollowerLogs
+from controller.broker.following.fetcher_queue import FetcherQueue
+from controller.broker.following.fetcher_states import Followed
+from controller.broker.following.fetchers import ReplicaFetchers
+from controller.broker.following.truncation import Truncation, truncation
 from controller.broker.partition import Partition
-from controller.broker.truncation import Truncation, truncation
 from controller.storage import EpochEnd, PartitionLog
 from controller.storage.epochs import LeaderEpochs
 from tests.broker.following_steps import HOW_MUCH, STEPS, Step, drawn, play

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker import metadata_answers
-from controller.broker.metadata_answers import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from controller.broker.metadata import metadata_answers
+from controller.broker.metadata.metadata_answers import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (
     NO_AUTHORIZED_OPERATIONS,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from controller.broker.configs.settings import BrokerSettings
 from controller.broker.lifecycle import registration_data
 from controller.broker.node import HEARD_LIMIT_MS, Node, within
 from controller.broker.ports import PeerError, PeerTimedOut, PeerUnreachable
-from controller.broker.settings import BrokerSettings
 from controller.clock import VirtualClock
 from controller.core.ports import ControlRequest, Endpoint
 from controller.pending import Pending, Task

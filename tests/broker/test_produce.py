@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.delayed_produce import DelayedProduce, Replication
 from controller.broker.leader_state import LeaderState, Live
+from controller.broker.records.delayed_produce import DelayedProduce, Replication
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
     LeaderAndIsrPartitionState,
@@ -276,7 +276,7 @@ class AnsweredTooEarly(Replication):
 
 
 def test_an_answer_before_replication_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.broker.produce.Replication", AnsweredTooEarly)
+    monkeypatch.setattr("controller.broker.records.produce.Replication", AnsweredTooEarly)
     with pytest.raises(AssertionError):
         test_acks_all_is_answered_when_every_member_of_the_isr_has_it()
 

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from controller.broker.setting_types import address
+from controller.broker.configs.setting_types import address
 from controller.hosts.ask import ask_metadata
 from tests.processes import eventually, running_with
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from controller.broker.configs.setting_types import Address, Listener
 from controller.broker.exchange import Respond
 from controller.broker.ports import PeerTimedOut, PeerUnreachable
-from controller.broker.setting_types import Address, Listener
 from controller.core.ports import ControlRequest, Endpoint
 from controller.hosts.channels import SocketChannels
 from controller.hosts.network import NetworkThread

@@ -22,7 +22,7 @@ import pytest
 
 from controller.broker.broker import Broker
 from controller.broker.isr_changes import IsrChanges
-from controller.broker.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
 from controller.core import elections, leadership, partition_moves, replica_moves, topic_deletion, unnoticed
 from controller.core.context import Replicas

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker.delayed_produce import DelayedProduce
 from controller.broker.leader_state import LeaderState, Live
+from controller.broker.records.delayed_produce import DelayedProduce
 from controller.storage import PartitionLog
 from tests.broker import test_following_lives as following
 from tests.broker.test_produce import AnsweredTooEarly
@@ -33,7 +33,7 @@ def leader_waits_for_nobody(patch: Patch) -> None:
 
 def acknowledged_before_replication(patch: Patch) -> None:
     """acks=all is answered when the leader has it."""
-    patch.setattr("controller.broker.produce.Replication", AnsweredTooEarly)
+    patch.setattr("controller.broker.records.produce.Replication", AnsweredTooEarly)
 
 
 def produce_never_completed(patch: Patch) -> None:

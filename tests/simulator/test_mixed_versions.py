@@ -10,8 +10,8 @@ import pytest
 
 from controller.broker import isr_changes
 from controller.broker.broker import Broker
+from controller.broker.configs.settings import BrokerSettings
 from controller.broker.isr_changes import IsrChanges
-from controller.broker.settings import BrokerSettings
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import ApiVersion
 from controller.protocol.codec import Request

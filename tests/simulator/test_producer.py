@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from controller.broker.ports import PeerError
-from controller.broker.record_access import refused
+from controller.broker.records.record_access import refused
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol import (

@@ -1,0 +1,196 @@
+"""Metadata requests answered from a snapshot, as Kafka 2.8 answers each version. Pure: values in, values out."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import TypeAlias
+
+from controller.broker.metadata.metadata_cache import MetadataSnapshot, Partitions, endpoint_of
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import (
+    NO_AUTHORIZED_OPERATIONS,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from controller.protocol.codec import encode_metadata_partition, encode_response_body
+from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, UpdateMetadataPartitionState
+from controller.protocol.errors import ErrorCode
+from controller.protocol.written import written
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+TOPIC_NAME_LENGTH_MAX = 249
+BODIES_KEPT = 4
+ROWS_KEPT = 20_000
+_Asked: TypeAlias = tuple[int, MetadataRequest, int, str, str | None]
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+
+# With no authorizer everybody may do what there is to do; one bit for each AclOperation's code.
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+
+def is_legal_topic(name: str) -> bool:
+    return name not in (".", "..") and len(name) <= TOPIC_NAME_LENGTH_MAX and _LEGAL_TOPIC.fullmatch(name) is not None
+
+
+def metadata_response(
+    snapshot: MetadataSnapshot,
+    request: MetadataRequest,
+    version: int,
+    listener: str,
+    cluster_id: str | None,
+    rows: MetadataRows | None = None,
+) -> MetadataResponse:
+    """`listener`: the one that the request came in by; only brokers that have it are told of. With `rows` it is for the
+    encoder alone: its partitions are encoded already, where they were before."""
+    answer = _Answer(snapshot, version, listener, request.include_topic_authorized_operations, rows)
+    if request.topics is None:
+        topics = [answer.topic(name, partitions) for name, partitions in snapshot.topics.items()]
+    else:
+        topics = [answer.asked_for(topic) for topic in request.topics]
+    brokers = [
+        MetadataResponseBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
+        for broker in snapshot.brokers.values()
+        if (endpoint := endpoint_of(broker, listener)) is not None
+    ]
+    return MetadataResponse(
+        brokers=tuple(brokers),
+        topics=tuple(topics),
+        cluster_id=cluster_id,
+        controller_id=snapshot.controller_id,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_AUTHORIZED_OPERATIONS
+        ),
+    )
+
+
+class MetadataBodies:
+    """Answers' bodies, encoded once for all that ask the same of one snapshot: after a failure every client does. Of a
+    snapshot that is another only what has changed is encoded anew. Who hosts many brokers may give all of them one."""
+
+    def __init__(self) -> None:
+        self._bodies: OrderedDict[_Asked, tuple[MetadataSnapshot, bytes]] = OrderedDict()
+        self._rows = MetadataRows()
+
+    def body(
+        self, snapshot: MetadataSnapshot, request: MetadataRequest, version: int, listener: str, cluster_id: str | None
+    ) -> bytes:
+        """UnencodableValue."""
+        key = (id(snapshot), request, version, listener, cluster_id)
+        known = self._bodies.get(key)
+        if known is None:
+            value = metadata_response(snapshot, request, version, listener, cluster_id, self._rows)
+            known = self._bodies[key] = (snapshot, encode_response_body(ApiKey.METADATA, version, value))
+            if len(self._bodies) > BODIES_KEPT:
+                self._bodies.popitem(last=False)
+        return known[1]
+
+
+class MetadataRows:
+    """Partitions as they were encoded last, by topic and version: each for as long as its state is the very same, and
+    its leader is reached as before."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], dict[int, tuple[UpdateMetadataPartitionState, ErrorCode, bytes]]] = {}
+        self._count = 0
+
+    def of(self, answer: _Answer, topic: str, partitions: Partitions, version: int) -> list[bytes]:
+        """UnencodableValue."""
+        if self._count > ROWS_KEPT:
+            self._known, self._count = {}, 0
+        known = self._known.setdefault((topic, version), {})
+        before = len(known)
+        found = []
+        for index, state in partitions.items():
+            row = known.get(index)
+            error = answer.reached[state.leader]
+            if row is None or row[0] is not state or row[1] is not error:
+                row = known[index] = (state, error, encode_metadata_partition(version, answer.partition(state)))
+            found.append(row[2])
+        self._count += len(known) - before
+        return found
+
+
+class _Reached(dict[int, ErrorCode]):
+    """What a client is told of a leader, whether it can be reached; found out once for each."""
+
+    def __init__(self, snapshot: MetadataSnapshot, listener: str, tells_listeners: bool) -> None:
+        super().__init__()
+        self._brokers = snapshot.brokers
+        self._listener = listener
+        self._tells_listeners = tells_listeners
+
+    def __missing__(self, leader: int) -> ErrorCode:
+        broker = self._brokers.get(leader)
+        if broker is None:
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+        elif endpoint_of(broker, self._listener) is not None:
+            error = ErrorCode.NONE
+        else:
+            error = ErrorCode.LISTENER_NOT_FOUND if self._tells_listeners else ErrorCode.LEADER_NOT_AVAILABLE
+        self[leader] = error
+        return error
+
+
+class _Answer:
+    """What holds for all topics of one response."""
+
+    def __init__(
+        self,
+        snapshot: MetadataSnapshot,
+        version: int,
+        listener: str,
+        with_operations: bool,
+        rows: MetadataRows | None = None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._version = version
+        # Version 0 leaves out replicas that can't be reached; from 6 on a client knows LISTENER_NOT_FOUND.
+        self._only_reachable = version == 0
+        self._rows = None if self._only_reachable else rows
+        self.reached = _Reached(snapshot, listener, tells_listeners=version >= 6)
+        self._operations = TOPIC_OPERATIONS if with_operations else NO_AUTHORIZED_OPERATIONS
+
+    def asked_for(self, topic: MetadataRequestTopic) -> MetadataResponseTopic:
+        if topic.name is None:
+            # Asking by id is of version 12; the field that versions 10 and 11 have for it is refused by Kafka 2.8.
+            return MetadataResponseTopic(ErrorCode.UNSUPPORTED_VERSION, "", (), topic.topic_id)
+        partitions = self._snapshot.topics.get(topic.name)
+        if partitions is not None:
+            return self.topic(topic.name, partitions)
+        legal = is_legal_topic(topic.name)
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return MetadataResponseTopic(error, topic.name, (), is_internal=topic.name in INTERNAL_TOPICS)
+
+    def topic(self, name: str, partitions: Partitions) -> MetadataResponseTopic:
+        if self._rows is None:
+            shown = tuple(self.partition(state) for state in partitions.values())
+        else:
+            shown = written(self._rows.of(self, name, partitions, self._version))
+        return MetadataResponseTopic(
+            ErrorCode.NONE,
+            name,
+            shown,
+            self._snapshot.topic_ids.get(name, NO_TOPIC_ID),
+            name in INTERNAL_TOPICS,
+            self._operations,
+        )
+
+    def partition(self, state: UpdateMetadataPartitionState) -> MetadataResponsePartition:
+        replicas, isr = state.replicas, state.isr
+        if self._only_reachable:
+            replicas = tuple(one for one in replicas if self.reached[one] is ErrorCode.NONE)
+            isr = tuple(one for one in isr if self.reached[one] is ErrorCode.NONE)
+        leader, error = state.leader, self.reached[state.leader]
+        if error is not ErrorCode.NONE:
+            leader = NO_LEADER
+        elif len(replicas) < len(state.replicas) or len(isr) < len(state.isr):
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+        return MetadataResponsePartition(
+            error, state.partition_index, leader, replicas, isr, state.leader_epoch, state.offline_replicas
+        )

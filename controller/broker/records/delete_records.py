@@ -1,0 +1,100 @@
+"""DeleteRecords: a leader moves where its log begins, its followers do so when their fetches tell them, and the client
+is answered when all of them have. Kafka 2.8's rules.
+
+Offsets go, not bytes: files follow with retention. Nothing beyond the high watermark can be deleted, and nothing of a
+topic whose policy is not to delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.broker.metadata.metadata_answers import INTERNAL_TOPICS
+from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.partition import Partition
+from controller.broker.progress import Progress
+from controller.broker.records.delayed_delete_records import DelayedDeleteRecords, Deletion, Part
+from controller.broker.records.record_access import RecordAccess, Refused, refused
+from controller.protocol.admin_values import (
+    UP_TO_HIGH_WATERMARK,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+)
+from controller.protocol.errors import ErrorCode
+from controller.storage import StorageError
+from controller.timer.purgatory import Purgatory
+
+Deletes = Callable[[str], bool | None]
+"""Whether records of a topic may be deleted; None: its config is not known yet."""
+
+
+class DeleteRecords:
+    """`metadata_changed` when brokers may have come or gone: a dead follower is not waited for."""
+
+    def __init__(
+        self,
+        access: RecordAccess,
+        metadata: MetadataCache,
+        progress: Progress,
+        purgatory: Purgatory[tuple[str, int], DelayedDeleteRecords],
+        deletes: Deletes,
+    ) -> None:
+        self._access = access
+        self._metadata = metadata
+        self._purgatory = purgatory
+        self._deletes = deletes
+        self._progress = progress
+        self._watched: dict[tuple[str, int], None] = {}
+        progress.of_followers.append(self._follower_fetched)
+        progress.of_high_watermarks.append(self._changed)
+        progress.have_nobody[self._changed] = lambda: not self._watched
+
+    def handle(
+        self, request: DeleteRecordsRequest, version: int, answer: Callable[[DeleteRecordsResponse], None]
+    ) -> None:
+        parts = [(topic.name, [self._delete(topic.name, one) for one in topic.partitions]) for topic in request.topics]
+        operation = DelayedDeleteRecords(request.timeout_ms, parts, self._metadata, answer)
+        keys = operation.keys()
+        if not self._purgatory.try_complete_else_watch(operation, keys):
+            self._watched.update(dict.fromkeys(keys))
+
+    def metadata_changed(self) -> None:
+        for key in tuple(self._watched):
+            self._purgatory.check_and_complete(key)
+        if not self._purgatory.delayed:
+            self._watched.clear()
+
+    def _follower_fetched(self, partition: Partition, _broker: int) -> None:
+        if self._watched:  # or nobody waits
+            self._purgatory.check_and_complete(partition.key)
+
+    def _changed(self, partition: Partition) -> None:
+        if self._watched:
+            self._purgatory.check_and_complete(partition.key)
+
+    def _delete(self, topic: str, asked: DeleteRecordsPartition) -> Part:
+        try:
+            deletion = self._deleted(topic, asked)
+        except (Refused, StorageError) as error:
+            return Part(DeleteRecordsPartitionResult(asked.partition_index, refused(error).error))
+        return Part(DeleteRecordsPartitionResult(asked.partition_index, ErrorCode.NONE), deletion)
+
+    def _deleted(self, topic: str, asked: DeleteRecordsPartition) -> Deletion:
+        """Refused, StorageError."""
+        if topic in INTERNAL_TOPICS:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
+        partition, log = self._access.leader_log(topic, asked.partition_index)
+        assert partition.leading is not None
+        deletes = self._deletes(topic)
+        if deletes is None:
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the config of {topic} is not known yet")
+        if not deletes:
+            raise Refused(ErrorCode.POLICY_VIOLATION, f"records of {topic} are not deleted, by its cleanup.policy")
+        offset = partition.high_watermark if asked.offset == UP_TO_HIGH_WATERMARK else asked.offset
+        if offset < 0:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
+        if log.delete_records_before(offset, partition.high_watermark):
+            self._progress.changed((partition,))
+        return Deletion(partition, partition.leading, offset)

@@ -1,0 +1,50 @@
+"""OffsetForLeaderEpoch: where a leader epoch ends in this leader's log, by which a follower or a consumer finds how far
+its own past is this log's (KIP-101, KIP-320). Only the leader answers, whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.broker.records.record_access import RecordAccess, Refused, refused
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderResult,
+    OffsetForLeaderTopicResult,
+)
+from controller.storage import StorageError
+
+
+class EpochOffsets:
+    def __init__(self, access: RecordAccess) -> None:
+        self._access = access
+
+    def handle(
+        self,
+        request: OffsetForLeaderEpochRequest,
+        version: int,
+        answer: Callable[[OffsetForLeaderEpochResponse], None],
+    ) -> None:
+        answer(
+            OffsetForLeaderEpochResponse(
+                tuple(
+                    OffsetForLeaderTopicResult(
+                        topic.topic,
+                        tuple(self._result(topic.topic, one) for one in topic.partitions),
+                    )
+                    for topic in request.topics
+                )
+            )
+        )
+
+    def _result(self, topic: str, asked: OffsetForLeaderPartition) -> OffsetForLeaderResult:
+        try:
+            _, log = self._access.leader_log(topic, asked.partition, asked.current_leader_epoch)
+            log.health.check()
+            end = log.end_offset_for_epoch(asked.leader_epoch)
+        except (Refused, StorageError) as error:
+            return OffsetForLeaderResult(refused(error).error, asked.partition)
+        return OffsetForLeaderResult(ErrorCode.NONE, asked.partition, end.epoch, end.end_offset)

@@ -1,0 +1,133 @@
+"""ListOffsets: a partition's first offset, its last, or the first of a time. Kafka 2.8's rules.
+
+A consumer is told of nothing beyond the high watermark; a follower, and who debugs, of the log's end. Both isolation
+levels have the same end, as there are no transactions here. Version 0 is answered with the offsets of segments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from controller.broker.partition import Partition
+from controller.broker.records.decompression import decompress
+from controller.broker.records.record_access import RecordAccess, Refused, local_log, refused
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import (
+    CONSUMER,
+    DEBUGGING_CONSUMER,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResult,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResult,
+)
+from controller.storage import PartitionLog, StorageError
+
+FIRST_VERSION_WITH_NOT_AVAILABLE = 5
+"""From here on a client knows OFFSET_NOT_AVAILABLE."""
+
+
+class ListOffsets:
+    def __init__(self, access: RecordAccess, wall_ms: Callable[[], int]) -> None:
+        self._access = access
+        self._wall_ms = wall_ms
+
+    def handle(self, request: ListOffsetsRequest, version: int, answer: Callable[[ListOffsetsResponse], None]) -> None:
+        named = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
+        topics = tuple(
+            ListOffsetsTopicResult(
+                topic.name,
+                tuple(
+                    self._result(request, version, topic.name, one, twice=named[topic.name, one.partition_index] > 1)
+                    for one in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        answer(ListOffsetsResponse(topics))
+
+    def _result(
+        self, request: ListOffsetsRequest, version: int, topic: str, asked: ListOffsetsPartition, *, twice: bool
+    ) -> ListOffsetsPartitionResult:
+        try:
+            if twice and version > 0:
+                raise Refused(ErrorCode.INVALID_REQUEST)
+            partition = self._access.partition(topic, asked.partition_index)
+            only_leader = request.replica_id != DEBUGGING_CONSUMER
+            log = local_log(partition, asked.current_leader_epoch, only_leader=only_leader)
+            if version == 0:
+                offsets = self._segments_before(log, asked, _limit(partition, log, request.replica_id))
+                return ListOffsetsPartitionResult(asked.partition_index, ErrorCode.NONE, old_style_offsets=offsets)
+            return _found(partition, log, asked, _limit(partition, log, request.replica_id))
+        except (Refused, StorageError) as error:
+            return ListOffsetsPartitionResult(asked.partition_index, _error(refused(error).error, version))
+
+    def _segments_before(self, log: PartitionLog, asked: ListOffsetsPartition, limit: int) -> tuple[int, ...]:
+        """Version 0: the offsets at which segments begin that were changed by the time asked for, and the log's end,
+        the latest first, `max_num_offsets` of them at most."""
+        times = [(max(offset, log.log_start_offset), changed_ms) for offset, changed_ms in log.segment_times()]
+        if log.active_bytes:
+            times.append((log.log_end_offset, self._wall_ms()))
+        offsets = offsets_before(times, asked.timestamp, asked.max_num_offsets)
+        below = tuple(offset for offset in offsets if offset <= limit)
+        return offsets if len(below) == len(offsets) else (limit, *below)
+
+
+def offsets_before(times: Sequence[tuple[int, int]], timestamp: int, count: int) -> tuple[int, ...]:
+    """Of (offset, time), in ascending order, the last `count` up to the last one that is not after `timestamp`, the
+    latest first. Kafka's Log.legacyFetchOffsetsBefore."""
+    if timestamp == LATEST_TIMESTAMP:
+        found = len(times)
+    elif timestamp == EARLIEST_TIMESTAMP:
+        found = 1
+    else:
+        found = next((at + 1 for at in reversed(range(len(times))) if times[at][1] <= timestamp), 0)
+    return tuple(offset for offset, _ in reversed(times[max(found - max(count, 0), 0) : found]))
+
+
+def _limit(partition: Partition, log: PartitionLog, replica_id: int) -> int:
+    """Up to which offset whoever asks is told."""
+    return partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
+
+
+def _found(
+    partition: Partition, log: PartitionLog, asked: ListOffsetsPartition, limit: int
+) -> ListOffsetsPartitionResult:
+    index = asked.partition_index
+    if asked.timestamp == EARLIEST_TIMESTAMP:
+        return ListOffsetsPartitionResult(index, ErrorCode.NONE, NO_TIMESTAMP, log.log_start_offset, _first_epoch(log))
+    if asked.timestamp == LATEST_TIMESTAMP:
+        _require_committed_epoch(partition)
+        return ListOffsetsPartitionResult(index, ErrorCode.NONE, NO_TIMESTAMP, limit, partition.leader_epoch)
+    found = log.offset_for_timestamp(asked.timestamp, decompress)
+    if found is not None and found.offset < limit:
+        return ListOffsetsPartitionResult(
+            index, ErrorCode.NONE, found.timestamp_ms, found.offset, max(found.leader_epoch, NO_LEADER_EPOCH)
+        )
+    _require_committed_epoch(partition)
+    return ListOffsetsPartitionResult(index, ErrorCode.NONE)
+
+
+def _first_epoch(log: PartitionLog) -> int:
+    """That of the log's first record, where it is known."""
+    first = next(iter(log.epochs.entries()), None)
+    return first.epoch if first is not None and first.start_offset <= log.log_start_offset else NO_LEADER_EPOCH
+
+
+def _require_committed_epoch(partition: Partition) -> None:
+    """A new leader may not know yet how far its predecessor has committed: until its high watermark has come to where
+    its own epoch began, the end might seem to go back (KIP-207)."""
+    leading = partition.leading
+    if leading is not None and leading.epoch_start_offset > partition.high_watermark:
+        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
+
+
+def _error(error: ErrorCode, version: int) -> ErrorCode:
+    if error is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_VERSION_WITH_NOT_AVAILABLE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return error

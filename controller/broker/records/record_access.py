@@ -1,0 +1,93 @@
+"""Who may touch a partition's records, and what they are told who may not: Kafka 2.8's rules and codes, for Produce,
+Fetch and every other request about records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.partition import Partition
+from controller.broker.replica_manager import ReplicaManager
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import NO_LEADER_EPOCH
+from controller.storage import (
+    BadBatches,
+    BatchesTooLarge,
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidBatch,
+    InvalidTimestamp,
+    LogOffline,
+    OffsetOutOfRange,
+    PartitionLog,
+    ProducerFenced,
+    SequenceOutOfOrder,
+    StorageError,
+    UnsupportedMagic,
+)
+
+
+class Refused(Exception):
+    """A request about one partition that is not carried out, with Kafka's code for it."""
+
+    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
+        super().__init__(error, message)
+        self.error = error
+        self.message = message
+
+
+_CODES: Mapping[type[StorageError], ErrorCode] = {
+    UnsupportedMagic: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+    BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    BatchesTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
+    SequenceOutOfOrder: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ProducerFenced: ErrorCode.INVALID_PRODUCER_EPOCH,
+    InvalidBatch: ErrorCode.INVALID_RECORD,
+    BadBatches: ErrorCode.INVALID_RECORD,
+    OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+def refused(error: Refused | StorageError) -> Refused:
+    """What storage raised, as it is told to a client."""
+    if isinstance(error, Refused):
+        return error
+    return Refused(_CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR), str(error))
+
+
+class RecordAccess:
+    """Partitions by name, for requests about their records. Raises Refused."""
+
+    def __init__(self, replicas: ReplicaManager, metadata: MetadataCache) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The replica here, leader or not: KAFKA_STORAGE_ERROR if its files are offline, NOT_LEADER_OR_FOLLOWER if only
+        others have one, UNKNOWN_TOPIC_OR_PARTITION if nobody has."""
+        partition = self._replicas.partition(topic, index)
+        if partition is None:
+            elsewhere = index in self._metadata.snapshot.topics.get(topic, {})
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.offline:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is in an offline log directory")
+        return partition
+
+    def leader_log(self, topic: str, index: int, leader_epoch: int = NO_LEADER_EPOCH) -> tuple[Partition, PartitionLog]:
+        """A partition that this broker leads, with its log. `leader_epoch`: the one that the asker knows of."""
+        partition = self.partition(topic, index)
+        return partition, local_log(partition, leader_epoch, only_leader=True)
+
+
+def local_log(partition: Partition, leader_epoch: int, *, only_leader: bool) -> PartitionLog:
+    """The log of a replica that is here, if the asker knows of its present leader epoch (NO_LEADER_EPOCH: it tells
+    none) and, where only the leader will do, if it leads."""
+    if leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
+        behind = leader_epoch < partition.leader_epoch
+        raise Refused(ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if partition.log is None or (only_leader and partition.leading is None):
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return partition.log
