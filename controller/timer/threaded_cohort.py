@@ -14,17 +14,24 @@ lists'.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from controller.timer.operation import PENDING
 from controller.timer.task import IN_COHORT, TimerTask
 
-if TYPE_CHECKING:
-    from controller.timer.threaded import ThreadTimer
-
 NS_PER_MS: Final = 1_000_000
 NO_TIMEOUT_MS: Final = -(1 << 62)
 """Of those who stand together and are in the timer each by itself, or in none."""
+
+
+class RunsCohorts(Protocol):
+    """The timer that a cohort is a task of, on whose thread it runs."""
+
+    def run_of_cohort(self, task: TimerTask) -> None:
+        """Runs one of its members, unless that one is in the timer no more."""
+
+    def forget(self, cohort: ThreadedCohort) -> bool:
+        """It has run. False: the timer was closed meanwhile, and who is left in it is in the timer."""
 
 
 class LetsGo(Protocol):
@@ -44,7 +51,7 @@ class ThreadedCohort(TimerTask):
     def __init__(
         self,
         lists: LetsGo | None = None,
-        timer: ThreadTimer | None = None,
+        timer: RunsCohorts | None = None,
         opened_ms: int = 0,
         timeout_ms: int = NO_TIMEOUT_MS,
     ) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from controller.broker.leader_state import LeaderState
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
+from controller.broker.records.delayed_parts import DelayedParts
 from controller.protocol.admin_values import (
     NO_LOW_WATERMARK,
     DeleteRecordsPartitionResult,
@@ -19,7 +20,6 @@ from controller.protocol.admin_values import (
     DeleteRecordsTopicResult,
 )
 from controller.protocol.errors import ErrorCode
-from controller.timer.operation import DelayedOperation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,49 +61,32 @@ Parts = Sequence[tuple[str, Sequence[Part]]]
 """By topic, as the request has them."""
 
 
-class DelayedDeleteRecords(DelayedOperation):
-    __slots__ = ("_answer", "_metadata", "_parts", "_waiting")
+class DelayedDeleteRecords(DelayedParts[Part]):
+    __slots__ = ("_answer", "_metadata")
 
     def __init__(
         self, timeout_ms: int, parts: Parts, metadata: MetadataCache, answer: Callable[[DeleteRecordsResponse], None]
     ) -> None:
-        super().__init__(timeout_ms)
-        self._parts = parts
+        super().__init__(timeout_ms, parts)
         self._metadata = metadata
         self._answer = answer
-        self._waiting = [part for _, those in parts for part in those if part.awaited is not None]
 
-    def keys(self) -> list[tuple[str, int]]:
-        return [(one.partition.topic, one.partition.index) for part in self._waiting if (one := part.awaited)]
+    def look_at(self, part: Part) -> None:
+        deletion = part.awaited
+        if deletion is None:
+            return
+        lost = deletion.lost()
+        if lost is not None:
+            part.settle(lost, NO_LOW_WATERMARK)
+            return
+        low_watermark = deletion.low_watermark(self._metadata)
+        if low_watermark >= deletion.offset:
+            part.settle(ErrorCode.NONE, low_watermark)
 
-    def try_complete(self) -> bool:
-        for part in self._waiting:
-            _look(part, self._metadata)
-        self._waiting = [part for part in self._waiting if part.awaited is not None]
-        return not self._waiting and self.force_complete()
+    def give_up(self, part: Part) -> None:
+        if part.awaited is not None:
+            part.settle(ErrorCode.REQUEST_TIMED_OUT, part.awaited.low_watermark(self._metadata))
 
-    def on_complete(self) -> None:
-        for part in self._waiting:
-            if part.awaited is not None:
-                part.settle(ErrorCode.REQUEST_TIMED_OUT, part.awaited.low_watermark(self._metadata))
-        self._answer(
-            DeleteRecordsResponse(
-                tuple(
-                    DeleteRecordsTopicResult(topic, tuple(part.result for part in those))
-                    for topic, those in self._parts
-                )
-            )
-        )
-
-
-def _look(part: Part, metadata: MetadataCache) -> None:
-    deletion = part.awaited
-    if deletion is None:
-        return
-    lost = deletion.lost()
-    if lost is not None:
-        part.settle(lost, NO_LOW_WATERMARK)
-        return
-    low_watermark = deletion.low_watermark(metadata)
-    if low_watermark >= deletion.offset:
-        part.settle(ErrorCode.NONE, low_watermark)
+    def answer(self) -> None:
+        topics = [DeleteRecordsTopicResult(topic, tuple(part.result for part in those)) for topic, those in self._parts]
+        self._answer(DeleteRecordsResponse(tuple(topics)))

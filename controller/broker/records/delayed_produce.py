@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from controller.broker.leader_state import LeaderState
 from controller.broker.partition import Partition
+from controller.broker.records.delayed_parts import DelayedParts
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import ProducePartitionResult, ProduceResponse, ProduceTopicResult
 from controller.quick import quick
-from controller.timer.operation import DelayedOperation
 
 MinInsync = Callable[[str], int]
 
@@ -67,30 +67,23 @@ def response(parts: Parts) -> ProduceResponse:
     )
 
 
-class DelayedProduce(DelayedOperation):
-    __slots__ = ("_answer", "_min_insync", "_parts", "_waiting")
+class DelayedProduce(DelayedParts[Part]):
+    __slots__ = ("_answer", "_min_insync")
 
     def __init__(
         self, timeout_ms: int, parts: Parts, min_insync: MinInsync, answer: Callable[[ProduceResponse], None]
     ) -> None:
-        super().__init__(timeout_ms)
-        self._parts = parts
+        super().__init__(timeout_ms, parts)
         self._min_insync = min_insync
         self._answer = answer
-        self._waiting = [part for _, those in parts for part in those if part.awaited is not None]
 
-    def keys(self) -> list[tuple[str, int]]:
-        return [(one.partition.topic, one.partition.index) for part in self._waiting if (one := part.awaited)]
+    def look_at(self, part: Part) -> None:
+        error = part.awaited.outcome(self._min_insync) if part.awaited is not None else None
+        if error is not None:
+            part.settle(error)
 
-    def try_complete(self) -> bool:
-        for part in self._waiting:
-            error = part.awaited.outcome(self._min_insync) if part.awaited is not None else None
-            if error is not None:
-                part.settle(error)
-        self._waiting = [part for part in self._waiting if part.awaited is not None]
-        return not self._waiting and self.force_complete()
+    def give_up(self, part: Part) -> None:
+        part.settle(ErrorCode.REQUEST_TIMED_OUT)
 
-    def on_complete(self) -> None:
-        for part in self._waiting:
-            part.settle(ErrorCode.REQUEST_TIMED_OUT)
+    def answer(self) -> None:
         self._answer(response(self._parts))
