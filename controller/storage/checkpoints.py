@@ -128,4 +128,4 @@ def _topic_id(data: bytes) -> bytes:
 @lru_cache(maxsize=16_384)
 def _decoded_id(text: str) -> bytes:
     """One object for all partitions of a topic."""
-    return base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -205,7 +205,7 @@ DAMAGED: list[tuple[str, bytes]] = [
     (paths.CONTROLLER, b"99999999999"),
     (paths.CONTROLLER, "\u0663".encode()),
     (paths.CONTROLLER_EPOCH, b"9" * 5000),
-    (paths.CONTROLLER, b'{"brokerid":3,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    (paths.CONTROLLER, b'{"brokerid":3,"x":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"),
     (paths.CONTROLLER, b'{"brokerid":3,"timestamp":"1_0"}'),
     (REGISTRATION, b'{"version":5,"endpoints":["A://h:%s"]}' % (b"9" * 5000)),
     (paths.broker(2**31), b'{"version":5,"endpoints":[]}'),

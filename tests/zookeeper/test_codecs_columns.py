@@ -52,7 +52,7 @@ DAMAGED: dict[str, bytes] = {
     "text for a number": GOOD.replace(b'leader":3', b'leader":"3"'),
     "a fraction": GOOD.replace(b'leader":3', b'leader":3.5'),
     "no UTF-8": b'{"x":"\xff",' + GOOD[1:],
-    "nested too deep": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "nested too deep": b'{"x":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
     "NUL bytes": b"\0" * 10,
 }
 
