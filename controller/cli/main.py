@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import platform
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
 
 from loguru import logger
 
@@ -35,6 +38,15 @@ class UsageError(Exception):
     """Input that a command can't accept; the message names it and says what was expected."""
 
 
+class _Version(argparse.Action):
+    """Looked up when it is asked for, and at no other start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        python = f"{platform.python_implementation()} {platform.python_version()}"
+        print(f"{parser.prog} {version('camerlengo')} ({python})")
+        parser.exit()
+
+
 def log_to_stderr(level: str) -> None:
     """What the library logs, from `level` on. A command that is a server asks for more than this file does."""
     logger.remove()
@@ -47,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="camerlengo", description="Kafka's ZooKeeper control plane: run it, break it, simulate it."
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="tells this program's version and Python's")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     wanted = next((word for word in words if not word.startswith("-")), None)
     for name in COMMANDS:

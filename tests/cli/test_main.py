@@ -1,0 +1,36 @@
+"""The command line as a whole: what it says of itself, and of what it does not know."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+import pytest
+
+from controller.cli.main import COMMANDS, main
+
+
+def test_it_tells_its_version_and_pythons(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    assert said == f"camerlengo {version('camerlengo')} ({python})\n"
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    first_words = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")}
+    assert ended.value.code == 0
+    assert set(COMMANDS) <= first_words
+
+
+def test_a_command_that_is_not_there_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["elect"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "elect" in said
+    assert all(name in said for name in COMMANDS)
