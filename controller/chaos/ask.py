@@ -8,12 +8,12 @@ from controller.scenarios.host import PartitionView
 TIMEOUT_S = 5.0
 
 
-def metadata_of(host: str, port: int) -> dict[tuple[str, int], PartitionView]:
+def metadata_of(host: str, port: int, timeout_s: float = TIMEOUT_S) -> dict[tuple[str, int], PartitionView]:
     """The broker's view of every partition. Raises what `ask_metadata` raises."""
     return {
         (topic.name or "", partition.partition_index): PartitionView(
             partition.leader_id, tuple(partition.isr_nodes), tuple(partition.replica_nodes), partition.leader_epoch
         )
-        for topic in ask_metadata((host, port), TIMEOUT_S).topics
+        for topic in ask_metadata((host, port), timeout_s).topics
         for partition in topic.partitions
     }

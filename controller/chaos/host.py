@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from controller.chaos.ask import metadata_of
@@ -42,6 +42,10 @@ from controller.zookeeper.ports import LOOPBACK, HeldPorts
 STOP_GRACE_S = 30.0
 LEADER_LIMIT_MS = 15_000.0
 """How long a busy ensemble may take to name its leader."""
+HEARD_LIMIT_MS = 5_000.0
+"""How long brokers may take to hear of new topics; one that is cut off never does."""
+HEARD_LOOK_MS = 20.0
+HEARD_ANSWER_S = 1.0
 _LOG_LINES = 12
 
 
@@ -240,7 +244,26 @@ class RealHost:
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         assert self._client is not None
         create_topics(self._bootstrap, topics)
+        await self._until_heard({(topic.name, number) for topic in topics for number in range(topic.partitions)})
         self._client.expect(topics)
+
+    async def _until_heard(self, partitions: Set[tuple[str, int]]) -> None:
+        """The controller's own broker knows of them by now. Until the others do, they tell clients that there are none,
+        which is no gap that a fault has made."""
+        assert self._observer is not None
+        registered, _ = self._observer.now()
+        deaf = [node for node in self.running() if node in registered]
+        deadline_ms = self.clock.now_ms() + HEARD_LIMIT_MS
+        while deaf := [node for node in deaf if not self._has_heard(node, partitions)]:
+            if self.clock.now_ms() >= deadline_ms:
+                return
+            await self.clock.sleep(HEARD_LOOK_MS)
+
+    def _has_heard(self, node: int, partitions: Set[tuple[str, int]]) -> bool:
+        try:
+            return partitions <= metadata_of(LOOPBACK, self._port(node), HEARD_ANSWER_S).keys()
+        except OSError:
+            return False
 
     async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
         self._record_clients = RecordClients(self._bootstrap, workload, partitions, self.clock.now_ms)
