@@ -202,7 +202,7 @@ class Broker:
     def _metadata(self, exchange: Exchange, request: MetadataRequest) -> None:
         exchange.answer_body(
             self.metadata_bodies.body(
-                self.metadata.snapshot,
+                self.metadata.for_clients,
                 request,
                 exchange.header.api_version,
                 exchange.listener,

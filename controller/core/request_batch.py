@@ -52,6 +52,7 @@ class RequestBatch:
         self._leader_and_isr: list[tuple[Replicas, bool]] = []
         self._metadata_rows: list[Rows] = []
         self._metadata_brokers: set[int] = set()
+        self._partitions_follow = False
         self._stops: list[tuple[Rows, Int32s, Int32s, bool]] = []
 
     def leader_and_isr(self, replicas: Replicas, *, is_new: bool = False) -> None:
@@ -66,6 +67,11 @@ class RequestBatch:
         they have a state, or are to be forgotten."""
         self._metadata_rows.append(rows)
         self._metadata_brokers.update(self._term.context.broker_ids if brokers is None else brokers)
+
+    def tell_who_lives(self, *, partitions_follow: bool = False) -> None:
+        """Tells all who is alive, and of no partition; `partitions_follow`: those come with the next batch."""
+        self.update_metadata(self._term.context.rows_with_state()[:0])
+        self._partitions_follow = partitions_follow
 
     def stop_replicas(self, replicas: Replicas, *, delete: bool = False) -> None:
         """Tells these replicas to stop, and to delete what they have if `delete`. The leader epoch is that of now,
@@ -166,6 +172,7 @@ class RequestBatch:
             columns=self._columns_during_delete(rows),
             offline=offline,
             live_brokers=[broker.advertised for broker in term.context.brokers],
+            partitions_follow=self._partitions_follow,
         )
         rest = common_part(body)  # of 100,000 partitions some megabytes, and there may be a thousand brokers
         for broker in receivers:

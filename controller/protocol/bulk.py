@@ -20,6 +20,7 @@ from controller.protocol.compiler import Writer, compile_struct
 from controller.protocol.control_schemas import (
     LEADER_AND_ISR_REQUEST,
     LIVE_LEADER,
+    PARTITIONS_FOLLOW,
     UPDATE_METADATA_BROKER,
     UPDATE_METADATA_REQUEST,
 )
@@ -30,7 +31,7 @@ from controller.protocol.control_values import (
     UpdateMetadataBroker,
 )
 from controller.protocol.errors import UnencodableValue
-from controller.protocol.primitives import varint, write_count, write_text
+from controller.protocol.primitives import varint, write_count, write_tags, write_text
 
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
@@ -42,6 +43,7 @@ REPLICAS_MAX = 126
 """More replicas than this in one partition would need a longer compact length than the one byte laid out here."""
 
 _PADDING = -1
+_PARTITIONS_FOLLOW = (PARTITIONS_FOLLOW.tag or 0, b"\x01")
 _HEAD = struct.Struct(">iiq")
 _EPOCH_START, _EPOCH_STOP = 8, 16
 
@@ -126,10 +128,11 @@ def update_metadata_body(
     offline: Int32s,
     live_brokers: Sequence[UpdateMetadataBroker],
     broker_epoch: int = NO_BROKER_EPOCH,
+    partitions_follow: bool = False,
 ) -> bytes:
     """An UpdateMetadata's body, once for all brokers: each one's is its `own_part` and the `common_part`. `topics` are
     (name, id), of which those without rows are left out; `offline` is int32[n, width], -1 is padding.
-    UnencodableValue."""
+    `partitions_follow` is left out of a version without tagged fields. UnencodableValue."""
     if version not in UPDATE_METADATA_VERSIONS:
         raise UnencodableValue(f"UpdateMetadata {version} is not among the bulk encoder's versions")
     flexible = version >= UPDATE_METADATA_REQUEST.flexible
@@ -138,6 +141,9 @@ def update_metadata_body(
     out = _head(controller_id, controller_epoch, broker_epoch)
     _topics(out, matrix, topics, columns.topic_index, with_ids=version >= 7)
     _structs(out, live_brokers, compile_struct(UPDATE_METADATA_BROKER, version, flexible).write, flexible)
+    if flexible and partitions_follow:
+        write_tags(out, [_PARTITIONS_FOLLOW])
+        return bytes(out)
     return _closed(out, flexible)
 
 

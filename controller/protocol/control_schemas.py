@@ -151,6 +151,8 @@ UPDATE_METADATA_BROKER = Struct(
         Field("rack", TEXT, since=2, nullable=0),
     ),
 )
+# This project's own: Kafka's brokers pass over it.
+PARTITIONS_FOLLOW = Field("partitions_follow", BOOL, since=6, tag=0)
 UPDATE_METADATA_REQUEST = Message(
     Struct(
         v.UpdateMetadataRequest,
@@ -165,6 +167,7 @@ UPDATE_METADATA_REQUEST = Message(
             ),
             Field("topic_states", Array(_UPDATE_METADATA_TOPIC), since=5),
             Field("live_brokers", Array(UPDATE_METADATA_BROKER)),
+            PARTITIONS_FOLLOW,
         ),
     ),
     first=0,

@@ -132,11 +132,14 @@ class UpdateMetadataBroker:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
+    """`partitions_follow`: a controller of ours says, in a request without partitions, that its next has them."""
+
     controller_id: int
     controller_epoch: int
     topic_states: tuple[UpdateMetadataTopicState, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
     broker_epoch: int = NO_BROKER_EPOCH
+    partitions_follow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,16 @@ class _Decoded:
     rest: bytes
     topic_states: tuple[UpdateMetadataTopicState, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
+    partitions_follow: bool
+
+    def all_of(self, value: UpdateMetadataRequest) -> UpdateMetadataRequest:
+        """With what a receiver has of its own."""
+        return replace(
+            value,
+            topic_states=self.topic_states,
+            live_brokers=self.live_brokers,
+            partitions_follow=self.partitions_follow,
+        )
 
 
 _Step: TypeAlias = tuple[MetadataSnapshot, UpdateMetadataRequest, MetadataSnapshot]
@@ -62,16 +72,15 @@ class SharedImages:
                 frame.rest,
                 self._told(value.topic_states),
                 tuple(self._brokers.setdefault(one, one) for one in value.live_brokers),
+                value.partitions_follow,
             )
             if len(self._decoded) > KEPT:
                 self._decoded.popitem(last=False)
-            told = replace(value, topic_states=known.topic_states, live_brokers=known.live_brokers)
-            return Request(request.header, told)
+            return Request(request.header, known.all_of(value))
         own = decode_request(frame.head + _nothing_told(version))
         value = own.value
         assert isinstance(value, UpdateMetadataRequest)
-        whole = replace(value, topic_states=known.topic_states, live_brokers=known.live_brokers)
-        return Request(own.header, whole)
+        return Request(own.header, known.all_of(value))
 
     def _told(self, states: tuple[UpdateMetadataTopicState, ...]) -> tuple[UpdateMetadataTopicState, ...]:
         """A new controller tells the same of everything more than once."""

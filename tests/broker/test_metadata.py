@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,34 @@ def under_test() -> BrokerUnderTest:
 
 def test_a_broker_that_was_told_nothing_names_nobody() -> None:
     assert told(BrokerUnderTest()) == MetadataResponse((), (), "a-cluster", -1)
+
+
+def test_a_broker_that_is_yet_to_hear_of_partitions_names_nobody() -> None:
+    """A failover tells of the live brokers first. Who has just started would say that there are no topics."""
+    under_test = BrokerUnderTest()
+    nobody = MetadataResponse((), (), "a-cluster", -1)
+    under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(), partitions_follow=True))
+    assert told(under_test) == nobody
+    assert set(under_test.broker.metadata.snapshot.brokers) == {1, 2, 3}, "its own fetchers know them"
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1)))
+    assert [broker.node_id for broker in told(under_test).brokers] == [1, 2, 3]
+    assert [topic.name for topic in told(under_test).topics] == ["t"]
+
+
+def test_in_a_cluster_without_topics_the_brokers_are_told_at_once() -> None:
+    under_test = BrokerUnderTest()
+    under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(), partitions_follow=True))
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata())
+    assert [broker.node_id for broker in told(under_test).brokers] == [1, 2, 3], "another controller knows of none"
+
+
+def test_a_broker_that_knows_partitions_tells_them_on_while_a_new_controller_begins(
+    under_test: BrokerUnderTest,
+) -> None:
+    under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(brokers=live(1, 2)), partitions_follow=True))
+    response = told(under_test)
+    assert [broker.node_id for broker in response.brokers] == [1, 2]
+    assert [topic.name for topic in response.topics] == ["t", "u"]
 
 
 @pytest.mark.parametrize("version", range(12))

@@ -89,6 +89,23 @@ def test_s32_update_metadata_precedes_leader_and_isr() -> None:
         assert [live.id for live in first.value.live_brokers] == [1, 2]
 
 
+def test_the_first_of_all_requests_says_whether_partitions_follow() -> None:
+    """Else a broker that has just started would tell clients that there are no topics, until it hears of them."""
+    told_of = {}
+    for replicas in ((1, 2), (3, 4), ()):
+        cluster = Cluster()
+        cluster.register(2)
+        if replicas:
+            cluster.topic("t", {0: replicas})
+            cluster.state("t", 0, replicas[0], replicas)
+        host = cluster.host(1)
+        requests = [sent.value for sent in host.sent if sent.api is ApiKey.UPDATE_METADATA and sent.broker == 2]
+        told_of[replicas] = [(len(one.topic_states), one.partitions_follow) for one in requests]
+    assert told_of[1, 2][:2] == [(0, True), (1, False)]
+    assert told_of[3, 4][0] == (0, False), "none of its replicas lives: nothing would be told of it"
+    assert told_of[()] == [(0, False)]
+
+
 def test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bumped_twice() -> None:
     """KAFKA-3096, KAFKA-3143: the dead controller's broker was a follower, too."""
     cluster = Cluster()

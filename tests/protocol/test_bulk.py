@@ -243,6 +243,23 @@ def test_update_metadata_is_the_codecs(version: int) -> None:
     same()
 
 
+@pytest.mark.parametrize("version", UPDATE_METADATA_VERSIONS)
+def test_that_partitions_follow_is_written_as_by_the_codec(version: int) -> None:
+    value = replace(update_metadata([], TOPICS, BROKERS), partitions_follow=True)
+    bulk = update_metadata_body(
+        version,
+        controller_id=value.controller_id,
+        controller_epoch=value.controller_epoch,
+        broker_epoch=value.broker_epoch,
+        topics=TOPICS,
+        columns=columns([]),
+        offline=padded([]),
+        live_brokers=BROKERS,
+        partitions_follow=True,
+    )
+    assert bulk == encode_request_body(ApiKey.UPDATE_METADATA, version, value)
+
+
 ROW = Row(0, 1, 2, 3, 4, (5, 6), 7, (5, 6, 8), (8,), (9,), (10,), True)
 
 

@@ -263,10 +263,12 @@ def _request(leader: int, broker_epoch: int, live: int = 40) -> UpdateMetadataRe
     return UpdateMetadataRequest(1, 1, (UpdateMetadataTopicState("t", states, bytes(16)),), brokers, broker_epoch)
 
 
+@pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize("version", [5, 6, 7])
-def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int) -> None:
+def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, follow: bool) -> None:
     images = SharedImages()
-    bodies = {epoch: encode_request_body(ApiKey.UPDATE_METADATA, version, _request(1, epoch)) for epoch in (7, 8, 9)}
+    requests = {epoch: dataclasses.replace(_request(1, epoch), partitions_follow=follow) for epoch in (7, 8, 9)}
+    bodies = {epoch: encode_request_body(ApiKey.UPDATE_METADATA, version, one) for epoch, one in requests.items()}
     rest = bodies[7][16:]
     decoded = []
     for number, (epoch, body) in enumerate(bodies.items()):
@@ -276,6 +278,7 @@ def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int) -> N
         assert found == decode_request(frame.joined())
         assert isinstance(found.value, UpdateMetadataRequest)
         assert (found.value.broker_epoch, found.header.correlation_id) == (epoch, number)
+        assert found.value.partitions_follow == (follow and version >= 6)
         decoded.append(found.value)
     assert decoded[0].topic_states is decoded[1].topic_states is decoded[2].topic_states
 

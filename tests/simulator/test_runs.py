@@ -11,6 +11,7 @@ import pytest
 
 import controller.simulator
 from controller.broker.broker import Broker
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.core.controller import Controller
 from controller.scenarios.files import built_in, load_scenario
 from controller.scenarios.language import Scenario
@@ -126,6 +127,15 @@ def test_watches_that_are_not_set_again_are_found(monkeypatch: pytest.MonkeyPatc
     """S27: after a reconnection nobody is told of anything."""
     monkeypatch.setattr(StandingWatches, "connected", lambda self, same_session: None)
     assert "there is no controller" in found("killed-after-reconnection", seeds=5)
+
+
+def test_a_broker_that_starts_in_the_middle_of_a_failover_does_not_tell_clients_that_there_are_no_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In this seed a client asks it between the new controller's first request, of the brokers alone, and the next."""
+    assert_passes(simulate(without_records("rolling-restart"), 95))
+    monkeypatch.setattr(MetadataCache, "for_clients", property(lambda cache: cache.snapshot))
+    assert "0 of 24 partitions led" in trouble(simulate(without_records("rolling-restart"), 95))
 
 
 def test_a_request_that_fails_in_its_handler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

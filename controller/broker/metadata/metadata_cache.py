@@ -133,19 +133,28 @@ class MetadataCache:
     next one, `named` tells which partitions a request names: who hosts many brokers may replace either by one that
     gives all of them the same object."""
 
-    __slots__ = ("_broker_epoch", "named", "snapshot", "updated")
+    __slots__ = ("_broker_epoch", "_partitions_follow", "named", "snapshot", "updated")
 
     def __init__(self) -> None:
         self.snapshot = NOTHING_KNOWN
         self.updated: Callable[[MetadataSnapshot, UpdateMetadataRequest], MetadataSnapshot] = MetadataSnapshot.updated
         self.named: Callable[[UpdateMetadataRequest], NamedPartitions] = named_by
         self._broker_epoch = NO_BROKER_EPOCH
+        self._partitions_follow = False
+
+    @property
+    def for_clients(self) -> MetadataSnapshot:
+        """The snapshot; while a new controller has told of the brokers alone, and this broker knew of no partition
+        before, one that knows nobody. Clients turn to another broker then; that there are no topics they would
+        believe."""
+        return NOTHING_KNOWN if self._partitions_follow else self.snapshot
 
     def update(self, request: UpdateMetadataRequest) -> None:
         """The first partitions that a controller names to a new registration of this broker are all that it knows:
         topics from before that are gone by now, or this broker would show them for good. (A broker can outlive its
         session, and what is deleted then nobody tells it of.)"""
         before = self.snapshot
+        self._partitions_follow = request.partitions_follow and not before.topics
         if request.topic_states and request.broker_epoch > self._broker_epoch:
             if self._broker_epoch != NO_BROKER_EPOCH:
                 before = NOTHING_KNOWN  # each request says anew who lives and who is controller

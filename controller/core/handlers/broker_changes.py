@@ -119,5 +119,5 @@ def _announce(term: Term, known: LiveBroker, now: LiveBroker) -> None:
 def tell_who_lives(term: Term) -> None:
     """UpdateMetadata without partitions, to all."""
     batch = RequestBatch(term)
-    batch.update_metadata(term.context.rows_with_state()[:0])
+    batch.tell_who_lives()
     batch.send()

@@ -129,7 +129,8 @@ async def fail_over(term: Term) -> Phases:
     with phases.phase("update metadata") as phase:
         term.channels.announce([broker.endpoint for broker in context.brokers])
         batch = RequestBatch(term)
-        batch.update_metadata(context.rows_with_state()[:0])
+        # A broker that has just started would tell clients that there are no topics, until it hears of them.
+        batch.tell_who_lives(partitions_follow=bool(context.eligible(context.rows_with_state()).any()))
         batch.send()
         phase.items = loaded.brokers
     with phases.phase("replica machine") as phase:
