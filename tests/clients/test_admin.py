@@ -72,10 +72,15 @@ def python_admin(cluster: LocalCluster) -> Iterator[KafkaAdminClient]:
     client.close()
 
 
-def create(admin: AdminClient, topic: str, **config: str) -> None:
-    """One partition, three replicas."""
+def create(cluster: LocalCluster, admin: AdminClient, topic: str, **config: str) -> None:
+    """One partition, three replicas, and whichever broker a client asks next knows of it."""
     named = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, 1, 3, config=named)])[topic].result(DEADLINE_S)
+    made(cluster, admin, NewTopic(topic, 1, 3, config=named))
+
+
+def made(cluster: LocalCluster, admin: AdminClient, topic: NewTopic) -> None:
+    admin.create_topics([topic])[topic.topic].result(DEADLINE_S)
+    eventually(lambda: known_to_all(cluster, topic.topic), "every broker knows it")
 
 
 def known_to_all(cluster: LocalCluster, topic: str) -> bool:
@@ -129,8 +134,10 @@ def ends(cluster: LocalCluster, topic: str) -> tuple[int, int]:
         consumer.close()
 
 
-def test_a_topics_config_is_what_it_was_made_with_and_a_bad_one_is_named(admin: AdminClient) -> None:
-    create(admin, "made", retention_ms="123456", message_timestamp_type="LogAppendTime")
+def test_a_topics_config_is_what_it_was_made_with_and_a_bad_one_is_named(
+    cluster: LocalCluster, admin: AdminClient
+) -> None:
+    create(cluster, admin, "made", retention_ms="123456", message_timestamp_type="LogAppendTime")
     found = described(admin, "made")
     assert found["retention.ms"].value == "123456"
     assert found["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -138,7 +145,7 @@ def test_a_topics_config_is_what_it_was_made_with_and_a_bad_one_is_named(admin: 
     assert found["segment.bytes"].is_default
     assert "log.retention.ms" in found["retention.ms"].synonyms
     with pytest.raises(KafkaException) as refused:
-        create(admin, "bad", segment_bytes="13")
+        create(cluster, admin, "bad", segment_bytes="13")
     assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
     assert "segment.bytes" in refused.value.args[0].str()
     with pytest.raises(KafkaException) as refused:
@@ -148,7 +155,7 @@ def test_a_topics_config_is_what_it_was_made_with_and_a_bad_one_is_named(admin: 
 
 
 def test_min_insync_replicas_takes_effect_on_producers(cluster: LocalCluster, admin: AdminClient) -> None:
-    create(admin, "careful", min_insync_replicas="4")
+    create(cluster, admin, "careful", min_insync_replicas="4")
     assert produced(cluster, "careful", 1) == [KafkaError.NOT_ENOUGH_REPLICAS], "from the first record on"
     alter(admin, "careful", "min.insync.replicas", "3")
     eventually(lambda: produced(cluster, "careful", 1) == [OK], "three are enough")
@@ -166,7 +173,7 @@ def test_a_brokers_config_changes_while_it_runs(cluster: LocalCluster, admin: Ad
         found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
         assert found["broker.id"].value == str(number)
         assert found["broker.id"].is_read_only
-    create(admin, "small")
+    create(cluster, admin, "small")
     try:
         for number in (1, 2, 3):
             alter_broker(admin, number, "message.max.bytes", "300")
@@ -179,7 +186,7 @@ def test_a_brokers_config_changes_while_it_runs(cluster: LocalCluster, admin: Ad
 
 
 def test_deleted_records_are_gone_from_every_replica(cluster: LocalCluster, admin: AdminClient) -> None:
-    create(admin, "shrunk")
+    create(cluster, admin, "shrunk")
     assert produced(cluster, "shrunk", 1, 2, 3, 4, 5) == [OK] * 5
     ((_, future),) = admin.delete_records([TopicPartition("shrunk", 0, 3)]).items()
     assert future.result(DEADLINE_S).low_watermark == 3
@@ -191,7 +198,7 @@ def test_deleted_records_are_gone_from_every_replica(cluster: LocalCluster, admi
 
 
 def test_offsets_by_time(cluster: LocalCluster, admin: AdminClient) -> None:
-    create(admin, "timed")
+    create(cluster, admin, "timed")
     assert produced(cluster, "timed", 1_000, 2_000, 3_000) == [OK] * 3
 
     def offset(spec: OffsetSpec) -> int:
@@ -232,7 +239,7 @@ def test_a_partition_moves_under_its_producers(
 ) -> None:
     """kafka-python asks; confluent-kafka has no such request, and produces, reads and sees who the replicas are."""
     partition = PythonPartition("moving", 0)
-    admin.create_topics([NewTopic("moving", 1, replica_assignment=[[1, 2]])])["moving"].result(DEADLINE_S)
+    made(cluster, admin, NewTopic("moving", 1, replica_assignment=[[1, 2]]))
     assert produced(cluster, "moving", *range(1, 21)) == [OK] * 20
 
     def replicas() -> tuple[int, list[int]]:
@@ -260,7 +267,7 @@ def test_leaders_are_elected_on_request(
     cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
 ) -> None:
     """Another order of the replicas makes another broker the preferred leader; both clients ask for it in turn."""
-    admin.create_topics([NewTopic("led", 2, replica_assignment=[[1, 2, 3], [2, 3, 1]])])["led"].result(DEADLINE_S)
+    made(cluster, admin, NewTopic("led", 2, replica_assignment=[[1, 2, 3], [2, 3, 1]]))
 
     def leaders() -> list[int]:
         found = admin.list_topics("led", DEADLINE_S).topics["led"].partitions
@@ -318,22 +325,23 @@ def test_each_client_makes_grows_and_deletes_topics_that_the_other_sees(
     eventually(lambda: (seen("theirs"), seen("others")) == ((0, 0), (0, 0)), "deleted")
 
 
-def test_a_topics_id_is_the_same_for_all_and_goes_with_it(admin: AdminClient, python_admin: KafkaAdminClient) -> None:
+def test_a_topics_id_is_the_same_for_all_and_goes_with_it(
+    cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
+) -> None:
     def identified() -> str | None:
         (found,) = python_admin.describe_topics(["known"])
         return found["topic_id"] if found["error_code"] == OK else None
 
     def made_again() -> bool:
         try:
-            create(admin, "known")
+            create(cluster, admin, "known")
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             raise
         return True
 
-    create(admin, "known")
-    eventually(lambda: identified() is not None, "each broker has heard of it")
+    create(cluster, admin, "known")
     first = uuid.UUID(identified())
     told = admin.describe_topics(TopicCollection(["known"]))["known"].result(DEADLINE_S)
     assert uuid.UUID(int=_id_bits(told.topic_id)) == first
@@ -361,9 +369,9 @@ def test_who_is_there_is_told_to_both(
 
 
 def test_a_whole_config_is_replaced_and_single_settings_are_reset(
-    admin: AdminClient, python_admin: KafkaAdminClient
+    cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
 ) -> None:
-    create(admin, "replaced", retention_ms="5", flush_ms="6")
+    create(cluster, admin, "replaced", retention_ms="5", flush_ms="6")
     whole = ConfigResource(ResourceType.TOPIC, "replaced", set_config={"retention.ms": "7", "segment.ms": "8"})
     with pytest.warns(DeprecationWarning, match="alter_configs has been deprecated"):
         admin.alter_configs([whole])[whole].result(DEADLINE_S)
@@ -391,7 +399,7 @@ def test_a_whole_config_is_replaced_and_single_settings_are_reset(
 def test_kafka_python_is_told_where_replicas_lie_and_how_large_they_are(
     cluster: LocalCluster, admin: AdminClient, python_admin: KafkaAdminClient
 ) -> None:
-    create(admin, "lying")
+    create(cluster, admin, "lying")
     assert produced(cluster, "lying", 1, size=1_000) == [OK]
 
     def lying() -> dict[int, tuple[str, list[int]]]:
