@@ -39,6 +39,7 @@ from kazoo.client import KazooClient
 
 from controller.hosts.ask import ask_metadata
 from controller.hosts.local_cluster import LocalCluster
+from controller.protocol.client_values import MetadataResponse
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
@@ -85,9 +86,13 @@ def made(cluster: LocalCluster, admin: AdminClient, topic: NewTopic) -> None:
 
 def known_to_all(cluster: LocalCluster, topic: str) -> bool:
     """A client may ask any broker, and whoever answered CreateTopics waited for itself alone."""
+    return all(topic in [one.name for one in answer.topics] for answer in answers_of_all(cluster))
+
+
+def answers_of_all(cluster: LocalCluster) -> list[MetadataResponse]:
+    """Each broker's own."""
     addresses = (address.rpartition(":") for address in cluster.bootstrap_servers.split(","))
-    answers = [ask_metadata((host, int(port)), DEADLINE_S) for host, _, port in addresses]
-    return all(topic in [one.name for one in answer.topics] for answer in answers)
+    return [ask_metadata((host, int(port)), DEADLINE_S) for host, _, port in addresses]
 
 
 def described(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
@@ -246,6 +251,10 @@ def test_a_partition_moves_under_its_producers(
         found = admin.list_topics("moving", DEADLINE_S).topics["moving"].partitions[0]
         return found.leader, list(found.replicas)
 
+    def all_say(leader: int) -> bool:
+        told = [topic for answer in answers_of_all(cluster) for topic in answer.topics if topic.name == "moving"]
+        return [topic.partitions[0].leader_id for topic in told] == [leader] * 3
+
     assert python_admin.alter_partition_reassignments({partition: [3, 1]}) == {partition: None}
     assert set(produced(cluster, "moving", *range(21, 26))) <= {OK, KafkaError.NOT_LEADER_FOR_PARTITION}
     eventually(lambda: python_admin.list_partition_reassignments() == {}, "it has arrived")
@@ -254,6 +263,7 @@ def test_a_partition_moves_under_its_producers(
     eventually(lambda: replicas() == (3, [3, 1]), "until the new first replica is asked for")
     removed = cluster.folder / "logs-2" / "moving-0"
     eventually(lambda: not removed.exists(), "what was removed is deleted")
+    eventually(lambda: all_say(3), "and every broker knows")
     assert produced(cluster, "moving", *range(26, 31)) == [OK] * 5
     low, high = ends(cluster, "moving")
     assert (low, high >= 25) == (0, True)

@@ -18,8 +18,8 @@ def test_timers_fire_on_the_loop_in_order_of_due_time() -> None:
 
     with running_network() as network:
         clock = RealClock(network)
-        clock.call_later(60.0, note(3))
-        clock.call_later(30.0, note(2))
+        clock.call_later(600.0, note(3))
+        clock.call_later(300.0, note(2))
         clock.call_later(0.0, note(1))
         eventually(lambda: len(fired) == 3, "three timers fired")
     assert fired == [(1, "network"), (2, "network"), (3, "network")]
@@ -29,12 +29,12 @@ def test_a_cancelled_timer_does_not_fire_from_whichever_thread_it_was_cancelled(
     fired: list[str] = []
     with running_network() as network:
         clock = RealClock(network)
-        here = clock.call_later(20.0, lambda: fired.append("cancelled here"))
+        here = clock.call_later(500.0, lambda: fired.append("cancelled here"))
         here.cancel()
         here.cancel()
-        there = clock.call_later(40.0, lambda: fired.append("cancelled on the loop"))
+        there = clock.call_later(600.0, lambda: fired.append("cancelled on the loop"))
         network.call(there.cancel)
-        clock.call_later(60.0, lambda: fired.append("kept"))
+        clock.call_later(700.0, lambda: fired.append("kept"))
         eventually(lambda: bool(fired), "the timer after them fired")
     assert fired == ["kept"]
 

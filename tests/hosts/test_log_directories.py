@@ -27,6 +27,7 @@ def cluster() -> Iterator[LocalCluster]:
 def start(cluster: LocalCluster, folder: Path, *directories: Path) -> BrokerProcess:
     settings = cluster.brokers[1].settings | {
         "log.dirs": ",".join(map(str, directories)),
+        "replica.high.watermark.checkpoint.interval.ms": "600000",  # what a test breaks is found by what it does next
         "listeners": "PLAINTEXT://127.0.0.1:0",
     }
     broker = BrokerProcess(7, settings, folder)
@@ -89,6 +90,7 @@ def test_a_directory_that_fails_loses_its_leaders_and_its_broker_lives(cluster: 
     for topic in ("first", "second"):
         create(topic)
         eventually(lambda topic=topic: state_of(cluster, topic) == (7, [1, 7]), "it is led by 7")  # type: ignore[misc]
+    eventually(lambda: (bad / "first-0").is_dir() and (good / "second-0").is_dir(), "it has made both logs")
     bad.rename(tmp_path / "gone")
     bad.write_bytes(b"")  # nothing can be made below it any more
     create("third")

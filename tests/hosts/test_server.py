@@ -246,7 +246,7 @@ def test_records_that_were_truncated_meanwhile_close_the_connection_alone(servin
 
 
 def test_a_connection_is_closed_when_it_is_idle_and_not_while_it_waits_for_an_answer() -> None:
-    with serving_with(Limits(REQUEST_BYTES_MAX, idle_ms=100)) as serving:
+    with serving_with(Limits(REQUEST_BYTES_MAX, idle_ms=1_000)) as serving:
         serving.echo.hold = True
         with closing(serving.connect()) as waits:
             waits.sendall(framed(b"late"))
