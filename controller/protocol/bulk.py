@@ -141,10 +141,7 @@ def update_metadata_body(
     out = _head(controller_id, controller_epoch, broker_epoch)
     _topics(out, matrix, topics, columns.topic_index, with_ids=version >= 7)
     _structs(out, live_brokers, compile_struct(UPDATE_METADATA_BROKER, version, flexible).write, flexible)
-    if flexible and partitions_follow:
-        write_tags(out, [_PARTITIONS_FOLLOW])
-        return bytes(out)
-    return _closed(out, flexible)
+    return _closed(out, flexible, (_PARTITIONS_FOLLOW,) if partitions_follow else ())
 
 
 def own_part(body: bytes, broker_epoch: int) -> bytes:
@@ -279,7 +276,7 @@ def _structs(
         write(value, out)
 
 
-def _closed(out: bytearray, flexible: bool) -> bytes:
+def _closed(out: bytearray, flexible: bool, tags: Sequence[tuple[int, bytes]] = ()) -> bytes:
     if flexible:
-        out.append(0)
+        write_tags(out, tags)
     return bytes(out)

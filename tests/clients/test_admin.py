@@ -37,12 +37,11 @@ from kafka.admin import ConfigResourceType, KafkaAdminClient
 from kafka.admin import OffsetSpec as PythonSpec
 from kazoo.client import KazooClient
 
-from controller.hosts.ask import ask_metadata
 from controller.hosts.local_cluster import LocalCluster
-from controller.protocol.client_values import MetadataResponse
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
+from tests.clients.asking import answers_of_all
 from tests.processes import eventually
 
 DEADLINE_S = 60.0
@@ -87,12 +86,6 @@ def made(cluster: LocalCluster, admin: AdminClient, topic: NewTopic) -> None:
 def known_to_all(cluster: LocalCluster, topic: str) -> bool:
     """A client may ask any broker, and whoever answered CreateTopics waited for itself alone."""
     return all(topic in [one.name for one in answer.topics] for answer in answers_of_all(cluster))
-
-
-def answers_of_all(cluster: LocalCluster) -> list[MetadataResponse]:
-    """Each broker's own."""
-    addresses = (address.rpartition(":") for address in cluster.bootstrap_servers.split(","))
-    return [ask_metadata((host, int(port)), DEADLINE_S) for host, _, port in addresses]
 
 
 def described(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
-from controller.hosts.ask import ask_metadata
 from controller.hosts.local_cluster import LocalCluster
+from tests.clients.asking import answers_of_all
 from tests.clients.clients import CLIENTS, MANNERS, Client, Manner
 from tests.processes import DEADLINE_S, eventually
 
@@ -57,9 +57,7 @@ def create(cluster: LocalCluster, topic: str) -> None:
 
     def complete() -> bool:
         """By all of them: kcat asks one, once."""
-        addresses = (address.rpartition(":") for address in cluster.bootstrap_servers.split(","))
-        answers = [ask_metadata((host, int(port)), DEADLINE_S) for host, _, port in addresses]
-        found = [[one.partitions for one in answer.topics if one.name == topic] for answer in answers]
+        found = [[one.partitions for one in answer.topics if one.name == topic] for answer in answers_of_all(cluster)]
         return all([[len(part.isr_nodes) for part in parts] for parts in told] == [[3]] for told in found)
 
     eventually(complete, "its ISR has all three")
