@@ -19,6 +19,7 @@ from controller.chaos.clock import ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.records import RecordClients
+from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS
 from controller.scenarios.faults import InjectedFault, kind_of
 from controller.scenarios.host import (
     ZOOKEEPER,
@@ -128,6 +129,7 @@ class RealHost:
             "listeners": f"PLAINTEXT://{LOOPBACK}:{self._port(node)}",
             "zookeeper.connect": self._zookeeper_address(node),
             "zookeeper.session.timeout.ms": str(self._cluster.session_timeout_ms),
+            "zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS),
             "log.dirs": str(self.folder / f"logs-{node}"),
             "camerlengo.trace.file": str(self._trace_file(node)),
         }

@@ -21,6 +21,9 @@ READY = re.compile(rb"^broker (?P<id>[0-9]+) ready at (?P<address>\S+)$", re.MUL
 LOOK_S = 0.02
 LOG_TAIL_LINES = 15
 STOP_LIMIT_S = 30.0
+CONNECTION_TIMEOUT_MS = 60_000
+"""For brokers beside a ZooKeeper of their own: the setting's default is the session timeout, which a test wants short,
+and a machine that starts many processes at once may take longer than that to answer the first."""
 
 
 class BrokerDied(Exception):

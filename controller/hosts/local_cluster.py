@@ -19,7 +19,7 @@ from typing import Self
 
 from controller.broker.configs.setting_types import address_text
 from controller.hosts.ask import ask_metadata
-from controller.hosts.broker_process import LOOK_S, BrokerNotReady, BrokerProcess
+from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS, LOOK_S, BrokerNotReady, BrokerProcess
 from controller.protocol.errors import MalformedFrame
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.ports import LOOPBACK, HeldPorts
@@ -119,7 +119,7 @@ class LocalCluster:
             "zookeeper.session.timeout.ms": str(self._session_timeout_ms),
             "log.dirs": str(self.folder / f"logs-{number}"),
         }
-        return self._settings | own
+        return {"zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS)} | self._settings | own
 
     def _port(self, number: int) -> int:
         assert self._ports is not None

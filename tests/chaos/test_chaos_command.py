@@ -12,7 +12,11 @@ import pytest
 
 from tests.processes import eventually, running_with
 
-RUN_S = 150
+RUN_S = 400
+# A machine that has other things to do may give a broker nothing for some seconds: the sessions outlast that, and how soon
+# a failover is over is for `camerlengo bench` to say.
+ROOM = ["--set", "session_timeout_ms=10000", "--set", "recovery_ms=60000"]
+OUTLASTED = ["--set", "session_timeout_ms=30000", "--set", "recovery_ms=60000"]
 CHAOS = [sys.executable, "-m", "controller.cli", "chaos"]
 
 
@@ -21,19 +25,22 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "runs", "kinds"),
+    ("scenario", "room", "runs", "kinds"),
     [
-        ("broker-kill", 2, ["broker", "broker"]),
-        ("controller-kill --set records=false", 2, ["broker", "controller", "broker", "controller"]),
-        ("rolling-restart --set records=false", 1, ["broker", "broker", "broker", "controller"]),
-        ("zombie-controller --set records=false", 1, ["broker", "controller"]),
-        ("zookeeper-cut --set records=false", 1, ["broker", "controller"]),
-        ("bounce", 1, ["broker"]),
+        ("broker-kill", ROOM, 2, ["broker", "broker"]),
+        ("controller-kill --set records=false", ROOM, 2, ["broker", "controller", "broker", "controller"]),
+        ("rolling-restart --set records=false", ROOM, 1, ["broker", "broker", "broker", "controller"]),
+        ("zombie-controller --set records=false", ROOM, 1, ["broker", "controller"]),
+        ("zookeeper-cut --set records=false", ROOM, 1, ["broker", "controller"]),
+        ("bounce", OUTLASTED, 1, ["broker"]),
     ],
 )
-def test_a_fault_is_survived_and_nothing_is_left(scenario: str, runs: int, kinds: list[str], tmp_path: Path) -> None:
+@pytest.mark.timeout(RUN_S + 60)
+def test_a_fault_is_survived_and_nothing_is_left(
+    scenario: str, room: list[str], runs: int, kinds: list[str], tmp_path: Path
+) -> None:
     reports, folder = tmp_path / "report", tmp_path / "run"
-    result = chaos(*scenario.split(), "--runs", str(runs), "--report", str(reports), "--keep", str(folder))
+    result = chaos(*scenario.split(), *room, "--runs", str(runs), "--report", str(reports), "--keep", str(folder))
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("\nverdict: pass") == runs
     for place in [reports] if runs == 1 else [reports / f"run-{number}" for number in range(1, runs + 1)]:
@@ -109,7 +116,7 @@ def test_a_broker_that_can_not_start_is_told_with_its_log(tmp_path: Path) -> Non
 
 
 def test_loss_with_acks_of_1_is_found(tmp_path: Path) -> None:
-    result = chaos("acks-1-loss", "--report", str(tmp_path))
+    result = chaos("acks-1-loss", *ROOM, "--report", str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["records"]["lost"] > 0

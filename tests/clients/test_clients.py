@@ -27,7 +27,7 @@ LIVE_RECORDS = 1_000
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, session_timeout_ms=2_000, settings={"min.insync.replicas": "2"}) as cluster:
+    with LocalCluster(brokers=3, session_timeout_ms=10_000, settings={"min.insync.replicas": "2"}) as cluster:
         yield cluster
 
 

@@ -176,7 +176,7 @@ def test_s16_no_session_is_there_after_a_close_that_met_an_expiry(
 ) -> None:
     """KAFKA-8121: wherever the connection stands as it makes the next session."""
     before = sessions_on(server)
-    it = Wired(server, session_timeout_ms=1_000)
+    it = Wired(server, session_timeout_ms=3_000)
     wait(it.connection.start(), DEADLINE_S)
     # The first to dial finds the session gone, the second asks for a new one.
     hold = script.hold(f"zookeeper: {point}", nth=2 if point in ("dialling", "connecting") else 1)
@@ -285,7 +285,7 @@ def test_s12_a_request_that_is_queued_when_the_lease_runs_out_does_not_go_out(
     server: str, chroot: str, script: Script
 ) -> None:
     """The channel has taken it and stands still; the link to ZooKeeper is cut; the channel goes on, too late."""
-    with one_node(server, chroot, session_timeout_ms=1_500) as (node, outsider):
+    with one_node(server, chroot, session_timeout_ms=4_000) as (node, outsider):
         eventually(node.quiet, "quiet")
         hold = script.hold("channel: request taken")
         outsider.create_topic(TOPIC, 1)
@@ -301,7 +301,7 @@ def test_s12_a_channel_looks_at_the_lease_itself_while_the_event_thread_stands_s
     server: str, chroot: str, script: Script
 ) -> None:
     """A process that was stopped and goes on: the network's thread may come first."""
-    with one_node(server, chroot, session_timeout_ms=1_500) as (node, outsider):
+    with one_node(server, chroot, session_timeout_ms=4_000) as (node, outsider):
         eventually(node.quiet, "quiet")
         channel = script.hold("channel: request taken")
         outsider.create_topic(TOPIC, 1)

@@ -33,7 +33,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, session_timeout_ms=2_000) as cluster:
+    with LocalCluster(brokers=3, session_timeout_ms=10_000) as cluster:
         yield cluster
 
 
@@ -239,3 +239,17 @@ def test_an_oversized_frame_closes_its_connection_and_the_broker_lives_on(cluste
         connection.sendall(struct.pack(">i", size))
         assert connection.recv(1) == b""
     assert len(seen_by(cluster, 1).brokers) == 3
+
+
+def test_a_start_waits_for_a_zookeeper_that_is_slower_than_the_sessions_are_long() -> None:
+    with LocalCluster(brokers=1, session_timeout_ms=500) as cluster:
+        broker = cluster.brokers[1]
+        broker.kill()
+        cluster.zookeeper.pause()
+        broker.start()
+        until = time.monotonic() + 4.0  # the process needs one or two to begin
+        while time.monotonic() < until:
+            broker.require_running()
+            time.sleep(0.02)
+        cluster.zookeeper.resume()
+        broker.await_ready(time.monotonic() + DEADLINE_S)

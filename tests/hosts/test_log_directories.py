@@ -20,7 +20,7 @@ from tests.processes import DEADLINE_S, eventually
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, session_timeout_ms=2_000) as running:
+    with LocalCluster(brokers=1, session_timeout_ms=10_000) as running:
         yield running
 
 

@@ -21,7 +21,7 @@ RECORDS = 3_000
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     settings = {"min.insync.replicas": "2"}
-    with LocalCluster(brokers=3, session_timeout_ms=2_000, settings=settings) as running:
+    with LocalCluster(brokers=3, session_timeout_ms=10_000, settings=settings) as running:
         yield running
 
 

@@ -21,7 +21,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, session_timeout_ms=2_000) as running:
+    with LocalCluster(brokers=3, session_timeout_ms=10_000) as running:
         running.await_metadata(time.monotonic() + DEADLINE_S)
         yield running
 

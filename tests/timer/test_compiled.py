@@ -36,6 +36,8 @@ COMPILED_TESTS = (
     "test_limits.py",
 )
 LIMIT_S = 170
+SAID = 4_000
+"""How many characters of what a command said tell why it failed."""
 PLANTED = """
 from controller.timer import VirtualTimer, wheel
 from tests.timer.model import Advance, History, Model, Start, run_history
@@ -103,7 +105,7 @@ def run(tree: Path, *words: str) -> str:
         timeout=LIMIT_S,
         check=False,
     )
-    assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout[-SAID:]}\n{done.stderr[-SAID:]}"
     return done.stdout
 
 
@@ -146,5 +148,5 @@ def test_the_compiled_timer_passes_the_same_tests_and_a_fault_in_it_is_caught(tm
         # A wheel of 20 ticks that takes what is due in 30 puts it where what is due in 10 is.
         assert run(tree, "-c", PLANTED).split() == ["True", "False"]
         tests = [f"tests/timer/{name}" for name in COMPILED_TESTS]
-        said = run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+        said = run(tree, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *tests)
         assert " passed" in said

@@ -33,27 +33,32 @@ FAR_MS = 3_600_000
 Shared = ThreadedPurgatory[str, Switched]
 
 
-def elsewhere(work: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Does `work` on another thread, to its end. AssertionError: it did not come to an end, or raised. What it raises
-    after it was given up is nobody's: a thread that was stuck finds a timer that was closed meanwhile."""
-    errors: list[BaseException] = []
-    given_up = threading.Event()
+class Aside:
+    """`work` on another thread from now on. What it raises is for `finish` to raise, so that a thread which was given
+    up, and finds a timer that was closed meanwhile, disturbs nobody."""
 
-    def run() -> None:
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except BaseException as error:
-            errors.append(error)
-            if not given_up.is_set():
-                raise
+        except BaseException as error:  # noqa: BLE001 - raised where the test waits
+            self._errors.append(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if thread.is_alive():
-        given_up.set()
-        raise AssertionError("another thread waits for this one, which waits for it")
-    assert not errors
+    def finish(self, limit_s: float = LIMIT_S) -> None:
+        """Waits for its end. AssertionError if it does not come to one."""
+        self._thread.join(limit_s)
+        assert not self._thread.is_alive(), "another thread waits for this one, which waits for it"
+        if self._errors:
+            raise self._errors[0]
+
+
+def elsewhere(work: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Does `work` on another thread, to its end, as `Aside` does."""
+    Aside(work).finish(limit_s)
 
 
 def check_a_change_during_a_look_is_seen(kind: type[Shared]) -> None:

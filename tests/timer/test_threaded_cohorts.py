@@ -20,7 +20,7 @@ from controller.timer.threaded_cohort import ThreadedCohort
 from controller.timer.threaded_purgatory import ThreadedPurgatory
 from tests.timer.driven import Driven
 from tests.timer.operations import Switched
-from tests.timer.test_purgatory_threads import LIMIT_S, elsewhere, everything
+from tests.timer.test_purgatory_threads import LIMIT_S, Aside, elsewhere, everything
 from tests.timer.threaded_world import TIMEOUT_MS, Door, Step, Steps, Stepwise, joins_at, world_of
 
 FAR_MS = 3_600_000
@@ -36,13 +36,14 @@ def check_he_joins_a_cohort_that_is_firing(kind: type[Stepwise]) -> None:
     """Its members have been read; the first of them is in its answer when he joins."""
     with world_of(kind) as world:
         firing, joined = threading.Event(), threading.Event()
+        others: list[Aside] = []
 
         def told() -> None:
             firing.set()
             assert joined.wait(LIMIT_S)
 
         def time_comes() -> None:
-            threading.Thread(target=world.pass_time, daemon=True).start()
+            others.append(Aside(world.pass_time))
             assert firing.wait(LIMIT_S)
 
         world.second.told = told
@@ -50,6 +51,7 @@ def check_he_joins_a_cohort_that_is_firing(kind: type[Stepwise]) -> None:
             late = world.away(time_comes)
         finally:
             joined.set()
+        others[0].finish()
         world.is_over_for(world.first, world.second, late)
 
 
@@ -79,18 +81,17 @@ def check_he_joins_a_cohort_while_its_newcomers_are_entered(kind: type[Stepwise]
         def others_come_and_news() -> None:
             elsewhere(world.another_cohort)
             world.steps.then["entered"] = entered
-            threads.append(threading.Thread(target=lambda: world.purgatory.check_and_complete("x"), daemon=True))
-            threads[0].start()
+            others.append(Aside(lambda: world.purgatory.check_and_complete("x")))
             assert at_the_door.wait(LIMIT_S)
 
-        threads: list[threading.Thread] = []
+        others: list[Aside] = []
         try:
             # The first stands with nobody's cohort, which is entered before; the second's is the one that he has found.
             world.purgatory.check_and_complete("nobody's")
             late = world.away(others_come_and_news)
         finally:
             joined.set()
-        threads[0].join(LIMIT_S)
+        others[0].finish()
         late.on = True
         assert world.purgatory.check_and_complete("late") == 1, "overlooked"
 
@@ -168,20 +169,20 @@ def check_who_asks_while_newcomers_are_entered_misses_nobody(kind: type[Stepwise
         steps: Any = world.steps
         steps._door = Door(through.set)
         completed: list[int] = []
+        others: list[Aside] = []
 
         def ask() -> None:
             completed.append(world.purgatory.check_and_complete("second"))
             through.set()
 
         def another_asks() -> None:
-            thread.start()
+            others.append(Aside(ask))
             assert through.wait(LIMIT_S)
 
-        thread = threading.Thread(target=ask, daemon=True)
         world.second.on = True
         world.steps.then["entering"] = lambda: world.steps.then.update(entering=another_asks)  # of the second's cohort
         assert world.purgatory.check_and_complete("nobody's") == 0
-        thread.join(LIMIT_S)
+        others[0].finish()
         assert completed == [1], "overlooked"
 
 

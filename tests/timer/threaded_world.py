@@ -16,7 +16,7 @@ from controller.timer.threaded_cohort import NS_PER_MS, ThreadedCohort
 from controller.timer.threaded_purgatory import ThreadedPurgatory
 from controller.timer.threaded_watchers import ThreadedWatchLists
 from tests.timer.operations import Switched
-from tests.timer.test_purgatory_threads import LIMIT_S, STUCK_S
+from tests.timer.test_purgatory_threads import LIMIT_S, STUCK_S, Aside
 
 TIMEOUT_MS = 50
 Step = Callable[[], object]
@@ -159,16 +159,15 @@ def joins_at(world: World, step: str, trigger: Step, *, changes: bool = False) -
 
     def begin() -> None:
         world.steps.then[step] = there
-        thread.start()
+        others.append(Aside(trigger))
         assert reached.wait(LIMIT_S)
 
-    thread = threading.Thread(target=trigger, daemon=True)
+    others: list[Aside] = []
     try:
         late = world.away(begin, changes=changes)
     finally:
         joined.set()
-    thread.join(LIMIT_S)
-    assert not thread.is_alive()
+    others[0].finish()
     return late
 
 

@@ -130,7 +130,7 @@ def test_a_deposed_controller_writes_nothing(node: RealNode, other: RealNode) ->
 
 def test_a_controller_cut_off_stops_before_another_can_be_elected(server: str, chroot: str) -> None:
     """S12: kazoo stays SUSPENDED for ever; the lease does not."""
-    with real_node(server, chroot, session_timeout_ms=1_500) as node, real_node(server, chroot) as other:
+    with real_node(server, chroot, session_timeout_ms=4_000) as node, real_node(server, chroot) as other:
         make(node, 1)
         leadership = node.win()
         node.wired.link.cut()
@@ -262,8 +262,8 @@ def test_an_ensemble_that_loses_its_leader_keeps_the_session_and_tells_of_every_
             names = make(node, 600)
             leadership = node.win()
             wait(node.client.watch_node("/r0", "r0"), DEADLINE_S)
-            leader = zookeeper.leader()
-            assert leader is not None
+            # One look with patience: a busy server has more than the tenth of a second that `leader` gives it.
+            leader = [server.mode(5.0) for server in zookeeper.servers].index("leader")
             zookeeper.servers[leader].kill()
             written = run(node.client.commit_rows(leadership, [SetData(name, b"new", 0) for name in names]), DEADLINE_S)
             assert written.versions.tolist() == [1] * len(names)
