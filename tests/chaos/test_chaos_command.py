@@ -13,8 +13,8 @@ import pytest
 from tests.processes import eventually, running_with
 
 RUN_S = 400
-# A machine that has other things to do may give a broker nothing for some seconds: the sessions outlast that, and how soon
-# a failover is over is for `camerlengo bench` to say.
+# A machine that has other things to do may give a broker nothing for some seconds: the sessions outlast that, and how
+# soon a failover is over is for `camerlengo bench` to say.
 ROOM = ["--set", "session_timeout_ms=10000", "--set", "recovery_ms=60000"]
 OUTLASTED = ["--set", "session_timeout_ms=30000", "--set", "recovery_ms=60000"]
 CHAOS = [sys.executable, "-m", "controller.cli", "chaos"]
