@@ -243,6 +243,14 @@ class MetadataSeen:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoodStill:
+    """The process that runs a scenario was given no time by its machine, for so long until now. What the machine did to
+    it, it did to the brokers."""
+
+    duration_ms: float
+
+
 TraceEvent: TypeAlias = (
     SessionStarted
     | SessionEnded
@@ -267,6 +275,7 @@ TraceEvent: TypeAlias = (
     | FaultInjected
     | EphemeralSeen
     | MetadataSeen
+    | StoodStill
 )
 
 for _kind in typing.get_args(TraceEvent):

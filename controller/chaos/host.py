@@ -19,6 +19,7 @@ from controller.chaos.clock import ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.records import RecordClients
+from controller.chaos.standstill import StandstillWatch
 from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS
 from controller.scenarios.faults import InjectedFault, kind_of
 from controller.scenarios.host import (
@@ -81,6 +82,7 @@ class RealHost:
         self._proxies: ProxyNetwork | None = None
         self._ports: HeldPorts | None = None
         self._processes: dict[int, Process] = {}
+        self._standstills = StandstillWatch(self.clock.now_ms, self.take)
         self._lock = threading.Lock()
         self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
 
@@ -90,6 +92,7 @@ class RealHost:
     async def boot(self, cluster: ClusterSpec, workload: Workload) -> None:
         self._cluster = cluster
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._standstills.start()
         tick_ms = self._tick_ms or max(50, min(500, cluster.session_timeout_ms // 4))
         self._zookeeper = EmbeddedZooKeeper(
             cluster.zookeeper_servers, data_dir=self.folder / "zookeeper", jars=self._jars, tick_ms=tick_ms
@@ -330,6 +333,7 @@ class RealHost:
 
     def close(self) -> None:
         """Ends whatever was started, in the order in which nobody is left asking. Safe to call twice."""
+        self._standstills.close()
         if self._record_clients is not None:
             self._record_clients.close()
         if self._client is not None:

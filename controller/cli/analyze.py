@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.scenarios.report import render_table
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder that is searched")
     parser.add_argument(
-        "--report", type=Path, metavar="DIR", help="write report.html, the tables and the events (Parquet) there"
+        "--report",
+        type=output_folder,
+        metavar="DIR",
+        help="write report.html, the tables and the events (Parquet) there",
     )
     parser.add_argument(
         "--until", type=_time, metavar="TIME", help="leave out what came later, such as 2026-11-21T08:05:36"

@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.cli.simulate import parse_seeds
 from controller.cli.simulate_plan import SWARM
 from controller.scenarios.files import ScenarioError, built_in, load_scenario
@@ -35,7 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=V1,V2", help="runs with each of these values of a parameter"
     )
-    parser.add_argument("--report", type=Path, required=True, metavar="DIR", help="where results and traces are kept")
+    parser.add_argument(
+        "--report", type=output_folder, required=True, metavar="DIR", help="where results and traces are kept"
+    )
     parser.add_argument(
         "--traces", choices=("failing", "all", "none"), default="failing", help="of which runs to keep them (failing)"
     )

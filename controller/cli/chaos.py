@@ -9,6 +9,7 @@ from pathlib import Path
 
 from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
 from controller.scenarios.faults import InjectedFault, Mend, kind_of
 from controller.scenarios.language import Scenario
@@ -22,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_scenario_options(parser)
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs it N times and prints a table")
     parser.add_argument("--json", action="store_true", help="prints the report (a list of them with --runs) as JSON")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keeps the brokers' settings and logs there")
+    parser.add_argument("--keep", type=output_folder, metavar="DIR", help="keeps the brokers' settings and logs there")
     parser.add_argument(
         "--zookeeper-jars", type=Path, metavar="DIR", help="ZooKeeper's jars, if not those that PySpark carries"
     )

@@ -13,6 +13,7 @@ from typing import NoReturn
 from controller.broker.configs.settings import BadSettings, parse_settings
 from controller.cli.broker import overrides
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.hosts.broker_process import BrokerDied, BrokerNotReady
 from controller.hosts.local_cluster import LocalCluster
 from controller.zookeeper.embedded import DataDirectoryError
@@ -36,7 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--session-timeout-ms", type=int, default=6_000, metavar="MS", help="of the brokers (6000)")
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="keep ZooKeeper's data, settings and logs in DIR (default: temporary)"
+        "--data",
+        type=output_folder,
+        metavar="DIR",
+        help="keep ZooKeeper's data, settings and logs in DIR (default: temporary)",
     )
     parser.add_argument(
         "--override", action="append", default=[], metavar="NAME=VALUE", help="a setting of every broker"

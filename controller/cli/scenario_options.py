@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.scenarios.files import ScenarioError, built_in, load_scenario
 from controller.scenarios.judge import FAIL, PASS
 from controller.scenarios.language import Scenario
@@ -22,7 +22,7 @@ def add_scenario_options(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="sets a parameter of the scenario"
     )
     parser.add_argument(
-        "--report", type=Path, metavar="DIR", help="writes report.json, report.html and trace.parquet there"
+        "--report", type=output_folder, metavar="DIR", help="writes report.json, report.html and trace.parquet there"
     )
 
 

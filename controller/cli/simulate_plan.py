@@ -21,6 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from controller.cli.main import UsageError
+from controller.cli.output import output_file
 from controller.cli.scenario_options import HELD, VIOLATED
 from controller.simulator.columns import log_text
 from controller.simulator.comparing import first_difference
@@ -46,13 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     looking.add_argument("--until", type=float, metavar="MS", help="stops at that virtual time")
     looking.add_argument("--show", type=int, metavar="NODE", help="what is inside a broker at the end, or at --until")
     looking.add_argument(
-        "--log", type=Path, metavar="FILE", help="writes the run's log, a node a column, an event a line"
+        "--log", type=output_file, metavar="FILE", help="writes the run's log, a node a column, an event a line"
     )
     group = parser.add_argument_group("plans", "for `swarm` and for plan files")
     group.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the seeds (1)")
-    group.add_argument("--plan", type=Path, metavar="FILE", help="writes the plan that was run")
+    group.add_argument("--plan", type=output_file, metavar="FILE", help="writes the plan that was run")
     group.add_argument(
-        "--shrink", type=Path, metavar="FILE", help="shrinks a plan that breaks, and writes the least one"
+        "--shrink", type=output_file, metavar="FILE", help="shrinks a plan that breaks, and writes the least one"
     )
 
 

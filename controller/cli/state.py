@@ -12,6 +12,7 @@ import msgspec
 
 from controller.cli import state_text
 from controller.cli.main import UsageError
+from controller.cli.output import output_file
 from controller.cli.state_document import document
 from controller.clock import Clock
 from controller.zookeeper.blocking import ThreadClock, wait
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_source_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/state.md)")
-    parser.add_argument("--save", metavar="FILE", type=Path, help="also keep the znodes in FILE")
+    parser.add_argument("--save", metavar="FILE", type=output_file, help="also keep the znodes in FILE")
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:

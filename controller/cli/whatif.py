@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from controller.cli.main import UsageError
+from controller.cli.output import output_file
 from controller.cli.state import CouldNotRead, add_source_options, read_source
 from controller.cli.whatif_text import lines, whatif_document
 from controller.pipeline.cluster_columns import ClusterColumns, TopicDefaults, columns_of
@@ -40,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--worst", type=_count, default=10, metavar="N", help="how many pairs and triples to show (10); 0: none"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/pipeline.md)")
-    parser.add_argument("--heat-map", type=Path, metavar="FILE", help="write a map of all pairs there, as SVG")
+    parser.add_argument("--heat-map", type=output_file, metavar="FILE", help="write a map of all pairs there, as SVG")
     parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
 
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
 from controller.zookeeper.jars import EmbeddedServerUnavailable
@@ -26,7 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " line: zookeeper.connect=HOST:PORT[,HOST:PORT...]"
     )
     parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="how many servers (1)")
-    parser.add_argument("--data", metavar="DIR", type=Path, help="keep the data in DIR (default: a temporary one)")
+    parser.add_argument(
+        "--data", metavar="DIR", type=output_folder, help="keep the data in DIR (default: a temporary one)"
+    )
     parser.add_argument(
         "--zookeeper-jars", metavar="DIR", type=Path, help="the server's jars (default: those that PySpark carries)"
     )

@@ -22,6 +22,7 @@ from controller.scenarios.records.figures import (
     around_faults,
     count_records,
 )
+from controller.scenarios.standstills import standstills_of, standstills_text
 from controller.trace import FaultInjected, StepEnded, StepStarted
 from controller.trace_records import TraceRecord
 
@@ -88,6 +89,9 @@ def report_object(report: Report) -> dict[str, Any]:
             }
             for each in latency_around_faults(report)
         ],
+        "standstills": [
+            {"from_ms": _ms(each.from_ms), "to_ms": _ms(each.to_ms)} for each in standstills_of(report.records)
+        ],
     }
 
 
@@ -131,6 +135,10 @@ def _latency_object(latency: Latency | None) -> dict[str, Any] | None:
         "p99_ms": _ms(latency.p99_ms),
         "worst_ms": _ms(latency.worst_ms),
     }
+
+
+def standstills_note(report: Report) -> str:
+    return standstills_text(standstills_of(report.records), report.scenario.cluster.session_timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,5 +236,7 @@ def report_text(report: Report) -> str:
     for result in report.judgement.invariants:
         word = {True: "held", False: "VIOLATED", None: "unknown"}[result.held]
         parts.append(f"{word:9} {result.name}: {result.detail}")
+    if note := standstills_note(report):
+        parts += ["", note]
     parts += ["", f"verdict: {report.verdict}"]
     return "\n".join(parts)

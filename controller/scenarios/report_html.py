@@ -17,6 +17,7 @@ from controller.scenarios.report import (
     latency_around_faults,
     latency_rows,
     record_counts,
+    standstills_note,
     steps_of,
 )
 from controller.scenarios.timeline import timeline_of
@@ -31,6 +32,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2328; }
 h1 { margin-bottom: .2rem; } h2 { margin-top: 2.2rem; font-size: 1.15rem; }
 p.lead { color: #59636e; margin-top: 0; }
+p.note { background: #fff1c2; border-left: .3rem solid #9a6700; padding: .4rem .8rem; }
 .verdict { display: inline-block; color: #fff; border-radius: .4rem; padding: .1rem .8rem; font-weight: 600; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid #d1d9e0; vertical-align: top; }
@@ -48,10 +50,15 @@ def report_html(report: Report) -> str:
         f"<h1>{escape(scenario.name)} <span class='verdict' style='background:{_COLOURS[report.verdict]}'>"
         f"{report.verdict}</span></h1>"
         f"<p class='lead'>{escape(scenario.description)}<br>{escape(where)},"
-        f" {report.duration_ms / 1000:.1f} s, {len(report.records)} events</p>"
+        f" {report.duration_ms / 1000:.1f} s, {len(report.records)} events</p>{_note(report)}"
         f"{_timeline(report)}{_records(report)}{_failovers(report)}{_invariants(report)}{_steps(report)}"
         f"{_parameters(report)}</body></html>\n"
     )
+
+
+def _note(report: Report) -> str:
+    note = standstills_note(report)
+    return f"<p class='note'>{escape(note)}.</p>" if note else ""
 
 
 MOST_CLOSE_UPS = 12

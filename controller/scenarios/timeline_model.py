@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from controller.scenarios.standstills import Standstill
+
 
 class Life(Enum):
     """What a process was doing. A time in no span: it did not run."""
@@ -179,6 +181,7 @@ class Timeline:
     elections: tuple[Election, ...]
     offline: tuple[OfflinePoint, ...]
     client: tuple[ClientSpan, ...]
+    standstills: tuple[Standstill, ...] = ()
 
     def offline_at(self, at_ms: float) -> int:
         """How many partitions were offline at a moment."""

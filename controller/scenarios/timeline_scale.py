@@ -162,3 +162,12 @@ def _moments(timeline: Timeline) -> Iterator[float]:
     yield from (fault.at_ms for fault in timeline.faults)
     yield from (trouble.at_ms for trouble in timeline.troubles)
     yield from (point.at_ms for point in timeline.offline)
+    for standstill in timeline.standstills:
+        # Nothing can change in it, and it is not to be cut short: its length is what it tells.
+        yield from (standstill.from_ms + part * standstill.duration_ms for part in _parts(standstill.duration_ms))
+
+
+def _parts(duration_ms: float) -> list[float]:
+    """Shares of a time, from 0 to 1, closer to each other than a stretch that is cut short."""
+    count = int(duration_ms // QUIET_MS) + 1
+    return [number / count for number in range(count + 1)]

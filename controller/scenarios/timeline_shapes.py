@@ -38,6 +38,7 @@ FILLS: dict[str, tuple[str, str, str]] = {
     "cut": ("none", "#b42318", "#b42318"),
     "fault": (PAPER, "#b42318", "#b42318"),
     "trouble": ("#fff1c2", "#7a4b00", INK),
+    "standstill": ("url(#tl-standstill)", "#6e7781", INK),
 }
 """Kind to fill, outline and the colour of words on it."""
 
@@ -55,6 +56,8 @@ DEFS = (
     "<rect width='6' height='6' fill='#fdeceb'/><path d='M0 0L6 6M6 0L0 6' stroke='#e08b84'/></pattern>"
     "<pattern id='tl-quiet' width='8' height='8' patternUnits='userSpaceOnUse'>"
     "<rect width='8' height='8' fill='#f6f8fa'/><path d='M0 6L4 2L8 6' fill='none' stroke='#b6bfc9'/></pattern>"
+    "<pattern id='tl-standstill' width='4' height='4' patternUnits='userSpaceOnUse'>"
+    "<rect width='4' height='4' fill='#eceff2'/><rect width='1.5' height='1.5' fill='#8c959f'/></pattern>"
     "</defs>"
 )
 """Once a page: the pictures after the first refer to these."""

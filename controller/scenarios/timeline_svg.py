@@ -68,7 +68,11 @@ def compose(
     height = sum(row.height for row in rows)
     beside: list[str] = []
     above: list[str] = []
-    drawn = [*_shades(scale, shades, height), _backdrop(timeline, scale, height)]
+    drawn = [
+        *_standstills(timeline, scale, height),
+        *_shades(scale, shades, height),
+        _backdrop(timeline, scale, height),
+    ]
     top = 0.0
     for number, row in enumerate(rows):
         if number > 0:
@@ -100,6 +104,15 @@ def _backdrop(timeline: Timeline, scale: TimeScale, height: float) -> str:
                 f" stroke-dasharray='4 3'/>"
             )
     return "".join(parts)
+
+
+def _standstills(timeline: Timeline, scale: TimeScale, height: float) -> Iterator[str]:
+    """Behind every row: when the machine gave nobody any time."""
+    for each in timeline.standstills:
+        if scale.holds(each.from_ms, each.to_ms):
+            x = scale.x(each.from_ms)
+            detail = f"the machine stood still: {lasting(each.from_ms, each.to_ms)}"
+            yield box("standstill", x, _AXIS - 2, scale.x(each.to_ms) - x, height - 2 * _AXIS + 4, detail)
 
 
 def _shades(scale: TimeScale, shades: Sequence[tuple[float, float]], height: float) -> Iterator[str]:
@@ -143,6 +156,7 @@ _LEGEND = (
     ("incomplete", "incomplete"),
     ("failing", "no answer"),
     ("cut", "link cut"),
+    ("standstill", "the machine stood still"),
 )
 
 

@@ -33,6 +33,7 @@ from controller.trace import (
     SessionStarted,
     StepEnded,
     StepStarted,
+    StoodStill,
     TraceEvent,
 )
 from controller.trace_records import OBSERVER, TraceRecord
@@ -129,4 +130,5 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     FaultInjected: lambda e: f"** {e.fault} {e.target}",
     EphemeralSeen: lambda e: f"{e.path} {'of' if e.present else 'gone, of'} {e.broker}, session 0x{e.session:x}",
     MetadataSeen: _metadata,
+    StoodStill: lambda e: f"the machine stood still for {e.duration_ms:.0f} ms",
 }

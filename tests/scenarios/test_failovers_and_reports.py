@@ -16,7 +16,7 @@ from controller.scenarios.report import Report, report_json, report_text
 from controller.scenarios.report_files import write_report
 from controller.scenarios.runner import Outcome
 from controller.scenarios.trace_table import columns
-from controller.trace import EphemeralSeen, FaultInjected, MetadataApplied, MetadataSeen, TraceEvent
+from controller.trace import EphemeralSeen, FaultInjected, MetadataApplied, MetadataSeen, StoodStill, TraceEvent
 from controller.trace_records import (
     EVENT_TYPES,
     OBSERVER,
@@ -113,6 +113,35 @@ def test_the_report_has_what_its_format_promises(tmp_path: Path) -> None:
         "partitions": 1,
     }  # fmt: skip
     assert report_json(_report()) == report_json(_report())
+
+
+STOOD = "this machine stood still for more than 667 ms, a third of the session timeout"
+
+
+@pytest.mark.parametrize(
+    ("stood", "said"),
+    [
+        ([], ""),
+        ([600.0], ""),
+        ([700.0], f"{STOOD}, once: the longest for 700 ms from 9300 ms on"),
+        ([400.0, 3_000.0, 900.0], f"{STOOD}, 2 times: the longest for 3000 ms from 17000 ms on"),
+    ],
+)
+def test_a_machine_that_stood_still_for_longer_than_sessions_bear_is_named(
+    stood: list[float], said: str, tmp_path: Path
+) -> None:
+    assert SCENARIO.cluster.session_timeout_ms == 2_000
+    trace = records(*((10_000.0 * (n + 1), OBSERVER, StoodStill(ms)) for n, ms in enumerate(stood)))
+    judgement = judge(SCENARIO, _outcome(), trace)
+    assert judgement.verdict == "pass", "of that alone nothing is violated"
+    report = Report(SCENARIO, "real", None, judgement, trace)
+    told = [line for line in report_text(report).splitlines() if line.startswith("this machine")]
+    assert len(told) == bool(said)
+    assert all(line.startswith(said) for line in told)
+    write_report(report, tmp_path)
+    written = json.loads((tmp_path / "report.json").read_text())["standstills"]
+    assert [one["to_ms"] - one["from_ms"] for one in written] == stood
+    assert (said in (tmp_path / "report.html").read_text()) if said else ("stood still for" not in report_text(report))
 
 
 def test_the_page_is_self_contained_and_names_what_happened(tmp_path: Path) -> None:

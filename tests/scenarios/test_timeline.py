@@ -12,7 +12,15 @@ from controller.scenarios.timeline_file import main, read_parquet
 from controller.scenarios.timeline_model import ClientView, Life, Timeline
 from controller.scenarios.timeline_scale import NARROWEST, QUIET_WIDTH, close_up, whole_run
 from controller.scenarios.trace_table import write_parquet
-from controller.trace import ControllerElected, EphemeralSeen, FaultInjected, Noted, PartitionMoved, SessionEnded
+from controller.trace import (
+    ControllerElected,
+    EphemeralSeen,
+    FaultInjected,
+    Noted,
+    PartitionMoved,
+    SessionEnded,
+    StoodStill,
+)
 from controller.trace_records import OBSERVER, TraceRecord
 from tests.scenarios.evidence import records, written
 from tests.scenarios.timeline_traces import Event, in_order, joins, large, leaves, zombie
@@ -257,6 +265,14 @@ def test_a_long_runs_quiet_stretches_are_cut_short_and_nothing_happens_in_them()
     assert all(
         not piece.quiet or not piece.from_ms < at_ms < piece.to_ms for at_ms, _, _ in scale.ticks() for piece in quiet
     )
+
+
+def test_a_standstill_is_drawn_to_scale_however_long() -> None:
+    stood = timeline_of(records((60_000.0, OBSERVER, StoodStill(20_000.0))))
+    scale = whole_run(stood)
+    assert [(one.from_ms, one.to_ms) for one in stood.standstills] == [(40_000.0, 60_000.0)]
+    assert not [piece for piece in scale.pieces if piece.quiet and piece.to_ms > 40_000.0]
+    assert [piece for piece in scale.pieces if piece.quiet and piece.to_ms < 40_000.0]
 
 
 def test_a_close_up_goes_from_edge_to_edge() -> None:

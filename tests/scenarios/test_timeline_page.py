@@ -183,6 +183,7 @@ def test_everything_drawn_says_more_when_pointed_at() -> None:
         "no answer: timed out",
         "link 3->zookeeper cut, 6.000 s to 7.000 s (1.0 s)",
         "not within 500 ms: 5 of 6 led",
+        "the machine stood still: 9.600 s to 10.600 s (1.0 s)",
     ):
         assert sentence in told
 

@@ -18,6 +18,7 @@ from controller.trace import (
     SessionStarted,
     StepEnded,
     StepStarted,
+    StoodStill,
     TraceEvent,
 )
 from controller.trace_records import OBSERVER, TraceRecord
@@ -70,7 +71,8 @@ def answers(from_ms: float, to_ms: float, led: int, expected: int, controller: i
 
 def zombie() -> list[TraceRecord]:
     """12 s: controller 1 is paused at 3 s, loses its session at 5 s to broker 2, and wakes at 8 s; broker 3 is cut off
-    at 6 s, stopped at 9 s; an unclean election at 9.5 s; topic u is deleted at 11 s; the last step fails."""
+    at 6 s, stopped at 9 s; an unclean election at 9.5 s; the machine stands still for a second until 10.6 s; topic u
+    is deleted at 11 s; the last step fails."""
     events: list[Event] = [
         (0.0, OBSERVER, StepStarted(0, "start", "start brokers 1, 2, 3")),
         *(event for broker in (1, 2, 3) for event in joins(500 + 100 * broker, broker, 0xA0 + broker, broker)),
@@ -101,6 +103,7 @@ def zombie() -> list[TraceRecord]:
         (9500.0, 2, written(controller_epoch=2, partition=2, why="offline", leader=1, zk_version=1, unclean=True)),
         (9501.0, 2, written(controller_epoch=2, partition=5, why="offline", leader=-1, zk_version=1)),
         *answers(9600, 10600, 0, 0, -1, "timed out"),
+        (10600.0, OBSERVER, StoodStill(1_000.0)),
         (11000.0, 2, PartitionMoved(2, "u", 0, -1, "Offline", "NonExistent")),
         (11500.0, OBSERVER, StepStarted(2, "wait", "wait until metadata")),
         (12000.0, OBSERVER, StepEnded(2, "wait", False, "not within 500 ms: 5 of 6 led")),

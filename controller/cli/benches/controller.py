@@ -20,6 +20,7 @@ from controller.cli.benches.pages import NoSuchTable, put_table
 from controller.cli.benches.plots import PlotsUnavailable, save
 from controller.cli.benches.tree import TreeSize
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
 HELP = "failover, lost brokers and controlled shutdown over up to a million partitions, phase by phase"
@@ -47,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each, after a first (5)")
     parser.add_argument("--heap-mb", type=int, metavar="N", help="of ZooKeeper's JVM, taken at once (as Java chooses)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help=f"write {PLOT_PNG} there")
+    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} there")
     parser.add_argument(
         "--page", type=Path, metavar="FILE", help="make that page's tables anew, as docs/controller-scale.md has them"
     )

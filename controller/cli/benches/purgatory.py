@@ -23,6 +23,7 @@ from controller.cli.benches.purgatory_real import run_real
 from controller.cli.benches.purgatory_runs import Run
 from controller.cli.benches.purgatory_virtual import run_virtual
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.timer import COMPILED
 
 HELP = "requests that wait: rate that is kept up with, new design and old, and CPU time"
@@ -68,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of arrivals, latencies and keys (1)")
     parser.add_argument("--no-collector", action="store_true", help="switch Python's cyclic collector off in each run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help=f"write {PLOT_PNG} there (real clock)")
+    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} there (real clock)")
     parser.add_argument(
         "--page",
         type=Path,

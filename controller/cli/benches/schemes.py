@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from controller.cli.benches.plots import Line, Look, Mark, Panel, PlotsUnavailable, save
 from controller.cli.benches.schemes_measure import (
@@ -24,6 +23,7 @@ from controller.cli.benches.schemes_measure import (
     sweep_of,
 )
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.timer.cost_model import Memory
 from controller.timer.schemes import CATALOGUE
 
@@ -55,7 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the intervals (1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help=f"write {CURVES_PNG} and {CROSSING_PNG} there")
+    parser.add_argument(
+        "--plots", type=output_folder, metavar="DIR", help=f"write {CURVES_PNG} and {CROSSING_PNG} there"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

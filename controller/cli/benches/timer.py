@@ -22,6 +22,7 @@ from controller.cli.benches.timer_measure import (
     measure_operations,
 )
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
 from controller.timer import COMPILED
 
 HELP = "the timing wheel's CPU time and memory, beside heapq, asyncio and sched"
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operations", type=int, default=0, metavar="N", help="follow the memory over N operations")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the delays (1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help=f"write {PLOT} there")
+    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT} there")
 
 
 @dataclass(frozen=True, slots=True)
