@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -169,8 +170,17 @@ def test_a_file_that_is_no_cluster_is_named(
     assert str(path) in refused(capsys, 2, "--tree", str(path))
 
 
-def test_a_place_to_save_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "nowhere" in refused(capsys, 2, "--tree", TREE, "--save", str(tmp_path / "nowhere" / "file"))
+def test_a_place_to_save_that_turns_out_to_be_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can be seen before, `test_output.py` has."""
+
+    def full(_tree: object, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(state, "save", full)
+    said = refused(capsys, 2, "--tree", TREE, "--save", str(tmp_path / "saved"))
+    assert f"{tmp_path / 'saved'}: No space left on device" in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ plots are pictures. No figure is held to a bound here."""
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -150,10 +151,13 @@ def test_a_quick_run_prints_all_figures_and_draws(tmp_path: Path, capsys: pytest
 
 
 def test_plots_that_can_not_be_written_are_an_error_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
-    assert main([*QUICK, "--plots", str(tmp_path / "file")]) == COULD_NOT_RUN
+    def full(path: Path, **_: bool) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert main([*QUICK, "--plots", str(tmp_path / "plots")]) == COULD_NOT_RUN
     said = capsys.readouterr().err
     assert said.startswith("camerlengo bench: ")
     assert "timers:" not in said
