@@ -17,7 +17,7 @@ from controller.zookeeper.operations import Create, SessionState, SetData, Stat,
 from tests.zookeeper.tcp_link import TcpLink
 
 DEADLINE_S = 30.0
-SESSION_TIMEOUT_MS = 6_000
+SESSION_TIMEOUT_MS = 20_000
 
 
 def until(condition: Callable[[], object], what: str) -> None:
