@@ -54,9 +54,11 @@ def test_close_ends_the_session_and_its_ephemerals_at_once(backend: Backend, cli
     session = other.connection.session()
     other.create(backend.path("ephemeral"), ephemeral=True)
     other.create(backend.path("persistent"))
+    other.cut(to_server=False)  # so that the answer can't be there before the close
     pending = other.connection.read([backend.root])
     closed = other.connection.close()
     assert other.connection.session() == 0
+    other.heal()
     backend.wait(closed)
     assert other.states == [CONNECTED, CLOSED]
     with pytest.raises(SessionGone) as caught:
