@@ -287,7 +287,9 @@ def run_broker(settings: BrokerSettings, log_level: str) -> int:
 def _say_ready(settings: BrokerSettings) -> None:
     inter_broker = next(at for at in settings.advertised if at.name == settings.inter_broker_listener)
     address: Address = (inter_broker.host, inter_broker.port)
-    print(f"broker {settings.broker_id} ready at {address_text(address)}", flush=True)
+    # In one piece: print writes the line's end by itself where Python does not buffer, and the log may come between.
+    sys.stdout.write(f"broker {settings.broker_id} ready at {address_text(address)}\n")
+    sys.stdout.flush()
 
 
 def _on_signals(stop: Callable[[], None]) -> None:
