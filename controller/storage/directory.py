@@ -7,7 +7,8 @@ checkpoint and to delete is the host's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from controller.storage.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -23,8 +24,8 @@ from controller.storage.checkpoints import (
     encode_topic_id,
 )
 from controller.storage.disk import Disk, Lock
-from controller.storage.errors import CorruptLog, LogOffline
-from controller.storage.health import Health, on_disk
+from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
+from controller.storage.health import Health, is_shortage, on_disk
 from controller.storage.log import PartitionLog
 from controller.storage.opening import NOTHING_KNOWN, Known
 from controller.storage.settings import LogSettings
@@ -45,7 +46,7 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """Opens `path` and every log in it. Raises AlreadyLocked; whatever else is wrong is in `health`.
+    """Opens `path` and every log in it. Raises AlreadyLocked and OutOfResources; whatever else is wrong is in `health`.
 
     `settings_of` gives a topic's settings, `now_ms` wall time. `on_failure` hears once, with the OSError or
     CorruptLog, that the directory went offline.
@@ -75,7 +76,13 @@ class LogDirectory:
             disk.make_directory(path)
             self._lock = disk.lock(f"{path}/{LOCK}")
             self._load()
+        except OutOfResources:
+            self.unlock()
+            raise
         except (OSError, CorruptLog) as error:
+            if isinstance(error, OSError) and is_shortage(error):
+                self.unlock()
+                raise OutOfResources(path, error) from error
             self.health.fail(error)
         except LogOffline as offline:
             self.health.fail(offline.cause)  # a log of it has said so before
@@ -123,10 +130,10 @@ class LogDirectory:
         written = self._written.get(name)
         if soon and written is not None and written == offsets and list(written) == list(offsets):
             return
-        self._written[name] = dict(offsets)
         data = encode_offsets(offsets)
         replace = self._disk.replace_soon if soon else self._disk.replace
         replace(f"{self.path}/{name}", data)
+        self._written[name] = dict(offsets)
 
     # Partitions come and go
 
@@ -140,8 +147,9 @@ class LogDirectory:
         self._disk.make_directory(directory)
         if topic_id != NO_TOPIC_ID:
             self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id))
-        log = self.logs[partition] = self._open(partition, directory, NOTHING_KNOWN)
+        log = self._open(partition, directory, NOTHING_KNOWN)
         self._disk.sync_names(self.path)
+        self.logs[partition] = log
         return log
 
     @on_disk
@@ -156,12 +164,16 @@ class LogDirectory:
 
     def _retire(self, partition: TopicPartition, suffix: str) -> None:
         log = self.logs.pop(partition)
-        # Before the directory: a new life of the partition must not inherit the old one's offsets.
-        self.checkpoint_recovery_points()
-        self.checkpoint_log_start_offsets()
-        self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one != partition})
+        try:
+            # Before the directory: a new life of the partition must not inherit the old one's offsets.
+            self.checkpoint_recovery_points()
+            self.checkpoint_log_start_offsets()
+            self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one != partition})
+            self._disk.rename(self._directory(partition), f"{self._directory(partition)}.{self._now_ms():032x}{suffix}")
+        except OutOfResources:
+            self.logs[partition] = log  # it is still here, and can be asked for again
+            raise
         log.abandon()
-        self._disk.rename(self._directory(partition), f"{self._directory(partition)}.{self._now_ms():032x}{suffix}")
         self._disk.sync_names(self.path)
 
     @on_disk
@@ -216,9 +228,24 @@ class LogDirectory:
     def flush_due(self, now_ms: int) -> int:
         """Flushes logs whose `log.flush.interval.ms` is over. How many."""
         due = [log for log in self._dirty() if now_ms - log.last_flush_ms >= log.settings.flush_ms]
-        for log in due:
-            log.flush()
+        self._each(log.flush for log in due)
         return len(due)
+
+    def _each(self, steps: Iterable[Callable[[], int | None]]) -> int:
+        """Carries out all steps, one log's each, and sums what they return; then raises the first exception that is
+        one log's alone. What takes the directory offline is raised at once."""
+        total = 0
+        first: Exception | None = None
+        for step in steps:
+            try:
+                total += step() or 0
+            except LogOffline:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised below; the other logs are looked after
+                first = first or error
+        if first is not None:
+            raise first
+        return total
 
     def _dirty(self) -> Iterator[PartitionLog]:
         return (log for log in self.logs.values() if log.recovery_point < log.log_end_offset)
@@ -226,12 +253,11 @@ class LogDirectory:
     @on_disk
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> int:
         """Deletes old segments of the logs whose high watermark is given. How many segments."""
-        deleted = 0
-        for partition, high_watermark in high_watermarks.items():
-            log = self.logs.get(partition)
-            if log is not None and not log.is_bare:
-                deleted += log.apply_retention(high_watermark)
-        return deleted
+        return self._each(
+            partial(log.apply_retention, high_watermark)
+            for partition, high_watermark in high_watermarks.items()
+            if (log := self.logs.get(partition)) is not None and not log.is_bare
+        )
 
     def close(self) -> None:
         """A clean shutdown: nothing will be read again at the next start. An offline directory is only unlocked."""

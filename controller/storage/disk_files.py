@@ -11,6 +11,7 @@ from controller.storage.batches import Bytes
 from controller.storage.disk_closing import Closing
 from controller.storage.disk_later import Later
 from controller.storage.errors import AlreadyLocked
+from controller.storage.health import is_shortage
 
 
 class OpenFile:
@@ -27,9 +28,14 @@ class OpenFile:
     def append(self, data: Bytes) -> None:
         written = os.write(self._fd, data)
         if written < len(data):
-            with memoryview(data) as rest:
-                while written < len(data):
-                    written += os.write(self._fd, rest[written:])
+            size = self.size() - written
+            try:
+                with memoryview(data) as rest:
+                    while written < len(data):
+                        written += os.write(self._fd, rest[written:])
+            except OSError:
+                os.ftruncate(self._fd, size)  # the caller may go on, and what is appended next begins here
+                raise
 
     def read_at(self, position: int, length: int) -> bytes:
         data = os.pread(self._fd, length, position)
@@ -121,6 +127,11 @@ class FileDisk:
             # Held until its name is gone, so that not the unlink but the last close gives the blocks back.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
+            return
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            os.unlink(path)  # needs no descriptor, and a removal is often one step of several
             return
         self._closing.begin()
         try:

@@ -1,13 +1,17 @@
 """Small files replaced apart from whoever asks: a sync takes tens of milliseconds, and a broker would stand still.
 
 One thread, begun with the first file, that ends with the process. Of a file that is to be replaced again before its
-turn came, the latest content alone is written.
+turn came, the latest content alone is written. Where descriptors or memory are short, the write is tried again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+
+from controller.storage.health import is_shortage
+
+AGAIN_S = 0.5
 
 
 class Later:
@@ -39,6 +43,7 @@ class Later:
             self._waiting.pop(path, None)
             while self._writing == path:
                 self._changed.wait()
+            self._waiting.pop(path, None)  # what was being written, and was put back for want of descriptors
             self._raise_for(path)
 
     def _raise_for(self, path: str) -> None:
@@ -60,6 +65,9 @@ class Later:
                 error = raised
             with self._changed:
                 self._writing = None
-                if error is not None:
-                    self._errors[path] = error
                 self._changed.notify_all()
+                if error is not None and is_shortage(error):
+                    self._waiting.setdefault(path, data)
+                    self._changed.wait(AGAIN_S)
+                elif error is not None:
+                    self._errors[path] = error

@@ -98,5 +98,18 @@ class LogOffline(StorageError):
         return f"{self.directory} is offline: {self.cause}"
 
 
+class OutOfResources(StorageError):
+    """The process or the machine has run out of file descriptors or memory. The operation was not carried out, the log
+    directory stays online, and the same operation may succeed later (Kafka: KAFKA_STORAGE_ERROR)."""
+
+    def __init__(self, directory: str, cause: OSError) -> None:
+        super().__init__(directory, cause)
+        self.directory = directory
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.directory}: not possible now: {self.cause}"
+
+
 class AlreadyLocked(StorageError):
     """Another process has the log directory."""

@@ -1,16 +1,27 @@
 """Whether a log directory can be trusted, shared by the directory and all of its logs.
 
-The first OSError or CorruptLog takes all of them offline, for good: after a failed write or sync nobody knows what the
-files hold, and a second sync may well succeed without having written anything.
+The first CorruptLog, or OSError that is the disk's own, takes all of them offline, for good: after a failed write or
+sync nobody knows what the files hold, and a second sync may well succeed without having written anything. A shortage of
+the process's or the machine's resources says nothing of the files: it is OutOfResources, and passes.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from controller.storage.errors import CorruptLog, LogOffline
+from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
+
+SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+"""Error numbers that are not the disk's. Any other, an unknown one included, is taken for a failed disk: EIO, ENOSPC,
+EDQUOT, EROFS, ..., and a file that is missing or may not be opened."""
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether the process or the machine lacks descriptors or memory, rather than the disk having failed."""
+    return error.errno in SHORTAGES
 
 
 class Health:
@@ -45,7 +56,9 @@ R = TypeVar("R")
 
 
 def on_disk(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """For what touches the disk: raises LogOffline at once when offline, and instead of an OSError or CorruptLog."""
+    """For what touches the disk: raises LogOffline at once when offline, and instead of an OSError or CorruptLog;
+    OutOfResources instead of an OSError for want of descriptors or memory. After that the method may be called again:
+    each leaves what it had not done yet as it was."""
 
     @wraps(method)
     def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,6 +68,22 @@ def on_disk(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
         try:
             return method(self, *args, **kwargs)
         except (OSError, CorruptLog) as error:
+            if isinstance(error, OSError) and is_shortage(error):
+                raise OutOfResources(health.directory, error) from error
             raise health.fail(error) from error
+
+    return run
+
+
+def or_offline(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Below `on_disk`, for what would leave the log in pieces if it stopped midway: a shortage takes the directory
+    offline too."""
+
+    @wraps(method)
+    def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except (OSError, OutOfResources) as error:
+            raise self.health.fail(error) from error
 
     return run

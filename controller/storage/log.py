@@ -17,7 +17,7 @@ from controller.storage.client_rules import check_from_client
 from controller.storage.disk import Disk, FileRange
 from controller.storage.epochs import EpochEnd, LeaderEpochs
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
-from controller.storage.health import Health, on_disk
+from controller.storage.health import Health, on_disk, or_offline
 from controller.storage.opening import Known, open_files
 from controller.storage.producers import KnownBatch, ProducerStates
 from controller.storage.reading import Decompress, TimestampOffset, index_of, offset_for_time, range_from
@@ -255,19 +255,19 @@ class PartitionLog:
         now_ms = self._now_ms()
         self.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
         sealed = self._active
-        if not sealed.size_bytes:
-            self._segments.pop().remove()
-        else:
+        if sealed.size_bytes:
             sealed.seal()
             if self.recovery_point >= self.log_end_offset:
                 # Once there is a later segment, no flush and no recovery looks at this one's indexes again.
                 sealed.sync(sealed=True)
                 self._sync_names()
-        self._segments.append(
-            Segment(self._disk, self.directory, base_offset, self.settings.index_interval_bytes, now_ms)
-        )
-        take_snapshot(self._disk, self.directory, base_offset, self.producers)
+        # Opened before the empty one goes: without a descriptor for it the log stays as it was.
+        begun = Segment(self._disk, self.directory, base_offset, self.settings.index_interval_bytes, now_ms)
+        if not sealed.size_bytes:
+            self._segments.pop().remove()
+        self._segments.append(begun)
         self._new_names = True
+        take_snapshot(self._disk, self.directory, base_offset, self.producers)
 
     # Flushing
 
@@ -375,6 +375,7 @@ class PartitionLog:
         return offset
 
     @on_disk
+    @or_offline
     def truncate_to(self, offset: int) -> bool:
         """Cuts off what is at `offset` and after, and the batch that `offset` lies within. True if anything was.
 
@@ -400,6 +401,7 @@ class PartitionLog:
         return True
 
     @on_disk
+    @or_offline
     def restart_at(self, offset: int) -> None:
         """Lets everything go and begins again, empty, at `offset`: the leader has nothing as old as this log's end."""
         if self.lower_recovery_point(0):
@@ -438,6 +440,7 @@ class PartitionLog:
         return True
 
     @on_disk
+    @or_offline
     def apply_retention(self, high_watermark: int) -> int:
         """Deletes the segments that the settings let go, the oldest first. How many."""
         now_ms = self._now_ms()

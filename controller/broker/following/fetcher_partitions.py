@@ -45,7 +45,7 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderEpochResponse,
 )
 from controller.protocol.versions import ControlVersions
-from controller.storage import BadBatches, LogOffline
+from controller.storage import BadBatches, LogOffline, OutOfResources
 from controller.trace import Noted, Trace
 
 T = TypeVar("T")
@@ -200,6 +200,9 @@ class FetcherPartitions:
             self._queue.ask(followed)
         except LogOffline as offline:
             self._drop(followed, "error", str(offline))
+        except OutOfResources as shortage:
+            self._note("warning", f"{followed}: {shortage}; fetched again in a while")
+            self._delay(followed)
         except BadBatches as error:
             self._note("warning", f"{followed} at {followed.log.log_end_offset}: {error}; fetched again in a while")
             self._delay(followed)

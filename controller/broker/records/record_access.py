@@ -19,6 +19,7 @@ from controller.storage import (
     InvalidTimestamp,
     LogOffline,
     OffsetOutOfRange,
+    OutOfResources,
     PartitionLog,
     ProducerFenced,
     SequenceOutOfOrder,
@@ -48,6 +49,7 @@ _CODES: Mapping[type[StorageError], ErrorCode] = {
     BadBatches: ErrorCode.INVALID_RECORD,
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+    OutOfResources: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 
 
