@@ -12,6 +12,7 @@ import gc
 import os
 import queue
 import random
+import resource
 import signal
 import socket
 import sys
@@ -41,7 +42,7 @@ from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import CannotListen, Server, limits_of
 from controller.hosts.trace_file import ProcessTrace
-from controller.storage import AlreadyLocked
+from controller.storage import AlreadyLocked, OutOfResources
 from controller.storage.disk_files import FileDisk
 from controller.trace import Noted
 from controller.zookeeper.blocking import run, wait
@@ -159,6 +160,9 @@ class BrokerProcess:
                 self._trace.emit(note)
         except (AlreadyLocked, NoLogDirectory) as error:
             raise CouldNotStart(str(error)) from error
+        except OutOfResources as shortage:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            raise CouldNotStart(f"{shortage}; the limit is {limit} file descriptors (ulimit -n)") from shortage
         return logs
 
     def _await_registration(self, node: Node) -> _Notice:
@@ -270,6 +274,7 @@ def run_broker(settings: BrokerSettings, log_level: str) -> int:
     """Runs a broker until it is asked to stop; the exit status of the process. BadSettings."""
     logger.remove()
     logger.add(sys.stderr, level=log_level, format=LOG_FORMAT, backtrace=False, diagnose=False)
+    _use_all_descriptors()
     process = BrokerProcess(settings)
     for name in settings.without_effect:
         logger.warning("{} has no effect here", name)
@@ -282,6 +287,15 @@ def run_broker(settings: BrokerSettings, log_level: str) -> int:
     except (CouldNotStart, CannotListen) as error:
         logger.error("broker {} can't start: {}", process.settings.broker_id, error)
         return COULD_NOT_RUN
+
+
+def _use_all_descriptors() -> None:
+    """Raises the soft limit of file descriptors to the hard one, as Java's runtime does for Kafka's broker."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError) as error:
+        logger.warning("the limit of file descriptors stays as it is: {}", error)
 
 
 def _say_ready(settings: BrokerSettings) -> None:

@@ -7,6 +7,7 @@ asyncio's transports, whose buffers and whose sendfile would each have their own
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,15 @@ from controller.trace import Noted, Trace
 BACKLOG = 128
 ACCEPT_AGAIN_S = 0.2
 """How long nobody is accepted after that failed, for want of file descriptors most likely."""
+SAY_AGAIN_S = 60.0
+"""How often at most the log says that connections are refused."""
+RESERVE_MAX = 4_096
+
+
+def reserved_descriptors(limit: int) -> int:
+    """How many of `limit` file descriptors (RLIMIT_NOFILE) no client's connection takes: they are kept for logs, for
+    ZooKeeper and for connections to other brokers."""
+    return min(max(limit // 4, 32), RESERVE_MAX)
 
 
 class CannotListen(OSError):
@@ -30,12 +40,15 @@ class CannotListen(OSError):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`queued_bytes`: of all requests that were read, or begun to be, and are not answered. `idle_ms`: how long a
-    connection may neither send nor take anything when nobody owes it an answer; None: for ever."""
+    connection may neither send nor take anything when nobody owes it an answer; None: for ever. `descriptors`: a
+    connection whose descriptor's number is this or above is refused. The system gives the lowest number that is free, so
+    this many descriptors are open then, whoever holds them."""
 
     request_bytes: int
     queued_bytes: int = 400 * 1024 * 1024
     connections: int = 2**31 - 1
     idle_ms: int | None = 600_000
+    descriptors: int = 2**31 - 1
 
 
 def limits_of(settings: BrokerSettings) -> Limits:
@@ -45,7 +58,13 @@ def limits_of(settings: BrokerSettings) -> Limits:
         queued_bytes if queued_bytes >= 0 else QUEUED_REQUESTS * request_bytes,
         settings.max_connections,
         settings.connections_max_idle_ms if settings.connections_max_idle_ms >= 0 else None,
+        *_usable_descriptors(),
     )
+
+
+def _usable_descriptors() -> tuple[int, ...]:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return () if limit == resource.RLIM_INFINITY else (limit - reserved_descriptors(limit),)
 
 
 @dataclass(slots=True)
@@ -68,7 +87,8 @@ class Server:
         self._bound: list[_Bound] = []
         self.held_bytes = 0
         self._stalled: dict[Connection, None] = {}
-        self._turned_away = False
+        self._refused = 0  # since it was last said
+        self._said_s: float | None = None
 
     def bind(self, listeners: Sequence[Listener]) -> Mapping[str, int]:
         """Each listener's port by its name, once all of them are had. CannotListen, with none of them kept."""
@@ -97,7 +117,7 @@ class Server:
             try:
                 accepted, _ = await loop.sock_accept(bound.socket)
             except OSError as error:
-                self.note("warning", f"listener {bound.listener}: a connection was not accepted: {error}")
+                self._say_refused(f"listener {bound.listener}: a connection was not accepted: {error}")
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             self._take_in(accepted, bound.listener.name)
@@ -105,11 +125,14 @@ class Server:
     def _take_in(self, accepted: socket.socket, listener: str) -> None:
         if len(self.connections) >= self._limits.connections:
             accepted.close()
-            if not self._turned_away:
-                self.note(
-                    "warning", f"connections are turned away: there are {len(self.connections)}, as many as may be"
-                )
-            self._turned_away = True
+            self._say_refused(f"connections are turned away: there are {len(self.connections)}, as many as may be")
+            return
+        if accepted.fileno() >= self._limits.descriptors:
+            accepted.close()
+            self._say_refused(
+                f"connections are turned away: {self._limits.descriptors} file descriptors are in use, and the rest of"
+                " the limit (ulimit -n) is kept for logs and ZooKeeper"
+            )
             return
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,6 +141,14 @@ class Server:
             accepted.close()
             return
         self.connections[Connection(self, accepted, listener, self._limits.request_bytes)] = None
+
+    def _say_refused(self, why: str) -> None:
+        """Once for many: a client that is refused tries again at once."""
+        self._refused += 1
+        now_s = self.network.loop.time()
+        if self._said_s is None or now_s - self._said_s >= SAY_AGAIN_S:
+            self.note("warning", why if self._refused == 1 else f"{why} ({self._refused} since the last such line)")
+            self._refused, self._said_s = 0, now_s
 
     def close(self) -> None:
         """No connection is accepted any more, and those that are there are closed."""
@@ -160,7 +191,6 @@ class Server:
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
         self._stalled.pop(connection, None)
-        self._turned_away = False
 
     def note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
