@@ -285,11 +285,18 @@ class Broker:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.update_metadata(request))
-        self.topic_waits.metadata_changed()
-        self.elections.metadata_changed()
-        self.isr_changes.metadata_changed()
+        self._after_metadata(self.topic_waits.metadata_changed)
+        self._after_metadata(self.elections.metadata_changed)
+        self._after_metadata(self.isr_changes.metadata_changed)
         if self.data is not None:
-            self.data.metadata_changed()
+            self._after_metadata(self.data.metadata_changed)
+
+    def _after_metadata(self, step: Callable[[], None]) -> None:
+        """The metadata is taken by now: a step that fails is logged, and the others follow it all the same."""
+        try:
+            step()
+        except Exception:  # noqa: BLE001 - logged with its place
+            self._note("error", f"UpdateMetadata: a step failed\n{traceback.format_exc()}")
 
     def _stop_replica(self, exchange: Exchange, request: StopReplicaRequest) -> None:
         if self._comes_before_registration(self._stop_replica, exchange, request):

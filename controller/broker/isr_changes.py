@@ -145,24 +145,36 @@ class IsrChanges:
         )
 
     def _look_at(self, opened: Sequence[tuple[Key, Partition]]) -> None:
-        topics, slots, seen = self._metadata.snapshot.topics, self._slots, self._seen
+        topics, seen = self._metadata.snapshot.topics, self._seen
         find = self._replicas.partition
         for key, partition in opened:
             topic, index = key
             if find(topic, index) is not partition:
                 self._watch(key)
                 continue
-            seen[key] = state = topics.get(topic, _NONE).get(index)
-            log = partition.log
-            if log is not None and partition.high_watermark < log.log_end_offset:
-                self._changed(partition)  # a dead replica outside the ISR is not waited for any more
-            slot = slots.get(key)
-            if slot is not None:
-                if slot.kept_from is None or not self._caught_up(partition, state):
-                    continue
-                self._empty_slot(key, partition)
-            self._propose(key, partition, state)
+            state = topics.get(topic, _NONE).get(index)
+            try:
+                self._look_at_one(key, partition, state)
+            except Exception:  # noqa: BLE001 - logged with its place; the other partitions are looked at
+                self._note_failed(partition)
+                continue
+            seen[key] = state
         self._ask()
+
+    def _look_at_one(self, key: Key, partition: Partition, state: UpdateMetadataPartitionState | None) -> None:
+        log = partition.log
+        if log is not None and partition.high_watermark < log.log_end_offset:
+            self._changed(partition)  # a dead replica outside the ISR is not waited for any more
+        slot = self._slots.get(key)
+        if slot is not None:
+            if slot.kept_from is None or not self._caught_up(partition, state):
+                return
+            self._empty_slot(key, partition)
+        self._propose(key, partition, state)
+
+    def _note_failed(self, partition: Partition) -> None:
+        what = f"{partition.topic}-{partition.index}: its ISR could not be looked at"
+        self._trace.emit(Noted("error", f"{what}\n{traceback.format_exc()}"))
 
     def _state_of(self, key: Key) -> UpdateMetadataPartitionState | None:
         return self._metadata.snapshot.topics.get(key[0], _NONE).get(key[1])
@@ -185,14 +197,21 @@ class IsrChanges:
             self._ask()
 
     def _look_at_all(self) -> None:
+        # First: whatever fails in a partition, all of them are looked at again.
+        self._clock.call_later(self._settings.replica_lag_time_max_ms / 2, self._look_at_all)
         for partition in list(self._replicas.partitions()):
             if partition.leading is not None and not partition.is_settled:
-                self._changed(partition)  # what held the high watermark back may be over with time
-                key = partition.key
-                if self._version is not None and len(partition.replicas) > 1 and key not in self._slots:
-                    self._propose(key, partition, self._state_of(key))
+                try:
+                    self._look_by_time(partition)
+                except Exception:  # noqa: BLE001 - logged with its place; the other partitions are looked at
+                    self._note_failed(partition)
         self._ask()
-        self._clock.call_later(self._settings.replica_lag_time_max_ms / 2, self._look_at_all)
+
+    def _look_by_time(self, partition: Partition) -> None:
+        self._changed(partition)  # what held the high watermark back may be over with time
+        key = partition.key
+        if self._version is not None and len(partition.replicas) > 1 and key not in self._slots:
+            self._propose(key, partition, self._state_of(key))
 
     def _changed(self, partition: Partition) -> None:
         if self._progress is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from controller.protocol.control_values import (
@@ -27,6 +28,22 @@ def topics_named_in(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicStat
             else:
                 topics[key] = replace(topic, partition_states=(*before.partition_states, *topic.partition_states))
     return tuple(topics.values())
+
+
+def failed_in(topics: Iterable[LeaderAndIsrTopicError], failed: Set[tuple[str, int]]) -> list[LeaderAndIsrTopicError]:
+    """The answers, with KAFKA_STORAGE_ERROR for the partitions that have failed since."""
+    return [
+        replace(
+            topic,
+            partition_errors=tuple(
+                replace(one, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+                if (topic.topic_name, one.partition_index) in failed
+                else one
+                for one in topic.partition_errors
+            ),
+        )
+        for topic in topics
+    ]
 
 
 def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:

@@ -7,9 +7,10 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from controller.broker.leader_and_isr import leader_and_isr_error, topics_named_in
+from controller.broker.leader_and_isr import failed_in, leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
@@ -34,7 +35,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.quick import maker
-from controller.storage import LogOffline
+from controller.storage import LogOffline, OutOfResources
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
 
 Heard = Callable[[Sequence[Partition]], None]
@@ -98,8 +99,7 @@ class ReplicaManager:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             partition.stand_down()
         if left:
-            for heard in self.of_stops:
-                heard(left)
+            self._tell(self.of_stops, left)
 
     # -- LeaderAndIsr
 
@@ -108,17 +108,74 @@ class ReplicaManager:
             return leader_and_isr_error(request, ErrorCode.STALE_CONTROLLER_EPOCH)
         topics: list[LeaderAndIsrTopicError] = []
         taken: list[Partition] = []
+        failed: list[Partition] = []
         for topic in topics_named_in(request):
             errors = tuple(
                 [
-                    _error(state.partition_index, self._apply(request, topic, state, taken))
+                    _error(state.partition_index, self._applied(request, topic, state, taken, failed))
                     for state in topic.partition_states
                 ]
             )
             topics.append(LeaderAndIsrTopicError(errors, topic.topic_name, topic.topic_id))
-        for heard in self.of_roles:
-            heard(taken)
+        unheard = self._tell(self.of_roles, taken)
+        for partition in unheard:
+            # The leader epoch before the one that was taken: the same request again is news.
+            self._fall_back(partition, partition.leader_epoch - 1)
+        if unheard:
+            topics = failed_in(topics, {partition.key for partition in unheard})
+        self._tell(self.of_stops, failed + unheard)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(topics))
+
+    def _applied(
+        self,
+        request: LeaderAndIsrRequest,
+        topic: LeaderAndIsrTopicState,
+        state: LeaderAndIsrPartitionState,
+        taken: list[Partition],
+        failed: list[Partition],
+    ) -> ErrorCode:
+        """The partition's error. An exception in one partition is that partition's error, and its leader epoch is not
+        recorded, so that a retry of the request is not refused as stale. KAFKA_STORAGE_ERROR is the one partition error
+        that a controller acts on: it elects another leader."""
+        before = self._partitions.get((topic.topic_name, state.partition_index))
+        held = -1 if before is None else before.leader_epoch
+        try:
+            return self._apply(request, topic, state, taken)
+        except OutOfResources as shortage:
+            self._note("error", f"{topic.topic_name}-{state.partition_index}: LeaderAndIsr not applied: {shortage}")
+        except Exception:  # noqa: BLE001 - logged with its place; the other partitions of the request are unaffected
+            place = f"{topic.topic_name}-{state.partition_index}"
+            self._note("error", f"{place}: LeaderAndIsr failed in this partition\n{traceback.format_exc()}")
+        partition = self._partitions.get((topic.topic_name, state.partition_index))
+        if partition is not None:
+            self._fall_back(partition, held if partition is before else -1)
+            failed.append(partition)
+        return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _fall_back(self, partition: Partition, leader_epoch: int) -> None:
+        """The partition neither leads nor follows until the controller sends its state again."""
+        partition.stand_down()
+        partition.leader_epoch = leader_epoch
+
+    def _tell(self, listeners: Sequence[Heard], partitions: list[Partition]) -> list[Partition]:
+        """Calls the listeners with the partitions; one by one where the call for all of them fails, so that a listener
+        must accept a partition twice. Returns the partitions for which a listener failed."""
+        failed: list[Partition] = []
+        for heard in listeners:
+            try:
+                heard(partitions)
+            except Exception:  # noqa: BLE001 - each partition is tried apart below, and what fails there is logged
+                failed += [one for one in partitions if not self._told(heard, one)]
+        return failed
+
+    def _told(self, heard: Heard, partition: Partition) -> bool:
+        try:
+            heard([partition])
+        except Exception:  # noqa: BLE001 - logged with its place; the other partitions are unaffected
+            place = f"{partition.topic}-{partition.index}"
+            self._note("error", f"{place}: a change of role failed\n{traceback.format_exc()}")
+            return False
+        return True
 
     def _apply(
         self,
@@ -224,14 +281,24 @@ class ReplicaManager:
         stopped: list[Partition] = []
         errors = tuple(
             StopReplicaPartitionError(
-                topic.topic_name, state.partition_index, self._stop(topic.topic_name, state, stopped)
+                topic.topic_name, state.partition_index, self._stopped(topic.topic_name, state, stopped)
             )
             for topic in request.topic_states
             for state in topic.partition_states
         )
-        for heard in self.of_stops:
-            heard(stopped)
+        self._tell(self.of_stops, stopped)
         return StopReplicaResponse(ErrorCode.NONE, errors)
+
+    def _stopped(self, topic: str, state: StopReplicaPartitionState, stopped: list[Partition]) -> ErrorCode:
+        """The partition's error; an exception in one partition leaves the others unaffected, as in LeaderAndIsr."""
+        try:
+            return self._stop(topic, state, stopped)
+        except OutOfResources as shortage:
+            self._note("error", f"{topic}-{state.partition_index}: StopReplica not carried out: {shortage}")
+        except Exception:  # noqa: BLE001 - logged with its place; the other partitions of the request are unaffected
+            place = f"{topic}-{state.partition_index}"
+            self._note("error", f"{place}: StopReplica failed in this partition\n{traceback.format_exc()}")
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _stop(self, topic: str, state: StopReplicaPartitionState, stopped: list[Partition]) -> ErrorCode:
         partition = self._partitions.get((topic, state.partition_index))
@@ -271,8 +338,7 @@ class ReplicaManager:
         partitions = [self._partitions[key] for key in keys if key in self._partitions]
         for partition in partitions:
             partition.go_offline()
-        for heard in self.of_stops:
-            heard(partitions)
+        self._tell(self.of_stops, partitions)
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         """Of every replica that has a log, for its checkpoint."""

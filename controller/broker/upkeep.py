@@ -6,13 +6,14 @@ is left alone; one that goes offline here has told so by itself (`Logs.on_offlin
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.logs import Logs
 from controller.broker.replica_manager import ReplicaManager
 from controller.clock import Clock, Timer
-from controller.storage import LogDirectory, LogOffline
+from controller.storage import LogDirectory, LogOffline, OutOfResources
 from controller.trace import Noted, Trace
 
 FIRST_MS = 30_000
@@ -104,8 +105,8 @@ class Upkeep:
         def run() -> None:
             if self._closed:
                 return
+            self._arm(task, interval_ms, interval_ms)  # first: a task that fails is done again at its next time
             task()
-            self._arm(task, interval_ms, interval_ms)
 
         self._timers[task] = self._clock.call_later(delay_ms, run)
 
@@ -126,6 +127,10 @@ class Upkeep:
         except LogOffline:
             # Told when it happened, with its cause, to whoever hears of directories that fail.
             return
+        except OutOfResources as shortage:
+            self._note("warning", f"log directory {directory.path}: upkeep is put off: {shortage.cause}")
+        except Exception:  # noqa: BLE001 - logged with its place; the other directories are looked after
+            self._note("error", f"log directory {directory.path}: upkeep failed\n{traceback.format_exc()}")
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
