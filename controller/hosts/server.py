@@ -41,8 +41,8 @@ class CannotListen(OSError):
 class Limits:
     """`queued_bytes`: of all requests that were read, or begun to be, and are not answered. `idle_ms`: how long a
     connection may neither send nor take anything when nobody owes it an answer; None: for ever. `descriptors`: a
-    connection whose descriptor's number is this or above is refused. The system gives the lowest number that is free, so
-    this many descriptors are open then, whoever holds them."""
+    connection whose descriptor's number is this or above is refused. The system gives the lowest number that is free,
+    so this many descriptors are open then, whoever holds them."""
 
     request_bytes: int
     queued_bytes: int = 400 * 1024 * 1024
