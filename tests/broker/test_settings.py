@@ -178,3 +178,59 @@ def test_all_that_is_wrong_of_the_logs_is_told_at_once() -> None:
 def test_a_file_that_can_not_be_read_is_told() -> None:
     with pytest.raises(BadSettings, match="properties file"):
         parse_properties("a=\\uXYZ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("security.inter.broker.protocol", "SASL_SSL"),
+        ("zookeeper.ssl.client.enable", "true"),
+        ("max.connections.per.ip", "10"),
+        ("max.connections.per.ip.overrides", "10.0.0.1:5"),
+        ("max.connection.creation.rate", "20"),
+        ("control.plane.listener.name", "CONTROLLER"),
+        ("authorizer.class.name", "kafka.security.authorizer.AclAuthorizer"),
+        ("super.users", "User:admin"),
+        ("ssl.keystore.location", "/etc/kafka/keystore.jks"),
+        ("ssl.client.auth", "required"),
+        ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
+        ("sasl.jaas.config", "a.Module required username=x password=hidden;"),
+        ("quota.producer.default", "1048576"),
+        ("client.quota.callback.class", "a.Callback"),
+        ("delegation.token.master.key", "hidden"),
+        ("password.encoder.secret", "hidden"),
+        ("create.topic.policy.class.name", "a.Policy"),
+        ("alter.config.policy.class.name", "a.Policy"),
+        ("principal.builder.class", "a.Builder"),
+        ("connections.max.reauth.ms", "3600000"),
+        ("security.providers", "a.Provider"),
+    ],
+)
+def test_what_promises_security_or_a_limit_is_refused(name: str, value: str) -> None:
+    with pytest.raises(BadSettings) as refused:
+        parse_settings({"broker.id": "1", "zookeeper.connect": "h:1", name: value})
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"{name}=")
+    assert "not supported" in problem
+    assert "hidden" not in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("security.inter.broker.protocol", "PLAINTEXT"),
+        ("zookeeper.ssl.client.enable", "false"),
+        ("max.connections.per.ip", "2147483647"),
+        ("max.connections.per.ip.overrides", ""),
+        ("control.plane.listener.name", ""),
+        ("authorizer.class.name", ""),
+        ("ssl.client.auth", "none"),
+        ("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),
+        ("sasl.enabled.mechanisms", "GSSAPI"),
+        ("quota.consumer.default", "9223372036854775807"),
+        ("quota.window.num", "11"),
+        ("num.io.threads", "8"),
+    ],
+)
+def test_what_asks_for_nothing_is_accepted(name: str, value: str) -> None:
+    assert parse_settings({"broker.id": "1", "zookeeper.connect": "h:1", name: value}).without_effect == (name,)

@@ -3,7 +3,8 @@
 Pure: a mapping of texts in (`parse_settings`), or the text of a server.properties file (`parse_properties`), values
 out. All that is wrong is told at once, each by its name with what was expected. Names with `camerlengo.` before them
 are this project's own. What Kafka's broker has and this one has no part for is accepted and told as having no effect,
-so that a server.properties file of a running cluster can be used; any other name is refused.
+so that a server.properties file of a running cluster can be used, unless it promises security or a limit
+(`without_effect.py`); any other name is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from controller.broker.configs import setting_types as types
 from controller.broker.configs.data_settings import DATA_SETTINGS, DataSettings, data_problems, log_settings
 from controller.broker.configs.setting_types import Address, Listener, Setting
-from controller.broker.configs.without_effect import has_no_effect
+from controller.broker.configs.without_effect import has_no_effect, refused
 from controller.protocol.versions import control_versions
 from controller.storage.settings import BROKER_NAMES
 
@@ -183,6 +184,7 @@ def parse_properties(source: str) -> dict[str, str]:
 def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     """BadSettings names everything that is wrong, with what was expected."""
     problems = [f"{name} is no setting{_suggestion(name)}" for name in given if not _known(name)]
+    problems += refused(given)
     problems += [f"{name} is required" for name in _REQUIRED if name not in given]
     fields: dict[str, Any] = {}
     for name, (meaning, default, parse) in _SETTINGS.items():

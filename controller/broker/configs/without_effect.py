@@ -1,6 +1,13 @@
-"""Settings of Kafka 2.8's broker that this one has no part for yet: told apart from names that nobody knows."""
+"""Settings of Kafka 2.8's broker that this one does not implement: accepted without effect, or refused.
+
+A setting that promises security or a limit is refused unless its value asks for nothing (Kafka's default, or empty): a
+broker that ignored it would run without what its administrator relies on. Names that Kafka does not know are the
+caller's concern.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 # By family, where none or few of it are read; those that are, `settings.py` knows.
 _FAMILIES = (
@@ -47,6 +54,82 @@ _FAMILIES = (
 )
 
 
+_NO_ENCRYPTION = "connections would not be encrypted or authenticated"
+_NO_AUTHENTICATION = "clients would not be authenticated"
+_NO_AUTHORIZATION = "every client may do everything"
+_NO_LIMIT = "the limit would not be enforced"
+_NO_QUOTA = "the quota would not be enforced"
+_NO_POLICY = "the policy would not be enforced"
+_UNLIMITED = ("2147483647",)
+_UNLIMITED_LONG = ("9223372036854775807",)
+
+# Name, or family with its dot: what would be missing, and the values besides an empty one that ask for nothing.
+_PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "alter.config.policy.class.name": (_NO_POLICY, ()),
+    "allow.everyone.if.no.acl.found": (_NO_AUTHORIZATION, ("true",)),
+    "authorizer.class.name": (_NO_AUTHORIZATION, ()),
+    "client.quota.callback.class": (_NO_QUOTA, ()),
+    "connections.max.reauth.ms": (_NO_AUTHENTICATION, ("0",)),
+    "control.plane.listener.name": ("the controller's requests would share the data plane's listeners", ()),
+    "create.topic.policy.class.name": (_NO_POLICY, ()),
+    "delegation.token.master.key": (_NO_AUTHENTICATION, ()),
+    "delegation.token.secret.key": (_NO_AUTHENTICATION, ()),
+    "max.connection.creation.rate": (_NO_LIMIT, _UNLIMITED),
+    "max.connections.per.ip": (_NO_LIMIT, _UNLIMITED),
+    "max.connections.per.ip.overrides": (_NO_LIMIT, ()),
+    "password.encoder.old.secret": ("passwords would not be encrypted", ()),
+    "password.encoder.secret": ("passwords would not be encrypted", ()),
+    "principal.builder.class": (
+        _NO_AUTHENTICATION,
+        ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
+    ),
+    "quota.consumer.default": (_NO_QUOTA, _UNLIMITED_LONG),
+    "quota.producer.default": (_NO_QUOTA, _UNLIMITED_LONG),
+    "sasl.": (_NO_AUTHENTICATION, ()),
+    "sasl.enabled.mechanisms": (_NO_AUTHENTICATION, ("GSSAPI",)),
+    "sasl.kerberos.kinit.cmd": (_NO_AUTHENTICATION, ("/usr/bin/kinit",)),
+    "sasl.kerberos.min.time.before.relogin": (_NO_AUTHENTICATION, ("60000",)),
+    "sasl.kerberos.principal.to.local.rules": (_NO_AUTHENTICATION, ("DEFAULT",)),
+    "sasl.kerberos.ticket.renew.jitter": (_NO_AUTHENTICATION, ("0.05",)),
+    "sasl.kerberos.ticket.renew.window.factor": (_NO_AUTHENTICATION, ("0.8", "0.80")),
+    "sasl.login.refresh.buffer.seconds": (_NO_AUTHENTICATION, ("300",)),
+    "sasl.login.refresh.min.period.seconds": (_NO_AUTHENTICATION, ("60",)),
+    "sasl.login.refresh.window.factor": (_NO_AUTHENTICATION, ("0.8", "0.80")),
+    "sasl.login.refresh.window.jitter": (_NO_AUTHENTICATION, ("0.05",)),
+    "sasl.mechanism.inter.broker.protocol": (_NO_AUTHENTICATION, ("GSSAPI",)),
+    "sasl.server.max.receive.size": (_NO_AUTHENTICATION, ("524288",)),
+    "security.inter.broker.protocol": (_NO_ENCRYPTION, ("PLAINTEXT",)),
+    "security.providers": (_NO_ENCRYPTION, ()),
+    "ssl.": (_NO_ENCRYPTION, ()),
+    "ssl.client.auth": (_NO_ENCRYPTION, ("none",)),
+    "ssl.enabled.protocols": (_NO_ENCRYPTION, ("TLSv1.2,TLSv1.3", "TLSv1.2")),
+    "ssl.endpoint.identification.algorithm": (_NO_ENCRYPTION, ("https",)),
+    "ssl.keymanager.algorithm": (_NO_ENCRYPTION, ("SunX509",)),
+    "ssl.keystore.type": (_NO_ENCRYPTION, ("JKS",)),
+    "ssl.principal.mapping.rules": (_NO_ENCRYPTION, ("DEFAULT",)),
+    "ssl.protocol": (_NO_ENCRYPTION, ("TLSv1.3", "TLSv1.2")),
+    "ssl.trustmanager.algorithm": (_NO_ENCRYPTION, ("PKIX",)),
+    "ssl.truststore.type": (_NO_ENCRYPTION, ("JKS",)),
+    "super.users": (_NO_AUTHORIZATION, ()),
+    "zookeeper.ssl.client.enable": ("the connection to ZooKeeper would not be encrypted", ("false",)),
+}
+
+
+def refused(given: Mapping[str, str]) -> list[str]:
+    """A sentence for each setting that promises what this broker can't keep. No value of a secret is shown."""
+    problems: list[str] = []
+    for name, text in given.items():
+        family = name[: name.find(".") + 1]
+        missing, harmless = _PROMISES.get(name) or _PROMISES.get(family) or ("", ())
+        if missing and text.strip() and text.strip().lower() not in [one.lower() for one in harmless]:
+            shown = "..." if any(word in name for word in ("password", "secret", "key", "jaas")) else text.strip()
+            expected = f"{' or '.join(harmless)}, or the setting left out" if harmless else "the setting left out"
+            problems.append(f"{name}={shown}: not supported, {missing}; expected {expected}")
+    return problems
+
+
 def has_no_effect(name: str) -> bool:
     """Whether Kafka knows this setting and this broker does nothing with it, if it is none that is read."""
-    return any(name.startswith(family) if family.endswith(".") else name == family for family in _FAMILIES)
+    return name in _PROMISES or any(
+        name.startswith(family) if family.endswith(".") else name == family for family in _FAMILIES
+    )
