@@ -9,8 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
+from controller.core.handlers.isr_changes import HANDLED_AT_0
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
     RECOVERING,
@@ -46,12 +49,19 @@ def broker_epoch(cluster: Cluster, broker: int) -> int:
 
 
 def ask(
-    cluster: Cluster, host: Host, sender: int, topic: str, *partitions: AlterIsrPartition, stale_by: int = 0
+    cluster: Cluster,
+    host: Host,
+    sender: int,
+    topic: str,
+    *partitions: AlterIsrPartition,
+    stale_by: int = 0,
+    version: int = 1,
 ) -> AlterIsrResponse:
+    """`version`: 1 as from a broker of ours, 0 as from one of Kafka 2.8."""
     answers: list[AlterIsrResponse] = []
     epoch = broker_epoch(cluster, sender) - stale_by
     request = AlterIsrRequest(sender, (AlterIsrTopic(topic, partitions),), epoch)
-    host.events.put(AlterIsrRequested(request, answers.append))
+    host.events.put(AlterIsrRequested(request, answers.append, version))
     cluster.settle()
     (answer,) = answers
     return answer
@@ -98,6 +108,89 @@ def test_a_change_that_cant_be_is_refused_and_nothing_is_written(
     assert answer.topics[0].partitions == (AlterIsrPartitionResult(asked.partition_index, error),)
     assert cluster.states() == before
     assert host.sent[mark:] == []
+
+
+STANDING = AlterIsrPartitionResult(0, 0, 1, 3, (1,), 0)
+AT_0 = [
+    ("an older leader epoch", replace(GOOD, leader_epoch=2), ErrorCode.FENCED_LEADER_EPOCH),
+    ("a leader epoch that nobody wrote", replace(GOOD, leader_epoch=4), ErrorCode.INVALID_UPDATE_VERSION),
+    ("a version of the past", replace(GOOD, current_isr_version=-1), STANDING),
+    ("a version that nobody wrote", replace(GOOD, current_isr_version=1), ErrorCode.INVALID_UPDATE_VERSION),
+    ("no such partition", replace(GOOD, partition_index=9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ("a member that is dead", replace(GOOD, new_isr=(1, 4)), STANDING),
+    ("a member outside the assignment", replace(GOOD, new_isr=(1, 7)), STANDING),
+    ("nobody", replace(GOOD, new_isr=()), STANDING),
+    ("without its leader", replace(GOOD, new_isr=(2, 3)), STANDING),
+    ("one named twice", replace(GOOD, new_isr=(1, 2, 2)), STANDING),
+    ("from one that does not lead it", AlterIsrPartition(1, 0, (2,), 0), ErrorCode.FENCED_LEADER_EPOCH),
+]
+
+
+@pytest.mark.parametrize(("why", "asked", "expected"), AT_0, ids=[why for why, _, _ in AT_0])
+def test_a_kafka_leader_gets_an_error_that_it_handles_or_the_state_that_stands(
+    why: str, asked: AlterIsrPartition, expected: ErrorCode | AlterIsrPartitionResult
+) -> None:
+    cluster, host = scene()
+    before, mark = cluster.states(), len(host.sent)
+    answer = ask(cluster, host, 1, "t", asked, version=0)
+    if isinstance(expected, ErrorCode):
+        expected = AlterIsrPartitionResult(asked.partition_index, expected)
+    assert answer.topics[0].partitions == (expected,)
+    assert cluster.states() == before
+    assert host.sent[mark:] == []
+
+
+def test_a_kafka_leader_may_take_a_shutting_down_broker_into_its_isr_and_no_dead_one() -> None:
+    """As Kafka 2.8's own controller: refused, the follower would be proposed again with each of its fetches."""
+    cluster, host = scene()
+    host.events.put(ControlledShutdownRequested(3, broker_epoch(cluster, 3), lambda _: None))
+    cluster.settle()
+    answer = ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1, 3)), version=0)
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 3), 1),)
+    asked = replace(GOOD, new_isr=(1, 3, 4), current_isr_version=1)
+    answer = ask(cluster, host, 1, "t", asked, version=0)
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 3), 1),)
+    cluster.check()
+
+
+@settings(max_examples=150)
+@given(
+    st.integers(0, 2),
+    st.integers(-1, 5),
+    st.integers(-1, 3),
+    st.lists(st.integers(0, 5), max_size=4),
+    st.sampled_from((None, 2, 3)),
+    st.booleans(),
+)
+def test_no_answer_to_version_0_leaves_the_partition_of_a_kafka_leader_wedged(
+    index: int, epoch: int, version: int, isr: list[int], leaving: int | None, moved: bool
+) -> None:
+    """Whatever is asked, whoever shuts down, and whether or not somebody else writes the state meanwhile: an error that
+    Kafka 2.8 handles, and a state wherever the sender leads in the epoch that it names."""
+    cluster, host = scene()
+    if leaving is not None:
+        host.events.put(ControlledShutdownRequested(leaving, broker_epoch(cluster, leaving), lambda _: None))
+        cluster.settle()
+    if moved:
+        cluster.state("t", 0, 1, (1, 2), 3)
+    asked = AlterIsrPartition(index, epoch, tuple(isr), version)
+    (result,) = ask(cluster, host, 1, "t", asked, version=0).topics[0].partitions
+    assert result.error_code in {ErrorCode.NONE, *HANDLED_AT_0}
+    stands = cluster.states().get(f"t-{index}")
+    if stands is not None and stands[:2] == (1, epoch) and version <= stands[3]:
+        assert (result.leader_id, result.leader_epoch, result.isr, result.current_isr_version) == stands
+    assert not host.failures()
+
+
+def test_a_leader_that_knows_a_later_state_than_the_context_has_it_read_again() -> None:
+    """The leader, or an administrator, wrote the state itself, and no notification said so."""
+    for version in (0, 1):
+        cluster, host = scene()
+        cluster.state("t", 0, 1, (1, 3), 3)
+        asked = AlterIsrPartition(0, 3, (1, 2, 3), 1)
+        answer = ask(cluster, host, 1, "t", asked, version=version)
+        assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 2, 3), 2),)
+        cluster.check()
 
 
 def test_an_older_life_of_a_broker_is_refused_as_a_whole() -> None:
@@ -166,6 +259,9 @@ def test_a_state_that_moved_under_the_write_is_an_invalid_version() -> None:
     assert host.context_states()["t-0"] == (1, 3, (1, 3), 1)
     answer = ask(cluster, host, 1, "t", replace(GOOD, current_isr_version=1))
     assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 2), 2),)
+    cluster.state("t", 0, 1, (1, 3), 3)
+    answer = ask(cluster, host, 1, "t", replace(GOOD, new_isr=(1,), current_isr_version=2), version=0)
+    assert answer.topics[0].partitions == (AlterIsrPartitionResult(0, 0, 1, 3, (1, 3), 3),)
     cluster.check()
 
 

@@ -2,6 +2,11 @@
 
 The leader epoch stays as it is and the state's znode version grows, so that leader and controller agree on which
 change came last.
+
+A leader of Kafka 2.7 to 3.1 asks in version 0 and handles three errors of a partition (`HANDLED_AT_0`). On any other it
+sends the request again from inside its own callback, fails with IllegalStateException, and never changes the ISR of that
+partition again in its leader epoch. So version 0 is answered with those three errors, or with a state: the one asked
+for, or the one that stands.
 """
 
 from __future__ import annotations
@@ -39,6 +44,11 @@ from controller.zookeeper.errors import DamagedZnode
 _asked, _result = maker(AlterIsrPartition), maker(AlterIsrPartitionResult)
 NAMED_BY_ID = SPEAKS_INELIGIBLE = 2
 """The version from which on topics have ids instead of names, and INELIGIBLE_REPLICA is an answer."""
+HANDLED_AT_0 = frozenset(
+    [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION]
+)
+"""What Kafka 2.8's Partition.handleAlterIsrResponse handles: the leader keeps its change pending until a LeaderAndIsr of
+a newer epoch."""
 
 
 async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
@@ -48,21 +58,27 @@ async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
     if sender is None or sender.epoch != request.broker_epoch:
         event.refuse(ErrorCode.STALE_BROKER_EPOCH)
         return
+    await _catch_up(term, request)
     errors: dict[tuple[str, int], ErrorCode] = {}
-    accepted: dict[int, tuple[int, ...]] = {}
+    accepted: dict[int, AlterIsrPartition] = {}
+    decide = _decision_at_0 if event.version == 0 else _decision
     for topic in request.topics:
         for asked, row, present in _present(term, topic):
-            error = _refusal(term, request.broker_id, present, asked, event.version)
-            if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and event.version >= NAMED_BY_ID and not topic.name:
-                error = ErrorCode.UNKNOWN_TOPIC_ID
-            if error is not None:
-                errors[topic.name, asked.partition_index] = error
-            elif row is not None and present is not None and asked.new_isr != present.isr:
-                accepted[row] = asked.new_isr
+            decision = decide(term, request.broker_id, present, asked, event.version)
+            if decision is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and event.version >= NAMED_BY_ID and not topic.name:
+                decision = ErrorCode.UNKNOWN_TOPIC_ID
+            if decision is None and row is not None:
+                accepted[row] = asked
+            elif decision:
+                errors[topic.name, asked.partition_index] = decision
     rows = np.array(sorted(accepted), dtype=np.int64)
-    moved = await _write(term, rows, [accepted[row] for row in rows.tolist()])
+    moved = await _write(term, rows, [accepted[row].new_isr for row in rows.tolist()])
     for row in moved.tolist():
-        errors[term.context.partitions.topic_and_partition(row)] = ErrorCode.INVALID_UPDATE_VERSION
+        key = term.context.partitions.topic_and_partition(row)
+        errors[key] = ErrorCode.INVALID_UPDATE_VERSION
+        if event.version == 0:
+            ((asked, _, present),) = _present(term, AlterIsrTopic(key[0], (accepted[row],)))
+            errors[key] = decide(term, request.broker_id, present, asked, 0) or ErrorCode.NONE
     if len(rows):
         batch = RequestBatch(term)
         batch.update_metadata(rows)
@@ -135,13 +151,41 @@ def _present(term: Term, topic: AlterIsrTopic) -> list[tuple[AlterIsrPartition, 
     ]
 
 
-def _refusal(
+def _ahead(asked: AlterIsrPartition, present: _Present | None) -> bool:
+    """Whether the leader speaks of a state that is later than the one known here."""
+    if present is None:
+        return False
+    if asked.leader_epoch != present.leader_epoch:
+        return asked.leader_epoch > present.leader_epoch
+    return asked.current_isr_version > present.version and asked.new_isr != present.isr
+
+
+async def _catch_up(term: Term, request: AlterIsrRequest) -> None:
+    """Reads again, past what this ZooKeeper server may lack, the states that a leader knows a later version of: a later
+    controller wrote them (ControllerMoved), or the leader itself below inter-broker protocol 2.7."""
+    ahead = {
+        row
+        for topic in request.topics
+        for asked, row, present in _present(term, topic)
+        if row is not None and _ahead(asked, present)
+    }
+    if not ahead:
+        return
+    rows = np.array(sorted(ahead), dtype=np.int64)
+    names = state_paths(term, rows)
+    await term.zookeeper.sync(names[0])
+    for row, state in zip(rows.tolist(), (await term.zookeeper.read(names)).rows, strict=True):
+        take_in(term, row, state)
+
+
+def _decision(
     term: Term, sender: int, present: _Present | None, asked: AlterIsrPartition, spoken: int
 ) -> ErrorCode | None:
-    """Why a change can't be made; None if it can, or is made already. `spoken`: the version of the request."""
+    """None: the change can be made. NONE: nothing is written, the state that stands is the answer. Else the error.
+    `spoken`: the version of the request."""
     if present is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if asked.leader_epoch > present.leader_epoch:
+    if _ahead(asked, present):
         return ErrorCode.NOT_CONTROLLER  # it knows a later controller than this one (KAFKA-14154)
     if asked.leader_epoch < present.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -151,9 +195,7 @@ def _refusal(
     if asked.leader_recovery_state != RECOVERED:
         return ErrorCode.INVALID_REQUEST  # nobody was told that it is to recover
     if asked.new_isr == present.isr:
-        return None
-    if asked.current_isr_version > present.version:
-        return ErrorCode.NOT_CONTROLLER
+        return ErrorCode.NONE
     if asked.current_isr_version < present.version:
         return ErrorCode.INVALID_UPDATE_VERSION
     if sender not in members or not members.issubset(present.assignment):
@@ -164,6 +206,30 @@ def _refusal(
     if not joining.issubset(term.context.eligible_ids) or _of_earlier_lives(term, joining, asked):
         return ErrorCode.OPERATION_NOT_ATTEMPTED if spoken < SPEAKS_INELIGIBLE else ErrorCode.INELIGIBLE_REPLICA
     return None
+
+
+def _decision_at_0(
+    term: Term, sender: int, present: _Present | None, asked: AlterIsrPartition, spoken: int
+) -> ErrorCode | None:
+    """As `_decision`, in terms of a leader of Kafka 2.8.
+
+    A live broker joins even while it shuts down, as under Kafka 2.8's own controller: its leader asks again with each
+    fetch of a follower that was not accepted, thousands of times a second. Any other change that this leader may not
+    make is answered with the state that stands, after which it may propose again. A change that rests on a state that
+    does not exist stays refused.
+    """
+    decision = _decision(term, sender, present, asked, spoken)
+    if not decision or present is None or decision is ErrorCode.FENCED_LEADER_EPOCH:
+        return decision
+    if decision is ErrorCode.NOT_CONTROLLER:
+        return ErrorCode.INVALID_UPDATE_VERSION  # no later controller wrote the state, which was read again
+    if sender != present.leader:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if decision is ErrorCode.OPERATION_NOT_ATTEMPTED:
+        joining = set(asked.new_isr).difference(present.isr)
+        if joining.issubset(term.context.broker_ids) and not _of_earlier_lives(term, joining, asked):
+            return None
+    return ErrorCode.NONE
 
 
 def _of_earlier_lives(term: Term, joining: set[int], asked: AlterIsrPartition) -> bool:
@@ -202,8 +268,8 @@ def _response(term: Term, request: AlterIsrRequest, errors: dict[tuple[str, int]
         results = []
         for asked, _, present in _present(term, topic):
             partition = asked.partition_index
-            error = errors.get((topic.name, partition), unknown if present is None else None)
-            if error is not None or present is None:
+            error = errors.get((topic.name, partition))
+            if error or present is None:
                 results.append(AlterIsrPartitionResult(partition, int(error or unknown)))
             else:
                 leader, epoch, isr, version, _ = present
