@@ -109,6 +109,9 @@ def test_a_new_leader_tells_no_end_before_its_epoch_is_committed() -> None:
         assert asked(broker, 5_000, version=version).error_code == error
     assert asked(broker, EARLIEST_TIMESTAMP).error_code == ErrorCode.NONE
     assert asked(broker, 1_000).offset == 0
+    for replica in (2, DEBUGGING_CONSUMER):  # a follower truncates to the end, and Kafka tells it
+        assert asked(broker, LATEST_TIMESTAMP, replica=replica).offset == 3
+        assert asked(broker, 5_000, replica=replica).error_code == ErrorCode.NONE
     partition.high_watermark = log.log_end_offset
     assert asked(broker, LATEST_TIMESTAMP).offset == 3
 

@@ -63,7 +63,8 @@ class ListOffsets:
             if version == 0:
                 offsets = self._segments_before(log, asked, _limit(partition, log, request.replica_id))
                 return ListOffsetsPartitionResult(asked.partition_index, ErrorCode.NONE, old_style_offsets=offsets)
-            return _found(partition, log, asked, _limit(partition, log, request.replica_id))
+            client, limit = request.replica_id == CONSUMER, _limit(partition, log, request.replica_id)
+            return _found(partition, log, asked, limit, client=client)
         except (Refused, StorageError) as error:
             return ListOffsetsPartitionResult(asked.partition_index, _error(refused(error).error, version))
 
@@ -96,20 +97,20 @@ def _limit(partition: Partition, log: PartitionLog, replica_id: int) -> int:
 
 
 def _found(
-    partition: Partition, log: PartitionLog, asked: ListOffsetsPartition, limit: int
+    partition: Partition, log: PartitionLog, asked: ListOffsetsPartition, limit: int, *, client: bool
 ) -> ListOffsetsPartitionResult:
     index = asked.partition_index
     if asked.timestamp == EARLIEST_TIMESTAMP:
         return ListOffsetsPartitionResult(index, ErrorCode.NONE, NO_TIMESTAMP, log.log_start_offset, _first_epoch(log))
     if asked.timestamp == LATEST_TIMESTAMP:
-        _require_committed_epoch(partition)
+        _require_committed_epoch(partition, client)
         return ListOffsetsPartitionResult(index, ErrorCode.NONE, NO_TIMESTAMP, limit, partition.leader_epoch)
     found = log.offset_for_timestamp(asked.timestamp, decompress)
     if found is not None and found.offset < limit:
         return ListOffsetsPartitionResult(
             index, ErrorCode.NONE, found.timestamp_ms, found.offset, max(found.leader_epoch, NO_LEADER_EPOCH)
         )
-    _require_committed_epoch(partition)
+    _require_committed_epoch(partition, client)
     return ListOffsetsPartitionResult(index, ErrorCode.NONE)
 
 
@@ -119,11 +120,12 @@ def _first_epoch(log: PartitionLog) -> int:
     return first.epoch if first is not None and first.start_offset <= log.log_start_offset else NO_LEADER_EPOCH
 
 
-def _require_committed_epoch(partition: Partition) -> None:
+def _require_committed_epoch(partition: Partition, client: bool) -> None:
     """A new leader may not know yet how far its predecessor has committed: until its high watermark has come to where
-    its own epoch began, the end might seem to go back (KIP-207)."""
+    its own epoch began, the end might seem to a client to go back (KIP-207). A follower needs the log's end, to truncate
+    to it, before the high watermark can advance."""
     leading = partition.leading
-    if leading is not None and leading.epoch_start_offset > partition.high_watermark:
+    if client and leading is not None and leading.epoch_start_offset > partition.high_watermark:
         raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 
