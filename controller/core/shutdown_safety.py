@@ -12,6 +12,7 @@ import numpy as np
 from controller.core.config_reads import by_topic
 from controller.core.context import Replicas
 from controller.core.partition_table import NO_BROKER, Bools, Int32s, Rows
+from controller.core.state_writes import state_paths, take_in
 from controller.core.term import Term
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.errors import DamagedZnode
@@ -51,7 +52,21 @@ class Held:
 
 async def held_back(term: Term, broker: int, replicas: Replicas) -> Held:
     """Of this broker's `replicas` those that are in sync and can't be spared. Others that are on their way out, or are
-    on log directories that failed, are not counted on. Raises what reading ZooKeeper raises."""
+    on log directories that failed, are not counted on. Raises what reading ZooKeeper raises.
+
+    Leaders below inter-broker protocol 2.7 change ISRs in ZooKeeper and notify the controller seconds later: the states
+    of partitions that would be held back are read again before that is said."""
+    held = await _held_back(term, broker, replicas)
+    if len(held.rows):
+        states = await term.zookeeper.read(state_paths(term, held.rows))
+        for row, state in zip(held.rows.tolist(), states.rows, strict=True):
+            take_in(term, row, state)
+        held = await _held_back(term, broker, replicas)
+    return held
+
+
+async def _held_back(term: Term, broker: int, replicas: Replicas) -> Held:
+    """By the ISRs that the context has."""
     context, table = term.context, term.context.partitions
     rows = replicas.rows[(table.isr[replicas.rows] == broker).any(axis=1)]
     staying = context.eligible_in_isr(rows) & (table.isr[rows] != broker)

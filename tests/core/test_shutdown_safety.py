@@ -15,6 +15,7 @@ from controller.core.shutdown_safety import falls_short
 from controller.protocol.control_values import AlterIsrPartition, ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, encode_config
+from controller.zookeeper.operations import ANY_VERSION, Delete
 from tests.core.driving import Cluster, Host
 from tests.core.test_controlled_shutdown import ask
 from tests.core.test_isr_changes import ask as alter_isr
@@ -124,6 +125,22 @@ def test_it_may_go_once_another_replica_is_in_sync() -> None:
     assert caught_up.topics[0].partitions[0].error_code == 0
     assert ask(cluster, host, GOING, broker_epoch(cluster, GOING)) == ControlledShutdownResponse(0)
     assert cluster.states() == {"t-0": (1, 1, (1, 3), 2)}
+
+
+def test_an_isr_that_its_leader_changed_in_zookeeper_counts_before_any_notification() -> None:
+    """Leaders of Kafka below inter-broker protocol 2.7 notify the controller up to 5 s later."""
+    cluster, host = scene(HELD)
+    cluster.state("t", 0, GOING, (2, 1, 3))
+    assert ask(cluster, host, GOING, broker_epoch(cluster, GOING)) == ControlledShutdownResponse(0)
+    assert cluster.states() == {"t-0": (1, 1, (1, 3), 2)}
+    cluster.check()
+
+
+def test_a_state_that_is_gone_when_it_is_read_again_holds_nobody_back() -> None:
+    cluster, host = scene(HELD)
+    cluster.write(Delete(paths.partition_state("t", 0), ANY_VERSION))
+    assert ask(cluster, host, GOING, broker_epoch(cluster, GOING)) == ControlledShutdownResponse(0)
+    assert not host.failures()
 
 
 def test_of_two_that_want_to_go_the_second_is_held_back() -> None:

@@ -37,7 +37,7 @@ async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) ->
     if checked:
         found = await held_back(term, broker, replicas)
         reason, held = found.reason(term), found.rows
-        replicas = _without(replicas, held)
+        replicas = _without(_replicas_to_act_on(term, broker), held)  # states may have been read anew
     if reason:
         term.note("warning", f"broker {broker} may not go yet: {reason}")
     leads = table.leader[replicas.rows] == broker
