@@ -7,8 +7,12 @@ machine that does other things too is not a fault of the tree.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+
+INTEROP = Path(__file__).parent / "interop"
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None)
@@ -19,3 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-golden", action="store_true", help="writes the expected logs of tests/simulator/golden anew"
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """tests/interop needs a real Kafka: it is collected where it, or a file of it, is named, and not with the rest."""
+    if collection_path != INTEROP:
+        return None
+    named = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
+    return None if any(one == INTEROP or INTEROP in one.parents for one in named) else True

@@ -3,10 +3,10 @@
 The leader epoch stays as it is and the state's znode version grows, so that leader and controller agree on which
 change came last.
 
-A leader of Kafka 2.7 to 3.1 asks in version 0 and handles three errors of a partition (`HANDLED_AT_0`). On any other it
-sends the request again from inside its own callback, fails with IllegalStateException, and never changes the ISR of that
-partition again in its leader epoch. So version 0 is answered with those three errors, or with a state: the one asked
-for, or the one that stands.
+A leader of Kafka 2.7 to 3.1 asks in version 0 and handles three errors of a partition (`HANDLED_AT_0`). On any other
+one Kafka 2.8 sends the request again from inside its own callback, fails with IllegalStateException, and never changes
+the ISR of that partition again in its leader epoch. So version 0 is answered with those three errors, or with a state:
+the one asked for, or the one that stands.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ NAMED_BY_ID = SPEAKS_INELIGIBLE = 2
 HANDLED_AT_0 = frozenset(
     [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION]
 )
-"""What Kafka 2.8's Partition.handleAlterIsrResponse handles: the leader keeps its change pending until a LeaderAndIsr of
-a newer epoch."""
+"""What Kafka 2.8's Partition.handleAlterIsrResponse handles: the leader keeps its change pending until a LeaderAndIsr
+of a newer epoch."""
 
 
 async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
