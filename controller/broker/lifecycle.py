@@ -79,9 +79,11 @@ class Lifecycle:
 
     async def register(self) -> int:
         """Registers in the present session; its broker epoch. Safe to repeat: within a session the data stays as
-        it was first written."""
+        it was first written. Raises WrongCluster if ZooKeeper was wiped, or replaced, since the broker started."""
         session = self._client.session()
-        broker_epoch = await self._writes.register_broker(self._settings.broker_id, self._registration(session))
+        broker_epoch = await self._writes.register_broker(
+            self._settings.broker_id, self._registration(session), self._identity.cluster_id
+        )
         if broker_epoch != self._identity.broker_epoch:
             self._identity.broker_epoch = broker_epoch
             self._trace.emit(BrokerRegistered(self._settings.broker_id, broker_epoch, session))

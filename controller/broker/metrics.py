@@ -14,6 +14,7 @@ from controller.broker.exposition import Metric, MetricKind, Sample
 from controller.broker.node import Node
 from controller.core.controller_states import ControllerState
 from controller.core.measures import Histogram
+from controller.core.obstacles import Reason
 from controller.timer.purgatory import Purgatory
 
 _CONTROLLER = "kafka_controller_kafkacontroller"
@@ -67,6 +68,13 @@ def _controller(node: Node) -> Iterator[Metric]:
         "camerlengo_controller_id",
         "Whom this broker takes for the controller, -1 for nobody",
         float(node.controller.active_controller_id),
+    )
+    obstacle = node.controller.obstacle
+    yield Metric(
+        "camerlengo_controller_election_blocked",
+        MetricKind.GAUGE,
+        "1 for what is in the way of every election, as far as this broker has seen",
+        tuple(Sample(float(obstacle is not None and obstacle.reason is one), {"reason": one.value}) for one in Reason),
     )
     yield Metric(
         f"{_STATS}_uncleanleaderelections_total",

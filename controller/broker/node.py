@@ -112,6 +112,8 @@ class Node:
             register=self.lifecycle.register,
             events=self.events,
             rng=rng,
+            cluster_id=lambda: self.identity.cluster_id,
+            epoch_seen=lambda: self.broker.replicas.controller_epoch,
         )
         self.broker = Broker(
             settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers, logs

@@ -27,10 +27,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "subject",
-        metavar="PARTITION|TOPIC|BROKER",
+        metavar="PARTITION|TOPIC|BROKER|controller",
         nargs="?",
         help="TOPIC-N, a topic or a broker's id, with partition:, topic: or broker: before it where that is not clear;"
-        " without one, all that is not as it should be",
+        " controller: why there is none, or what is wrong with its znodes; without a subject, all that is not as it"
+        " should be",
     )
     add_source_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/explain.md)")
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _document(subject: Subject, findings: Sequence[Finding]) -> dict[str, Any]:
     named: dict[str, Any] = {"kind": subject.kind.value}
-    if subject.kind is not Kind.CLUSTER:
+    if subject.name:
         named["name"] = subject.name
     if subject.kind is Kind.PARTITION:
         named["partition"] = subject.partition

@@ -12,9 +12,10 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from controller.clock import Clock, Timer
+from controller.clock import Clock
 from controller.core import cluster_events, election_events, pause_events, reassignment_events
 from controller.core import events as happened
+from controller.core.backoff import Backoff
 from controller.core.events import Event, is_answerable
 from controller.core.figures import ControllerMeasures
 from controller.core.handlers import (
@@ -34,7 +35,8 @@ from controller.core.handlers import (
     unclean,
 )
 from controller.core.handlers.failover import fail_over, is_watched_in_term
-from controller.core.leadership import Lost, elect
+from controller.core.leadership import EPOCH_STEP, ElectionBlocked, EpochRefused, Known, Lost, elect
+from controller.core.obstacles import Obstacle, another_cluster, in_cluster_id, in_controller, named_in, shown, wiped
 from controller.core.placement import Rng
 from controller.core.ports import Channels, Resign
 from controller.core.settings import ControllerSettings
@@ -45,14 +47,13 @@ from controller.trace import ControllerElected, ControllerResigned, Noted, Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.codecs import decode_controller
-from controller.zookeeper.errors import ControllerMoved, LeaseExpired, SessionGone, ZooKeeperError
+from controller.zookeeper.errors import ControllerMoved, LeaseExpired, SessionGone, WrongCluster
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import ANY_VERSION, Delete
+from controller.zookeeper.operations import ANY_VERSION, Delete, Row
 
 NOBODY = -1
-FIRST_BACKOFF_MS = 100.0
-LONGEST_BACKOFF_MS = 10_000.0
+SAID_AGAIN_MS = 60_000.0
+"""How often the log says again what is in the way of every election."""
 SOUND_TERM_MS = 60_000.0
 """A term that lasted this long before it failed was none of a series: the backoff begins anew."""
 
@@ -99,7 +100,12 @@ class Events(Protocol):
 
 class Controller:
     """`register` registers the broker in the present session and gives its broker epoch; `channels` makes a term's
-    channels. `active_controller_id` is a gauge: whom this broker takes for controller, -1 nobody (KAFKA-16509)."""
+    channels. `active_controller_id` is a gauge: whom this broker takes for controller, -1 nobody (KAFKA-16509).
+    `obstacle` is what is in the way of every election, None if nothing is.
+
+    `cluster_id` gives the id of the broker's cluster (None: it is not checked), `epoch_seen` the highest controller
+    epoch that the broker has seen in a request. Both may be called on the controller's thread.
+    """
 
     def __init__(
         self,
@@ -113,6 +119,8 @@ class Controller:
         register: Callable[[], Task[int]],
         events: Events,
         rng: Rng,
+        cluster_id: Callable[[], str | None] = lambda: None,
+        epoch_seen: Callable[[], int] = lambda: 0,
     ) -> None:
         self._broker_id = broker_id
         self._zookeeper = zookeeper
@@ -126,11 +134,18 @@ class Controller:
         self._rng = rng
         self._term: Term | None = None
         self._elected_ms = 0.0
-        self._failures = 0
-        self._not_before_ms = 0.0
-        self._again: Timer | None = None
+        self._cluster_id = cluster_id
+        self._epoch_seen = epoch_seen
+        self._highest_epoch = 0
+        self._refused = NOBODY
+        self._refusals = 0
+        self._registering = False
+        self._registration = Backoff(happened.RegisterBrokerAndReelect(), events.put, clock)
+        self._election = Backoff(happened.Reelect(), events.put, clock)
+        self._said_ms = 0.0
         self._stopped = False
         self.active_controller_id = NOBODY
+        self.obstacle: Obstacle | None = None
         self.measures = ControllerMeasures(clock)
         """For metrics: published after each event, read on any thread."""
 
@@ -186,12 +201,15 @@ class Controller:
     async def process(self, event: Event) -> None:
         """One event to its end. Its callback is answered, and nothing is raised but what ends the program."""
         self.measures.began(event)
+        self._registering = False
         ended: str | None = None
         failure: Exception | None = None
         try:
             await self._dispatch(event)
         except (ControllerMoved, LeaseExpired, SessionGone) as error:
             ended = str(error)
+        except EpochRefused as refused:
+            ended = self._refused_by(refused)
         except Resign as resign:
             ended = str(resign)
         except Exception as error:  # noqa: BLE001 - named in the log, and the term ends with it
@@ -200,6 +218,8 @@ class Controller:
             await self._fail(event, failure)
         elif ended is not None:
             self._end_term(ended)
+        if self._registering and (failure is not None or self._zookeeper.session()):
+            self._registration.failed()
         if is_answerable(event) and not event.answered:
             event.refuse(ErrorCode.NOT_CONTROLLER)
         self.measures.ended(self._term)
@@ -210,7 +230,7 @@ class Controller:
         if self._stopped:
             return
         if isinstance(event, happened.Startup | happened.RegisterBrokerAndReelect):
-            await self._start(event)
+            await self._start()
         elif isinstance(event, happened.Reelect):
             await self._stand()
         elif isinstance(event, happened.ControllerChange):
@@ -228,22 +248,51 @@ class Controller:
         if self._term is not None:
             await handler(self._term, event)
 
-    async def _start(self, event: Event) -> None:
+    async def _start(self) -> None:
+        self._registering = True
         await self._zookeeper.watch_node(paths.CONTROLLER, happened.ControllerChange())
         await self._register()
+        self._registering = False
+        self._registration.succeeded()
         await self._stand()
 
     async def _controller_change(self) -> None:
         """/controller came, went or was rewritten: looks who it is now, and stands if it is nobody."""
-        row = (await self._zookeeper.read([paths.CONTROLLER])).rows[0]
+        row, cluster_id = (await self._zookeeper.read([paths.CONTROLLER, paths.CLUSTER_ID])).rows
         term = self._term
         if term is not None and (row is None or row.stat.ephemeral_owner != term.leadership.session):
             self.resign(f"{paths.CONTROLLER} is {'gone' if row is None else 'held by another session'}")
         if row is None:
             self.active_controller_id = NOBODY
             await self._stand()
+            return
+        if self._term is not None:
+            if named_in(row) != self._broker_id:
+                await self._step_down(row)
+            return
+        obstacle = in_cluster_id(self._cluster_id(), cluster_id, others_there=True)
+        obstacle = obstacle or in_controller(row, self._zookeeper.session())
+        if obstacle is not None:
+            self._blocked(obstacle)
         else:
-            self.active_controller_id = decode_controller(row.path, row.data).broker_id
+            self._unblocked()
+            self._take_for_controller(named_in(row))
+
+    def _take_for_controller(self, broker_id: int | None) -> None:
+        """This broker's own id is an earlier session's, or that of a term that has just ended: nobody leads."""
+        self.active_controller_id = NOBODY if broker_id in (None, self._broker_id) else broker_id
+
+    async def _step_down(self, row: Row) -> None:
+        """/controller is this session's, and somebody has rewritten it with another content: as Kafka's controller
+        this one resigns. Kafka's leaves the znode as it is, and the broker that it names takes itself for controller
+        without ever having loaded the cluster; here the znode is deleted, and brokers stand for election."""
+        why = f"{paths.CONTROLLER} of this controller was rewritten by hand with {shown(row.data)}"
+        self._note(
+            "error",
+            f"{why}; broker {self._broker_id} resigns and deletes it, so that a controller is elected. To have another"
+            f" broker elected, delete {paths.CONTROLLER} instead",
+        )
+        await self._give_up(why)
 
     def _session_expired(self, event: happened.SessionExpired) -> None:
         if self._term is not None and self._term.leadership.session == event.session:
@@ -252,7 +301,8 @@ class Controller:
     def _stop(self) -> None:
         self.resign("shutting down")
         self._stopped = True
-        self._cancel_timer()
+        self._registration.cancel()
+        self._election.cancel()
 
     # -- terms
 
@@ -260,13 +310,22 @@ class Controller:
         """Stands for election, unless this broker leads already, has no session, or has failed a moment ago."""
         if self._term is not None or not self._zookeeper.session():
             return
-        if self._clock.now_ms() < self._not_before_ms:
-            self._stand_later()
+        if self._election.is_early():
             return
-        outcome = await elect(self._zookeeper, self._broker_id, self._clock)
+        blocked: Obstacle | None = None
+        try:
+            outcome = await elect(self._zookeeper, self._broker_id, self._clock, self._known())
+        except ElectionBlocked as error:
+            blocked = error.obstacle
+        if blocked is not None:
+            self._blocked(blocked)
+            return
+        self._unblocked()
         if isinstance(outcome, Lost):
-            self.active_controller_id = outcome.controller_id
+            self._take_for_controller(outcome.controller_id)
             return
+        if outcome.corrected:
+            self._note("error", f"{outcome.corrected}; this term's epoch is {outcome.leadership.epoch}")
         leadership = outcome.leadership
         term = Term(
             broker_id=self._broker_id,
@@ -282,6 +341,7 @@ class Controller:
         )
         self._term = term
         self._elected_ms = self._clock.now_ms()
+        self._highest_epoch = max(self._highest_epoch, leadership.epoch)
         self.active_controller_id = self._broker_id
         self._trace.emit(ControllerElected(leadership.epoch, leadership.epoch_zk_version, leadership.session))
         await fail_over(term)
@@ -294,17 +354,24 @@ class Controller:
             self._events.put(happened.Reelect())
 
     async def _fail(self, event: Event, failure: Exception) -> None:
-        """An error that no handler expected: said aloud, the term given up, and another chance taken later."""
-        where = "".join(traceback.format_exception(failure)).strip()
-        self._trace.emit(Noted("error", f"broker {self._broker_id}: {event} failed: {failure!r}\n{where}"))
-        if isinstance(event, happened.Startup | happened.RegisterBrokerAndReelect):
-            self._back_off(event)
+        """An error that no handler expected: logged, the term given up whatever event carried it, and retried later."""
+        if isinstance(failure, WrongCluster):
+            expected, found = failure.expected, failure.found
+            self.resign(str(failure))
+            self._blocked(wiped(expected) if found is None else another_cluster(expected, found))
             return
+        where = "".join(traceback.format_exception(failure)).strip()
+        self._note("error", f"{event} failed: {failure!r}\n{where}")
+        if self._term is not None or not self._registering:
+            await self._give_up(f"{event} failed: {failure!r}")
+
+    async def _give_up(self, reason: str) -> None:
+        """Resigns, deletes /controller so that others can stand, and stands again after a back-off."""
         term = self._term
         if term is not None and self._clock.now_ms() - self._elected_ms >= SOUND_TERM_MS:
-            self._failures = 0
-        self.resign(f"{event} failed: {failure!r}")
-        self._back_off(happened.Reelect())
+            self._election.succeeded()
+        self.resign(reason)
+        self._election.failed()
         if term is not None:
             await self._let_others_stand(term)
 
@@ -312,32 +379,42 @@ class Controller:
         """Deletes /controller, as long as it is that term's: another broker may fare better with the same cluster."""
         try:
             await self._zookeeper.commit(term.leadership, [Delete(paths.CONTROLLER, ANY_VERSION)])
-        except ZooKeeperError as error:
-            self._trace.emit(Noted("warning", f"broker {self._broker_id}: {paths.CONTROLLER} not given up: {error}"))
+        except Exception as error:  # noqa: BLE001 - logged; the next election takes over what is left
+            self._note("warning", f"{paths.CONTROLLER} not given up: {error!r}")
 
-    # -- trying again
+    # -- what is in the way of every election
 
-    def _back_off(self, event: Event) -> None:
-        """Puts `event` after a while, twice as long each time."""
-        delay_ms = min(FIRST_BACKOFF_MS * 2.0**self._failures, LONGEST_BACKOFF_MS)
-        self._failures = min(self._failures + 1, 30)
-        self._not_before_ms = self._clock.now_ms() + delay_ms
-        self._put_later(event, delay_ms)
+    def _known(self) -> Known:
+        step = min(EPOCH_STEP * 4**self._refusals, 2**31)
+        epoch = max(self._highest_epoch, self._epoch_seen())
+        return Known(self._cluster_id(), epoch, self._refused, step)
 
-    def _stand_later(self) -> None:
-        if self._again is None:
-            self._put_later(happened.Reelect(), self._not_before_ms - self._clock.now_ms())
+    def _refused_by(self, refused: EpochRefused) -> str:
+        """The next election decides: either another controller leads, or /controller_epoch was lowered, and the next
+        term's epoch is higher by more each time."""
+        self._refusals += self._refused >= 0
+        self._refused = refused.epoch
+        return str(refused)
 
-    def _put_later(self, event: Event, delay_ms: float) -> None:
-        self._cancel_timer()
+    def _blocked(self, obstacle: Obstacle) -> None:
+        """No election is possible: says so, now and every minute, and looks again after a back-off."""
+        self.active_controller_id = NOBODY
+        now_ms = self._clock.now_ms()
+        if obstacle != self.obstacle or now_ms - self._said_ms >= SAID_AGAIN_MS:
+            self._said_ms = now_ms
+            self._note("error", f"no controller can be elected: {obstacle}")
+        self.obstacle = obstacle
+        if obstacle.concerns_cluster:
+            self._registration.failed()  # with the cluster back, the broker registers again before it stands
+            self._registering = False
+        else:
+            self._election.failed()
 
-        def put() -> None:
-            self._again = None
-            self._events.put(event)
+    def _unblocked(self) -> None:
+        if self.obstacle is not None:
+            self._note("info", f"controllers can be elected again: {self.obstacle.path} was repaired")
+            self.obstacle = None
+            self._election.succeeded()
 
-        self._again = self._clock.call_later(max(0.0, delay_ms), put)
-
-    def _cancel_timer(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+    def _note(self, level: str, message: str) -> None:
+        self._trace.emit(Noted(level, f"broker {self._broker_id}: {message}"))

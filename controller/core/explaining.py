@@ -162,7 +162,8 @@ def no_controller(view: View) -> str | None:
     if view.controller is not None:
         return None
     if view.state.controller is None:
-        return "there is no controller: /controller is not there"
+        damaged = view.tree.get(paths.CONTROLLER) is not None
+        return f"there is no controller: /controller {'names no broker' if damaged else 'is not there'}"
     return f"/controller names broker {view.state.controller.broker_id}, which is not registered"
 
 

@@ -18,15 +18,16 @@ from controller.core.explaining import (
     explain_partition,
     ids,
     least_in_sync,
-    no_controller,
     rows_of,
 )
+from controller.core.explaining_controller import SUBJECT, explain_controller, obstacles
 from controller.core.shutdown_safety import falls_short
 from controller.zookeeper import paths
 
 
 class Kind(Enum):
     CLUSTER = "cluster"
+    CONTROLLER = "controller"
     BROKER = "broker"
     TOPIC = "topic"
     PARTITION = "partition"
@@ -34,15 +35,15 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`partition` of a partition alone, `name` of all but the cluster (a broker's is its id)."""
+    """`partition` of a partition alone, `name` of all but the cluster and the controller (a broker's is its id)."""
 
     kind: Kind
     name: str = ""
     partition: int = -1
 
     def __str__(self) -> str:
-        if self.kind is Kind.CLUSTER:
-            return "the cluster"
+        if self.kind in (Kind.CLUSTER, Kind.CONTROLLER):
+            return f"the {self.kind.value}"
         return f"{self.kind.value} {self.name}" + (f"-{self.partition}" if self.kind is Kind.PARTITION else "")
 
 
@@ -51,13 +52,16 @@ class UnknownSubject(ValueError):
 
 
 def subject_named(view: View, text: str) -> Subject:
-    """`broker:1`, `topic:t` and `partition:t-0` say what they name; without, the one thing that is called so."""
+    """`broker:1`, `topic:t`, `partition:t-0` and `controller:controller` say what they name; without a kind, the one
+    thing that is called so."""
     kind, colon, rest = text.partition(":")
     found = dict(_candidates(view, rest if colon else text))
     if colon:
         wanted = next((one for one in found if one.value == kind), None)
         if wanted is None:
-            raise UnknownSubject(f"{text}: no such {kind}; expected PARTITION, TOPIC or BROKER of this cluster")
+            raise UnknownSubject(
+                f"{text}: no such {kind}; expected PARTITION, TOPIC or BROKER of this cluster, or controller"
+            )
         return found[wanted]
     if len(found) != 1:
         kinds = ", ".join(f"{one.value}:{text}" for one in found)
@@ -69,6 +73,8 @@ def subject_named(view: View, text: str) -> Subject:
 
 def _candidates(view: View, name: str) -> Iterator[tuple[Kind, Subject]]:
     state = view.state
+    if name == SUBJECT:
+        yield Kind.CONTROLLER, Subject(Kind.CONTROLLER)
     known = view.live | set(state.absent_brokers)
     if name.isascii() and name.isdigit() and int(name) in known:
         yield Kind.BROKER, Subject(Kind.BROKER, name)
@@ -97,26 +103,16 @@ def explain(view: View, subject: Subject) -> tuple[Finding, ...]:
             return tuple(_explain_broker(view, int(subject.name)))
         case Kind.CLUSTER:
             return tuple(_explain_cluster(view))
+        case Kind.CONTROLLER:
+            return tuple(explain_controller(view))
 
 
 def _explain_cluster(view: View) -> Iterator[Finding]:
-    if nobody := no_controller(view):
-        yield Finding(
-            "controller",
-            "missing",
-            nobody,
-            "whichever broker creates /controller leads",
-            ("a broker that lives stands for election: look at its log, and at its session",),
-        )
-    if view.paused is not None:
-        yield Finding(
-            "controller",
-            "paused",
-            f"{paths.CONTROLLER_PAUSE} says: {view.paused}",
-            "while it is there leaders are elected for failures, and nothing is moved by choice",
-            ("camerlengo pause --resume",),
-        )
+    yield from explain_controller(view)
+    explained = {obstacle.path for obstacle in obstacles(view)}
     for damage in view.state.damaged:
+        if damage.path in explained:
+            continue
         yield Finding(
             damage.path,
             "damaged",

@@ -10,16 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.clock import Clock
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.codecs import (
-    ControllerZnode,
-    decode_controller,
-    decode_controller_epoch,
-    encode_controller,
-    encode_controller_epoch,
+from controller.core.obstacles import (
+    HIGHEST_EPOCH,
+    Obstacle,
+    epoch_in,
+    exhausted,
+    in_cluster_id,
+    in_controller,
+    in_epoch,
+    named_in,
 )
+from controller.zookeeper import paths
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import ControllerZnode, encode_controller, encode_controller_epoch
+from controller.zookeeper.codecs_columns import decode_partition_states
+from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.errors import (
     BadVersion,
+    DamagedZnode,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -28,11 +36,18 @@ from controller.zookeeper.errors import (
     ZooKeeperError,
 )
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import Create, Row, SetData, Stat, Write
-from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Stat, Write
+from controller.zookeeper.paths import BROKER_TOPICS, CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH
 
 INITIAL_CONTROLLER_EPOCH = 0
 """What /controller_epoch is created with: the first term is epoch 1, at version 1."""
+
+EPOCH_STEP = 1_000
+"""How far above the highest known epoch a term begins when /controller_epoch was deleted or changed by hand: terms that
+this broker has not heard of must stay below it."""
+
+MOST_VERSIONS = 8_000
+"""A multi of so many writes of /controller_epoch is below ZooKeeper's default jute.maxbuffer."""
 
 LOOKS = 50
 """How often one election may look again. Each look after the first follows another's progress or a connection that
@@ -47,12 +62,48 @@ class ElectionUndecided(ZooKeeperError):
         self.broker_id = broker_id
 
 
+class ElectionBlocked(DamagedZnode):
+    """No election is possible as long as `obstacle` is there."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        ZooKeeperError.__init__(self, str(obstacle))
+        self.path = obstacle.path
+        self.obstacle = obstacle
+
+
+class EpochRefused(ZooKeeperError):
+    """A broker refused a request of controller epoch `epoch`, because it has seen a higher one."""
+
+    def __init__(self, epoch: int, broker_id: int) -> None:
+        super().__init__(f"broker {broker_id} refused controller epoch {epoch}: it has seen a higher one")
+        self.epoch = epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the broker knows, beside ZooKeeper.
+
+    Attributes:
+        cluster_id: the cluster's id, None if it is not checked.
+        epoch: the highest controller epoch that the broker has heard of; 0 before the first.
+        refused: the last epoch of this broker's own that another broker refused; -1 if none.
+        step: how far above `refused` the next term is to be.
+    """
+
+    cluster_id: str | None = None
+    epoch: int = 0
+    refused: int = -1
+    step: int = EPOCH_STEP
+
+
 @dataclass(frozen=True, slots=True)
 class Won:
-    """`taken_over`: /controller was this session's already, from a term that ended inside it."""
+    """`taken_over`: /controller was this session's already, from a term that ended inside it. `corrected`: what was
+    wrong with /controller_epoch, empty if nothing was."""
 
     leadership: Leadership
     taken_over: bool = False
+    corrected: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +141,42 @@ def void_reason(leadership: Leadership, zookeeper: ZooKeeperClient, now_ms: floa
     return f"the lease ran out {late_ms:.0f} ms ago" if late_ms >= 0 else None
 
 
-async def elect(zookeeper: ZooKeeperClient, broker_id: int, clock: Clock) -> ElectionOutcome:
+async def elect(
+    zookeeper: ZooKeeperClient, broker_id: int, clock: Clock, known: Known | None = None
+) -> ElectionOutcome:
     """Stands for election in the present session, until it is decided who leads.
 
-    Raises SessionGone when the session has ended (its successor stands anew), DamagedZnode when /controller or
-    /controller_epoch can't be read, ElectionUndecided. A reply that is lost is settled by looking again (S08): the
-    election is won only if the id is ours, the epoch is the one attempted, and /controller belongs to this session.
+    Raises SessionGone when the session has ended (its successor stands anew), ElectionBlocked when a znode is in the
+    way of every election, ElectionUndecided. A lost reply is settled by looking again (S08): the election is won
+    only if the id is ours, the epoch is the one attempted, and /controller belongs to this session.
     """
     session = zookeeper.session()
     if not session:
         raise SessionGone(session)
+    known = known or Known()
     unsettled: _Attempt | None = None
+    corrected = ""
     for _ in range(LOOKS):
-        controller, epoch = await _look(zookeeper, session)
+        sight = await _look(zookeeper, session)
+        controller, epoch = sight.controller, sight.epoch
         if unsettled is not None and _is_won(unsettled, broker_id, controller, epoch):
-            return Won(unsettled.leadership(), unsettled.takes_over)
+            return Won(unsettled.leadership(), unsettled.takes_over, corrected)
         unsettled = None
+        obstacle = sight.obstacle(session, known)
+        if obstacle is not None:
+            await _give_up_own(zookeeper, controller, session)
+            raise ElectionBlocked(obstacle)
         if controller is not None and not _is_owned_by(controller, session):
             return Lost(_controller_id(controller), controller.stat.ephemeral_owner)
         if epoch is None:
-            await _create_epoch(zookeeper)
+            above = await _highest_known(zookeeper, sight, known)
+            await _create_epoch(zookeeper, above)
+            if above:
+                corrected = f"{CONTROLLER_EPOCH} was missing and is created anew above epoch {above}, the highest known"
             continue
-        attempt = _attempt(session, broker_id, clock.wall_ms(), controller, epoch)
+        last, wrong = await _last_epoch(zookeeper, sight, epoch, known)
+        corrected = wrong or corrected
+        attempt = _attempt(session, broker_id, clock.wall_ms(), controller, epoch, last + 1)
         try:
             results = await zookeeper.seize(attempt.operations)
         except MultiFailed as failed:
@@ -125,18 +190,35 @@ async def elect(zookeeper: ZooKeeperClient, broker_id: int, clock: Clock) -> Ele
         raised = results[-1]
         assert isinstance(raised, Stat)
         assert raised.version == attempt.epoch_zk_version, (raised, attempt)
-        return Won(attempt.leadership(), attempt.takes_over)
+        return Won(attempt.leadership(), attempt.takes_over, corrected)
     raise ElectionUndecided(broker_id)
 
 
-async def _look(zookeeper: ZooKeeperClient, session: int) -> tuple[Row | None, Row | None]:
-    """Both znodes, with everything in them that was decided before now. In `session`, or not at all: a client asks on
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What an election looks at, read at one moment."""
+
+    controller: Row | None
+    epoch: Row | None
+    topics: Row | None
+    cluster_id: Row | None
+
+    def obstacle(self, session: int, known: Known) -> Obstacle | None:
+        others_there = self.epoch is not None or self.topics is not None
+        return (
+            in_cluster_id(known.cluster_id, self.cluster_id, others_there=others_there)
+            or in_controller(self.controller, session)
+            or in_epoch(self.epoch)
+        )
+
+
+async def _look(zookeeper: ZooKeeperClient, session: int) -> _Sight:
+    """The znodes, with everything in them that was decided before now. In `session`, or not at all: a client asks on
     in its next session, and a write made there would belong to that one."""
     await zookeeper.sync(CONTROLLER_EPOCH)
-    reading = await zookeeper.read([CONTROLLER, CONTROLLER_EPOCH])
+    reading = await zookeeper.read([CONTROLLER, CONTROLLER_EPOCH, BROKER_TOPICS, CLUSTER_ID])
     _refuse_another_session(zookeeper, session)
-    controller, epoch = reading.rows
-    return controller, epoch
+    return _Sight(*reading.rows)
 
 
 def _refuse_another_session(zookeeper: ZooKeeperClient, session: int) -> None:
@@ -144,10 +226,78 @@ def _refuse_another_session(zookeeper: ZooKeeperClient, session: int) -> None:
         raise SessionGone(session)
 
 
-async def _create_epoch(zookeeper: ZooKeeperClient) -> None:
-    """Creates /controller_epoch. Whatever comes of it, the next look shows."""
+async def _give_up_own(zookeeper: ZooKeeperClient, controller: Row | None, session: int) -> None:
+    """Deletes /controller where it is this session's own: its broker does not lead, and must not be taken for the
+    controller. Another answer than success leaves it to the next look."""
+    if controller is None or not _is_owned_by(controller, session):
+        return
     try:
-        await zookeeper.seize([Create(CONTROLLER_EPOCH, encode_controller_epoch(INITIAL_CONTROLLER_EPOCH))])
+        await zookeeper.seize([Delete(CONTROLLER, controller.stat.version)])
+    except (MultiFailed, UnknownOutcome):
+        return
+
+
+# -- the epoch
+
+
+async def _last_epoch(zookeeper: ZooKeeperClient, sight: _Sight, row: Row, known: Known) -> tuple[int, str]:
+    """The epoch that the next term is to be one above, and what was wrong with /controller_epoch if anything was.
+
+    The fence goes by the znode's version, so that a wrong epoch endangers no write; but brokers refuse requests of an
+    epoch below the highest one that they have seen.
+    """
+    epoch = epoch_in(row)
+    assert epoch is not None, row
+    if epoch >= HIGHEST_EPOCH:
+        highest = await _highest_known(zookeeper, sight, known)
+        if highest + EPOCH_STEP >= HIGHEST_EPOCH:
+            raise ElectionBlocked(exhausted(max(epoch, highest)))
+        wrong = f"{CONTROLLER_EPOCH} held {epoch}, above {HIGHEST_EPOCH}; the highest epoch in use is {highest}"
+        return highest + EPOCH_STEP, wrong
+    if epoch < known.epoch:
+        if known.epoch + EPOCH_STEP >= HIGHEST_EPOCH:
+            raise ElectionBlocked(exhausted(known.epoch))
+        wrong = f"{CONTROLLER_EPOCH} held {epoch}, below epoch {known.epoch} of an earlier controller"
+        return known.epoch + EPOCH_STEP, wrong
+    if epoch == known.refused:
+        if epoch + known.step >= HIGHEST_EPOCH:
+            raise ElectionBlocked(exhausted(epoch))
+        return epoch + known.step, f"{CONTROLLER_EPOCH} held {epoch}, below an epoch that another broker has seen"
+    return epoch, ""
+
+
+async def _highest_known(zookeeper: ZooKeeperClient, sight: _Sight, known: Known) -> int:
+    """The highest controller epoch below `HIGHEST_EPOCH` that this broker or any partition's state has; 0 if none."""
+    highest = known.epoch if known.epoch < HIGHEST_EPOCH else 0
+    if sight.topics is None or not sight.topics.stat.num_children:
+        return highest
+    names = (await zookeeper.children([BROKER_TOPICS])).children[0] or ()
+    for start in range(0, len(names), BATCH):
+        some = names[start : start + BATCH]
+        listing = await zookeeper.children([paths.partitions(name) for name in some])
+        states = [
+            paths.partition_state(name, int(number))
+            for name, numbers in zip(some, listing.children, strict=True)
+            for number in numbers or ()
+            if number.isascii() and number.isdigit()
+        ]
+        columns = decode_partition_states(await zookeeper.read_columns(states, LONGEST_READ), 1)
+        found = columns.controller_epoch[columns.present & (columns.controller_epoch < HIGHEST_EPOCH)]
+        highest = max(highest, int(found.max(initial=0)))
+    return highest
+
+
+async def _create_epoch(zookeeper: ZooKeeperClient, above: int) -> None:
+    """Creates /controller_epoch; after earlier terms (`above` is not 0) at an epoch that is above theirs, and at a
+    version that none of their fences checks: a znode that is created anew begins at version 0, as the first did, and
+    without more versions a deposed controller's writes could pass. Whatever comes of it, the next look shows."""
+    epoch = above + EPOCH_STEP if above else INITIAL_CONTROLLER_EPOCH
+    data = encode_controller_epoch(epoch)
+    versions = min(epoch, MOST_VERSIONS)
+    creation: list[Write] = [Create(CONTROLLER_EPOCH, data)]
+    creation += [SetData(CONTROLLER_EPOCH, data, ANY_VERSION)] * versions
+    try:
+        await zookeeper.seize(creation)
     except UnknownOutcome:
         return
     except MultiFailed as failed:
@@ -155,10 +305,12 @@ async def _create_epoch(zookeeper: ZooKeeperClient) -> None:
             raise failed.error from failed
 
 
-def _attempt(session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row) -> _Attempt:
+# -- the attempt
+
+
+def _attempt(session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row, term: int) -> _Attempt:
     """What to write. Where /controller is this session's own, its former term must be made void by the same multi: the
     znode is rewritten at the version that was read, and the epoch raised, which fences that term's writes."""
-    term = decode_controller_epoch(CONTROLLER_EPOCH, epoch.data) + 1
     data = encode_controller(ControllerZnode(broker_id, wall_ms))
     claim: Write
     if controller is None:
@@ -175,9 +327,9 @@ def _is_won(attempt: _Attempt, broker_id: int, controller: Row | None, epoch: Ro
         controller is not None
         and epoch is not None
         and _is_owned_by(controller, attempt.session)
-        and _controller_id(controller) == broker_id
+        and named_in(controller) == broker_id
         and epoch.stat.version == attempt.epoch_zk_version
-        and decode_controller_epoch(CONTROLLER_EPOCH, epoch.data) == attempt.epoch
+        and epoch_in(epoch) == attempt.epoch
     )
 
 
@@ -186,4 +338,6 @@ def _is_owned_by(controller: Row, session: int) -> bool:
 
 
 def _controller_id(controller: Row) -> int:
-    return decode_controller(CONTROLLER, controller.data).broker_id
+    broker_id = named_in(controller)
+    assert broker_id is not None, controller
+    return broker_id

@@ -15,7 +15,16 @@ from controller.pending import Pending
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import ClusterId, decode_cluster_id, encode_cluster_id
-from controller.zookeeper.errors import BadVersion, MultiFailed, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
+from controller.zookeeper.errors import (
+    BadVersion,
+    DamagedZnode,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    UnknownOutcome,
+    WrongCluster,
+    ZooKeeperError,
+)
 from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Stat, Write, WriteResults
 from controller.zookeeper.retry import LONGEST_DELAY_MS
 
@@ -94,7 +103,7 @@ class BrokerWrites:
 
     # -- the broker itself
 
-    async def register_broker(self, broker_id: int, data: bytes) -> int:
+    async def register_broker(self, broker_id: int, data: bytes, cluster_id: str | None = None) -> int:
         """Registers this session's life of a broker and gives its broker epoch, the znode's czxid.
 
         Created empty and then set, in one multi, as Kafka 2.8 does (so its version is 1). A node of this session's is
@@ -102,6 +111,8 @@ class BrokerWrites:
         waited for until its session must have ended (its timeout, taken to be ours, and a tick), then BrokerIdInUse. A
         connection that breaks meanwhile begins that time anew: ZooKeeper may have elected, and a new leader gives every
         session its whole timeout again.
+
+        Raises WrongCluster, and writes nothing, if ZooKeeper holds another cluster than `cluster_id`, or none any more.
         """
         path = paths.broker(broker_id)
         clock = self._client.clock
@@ -110,7 +121,9 @@ class BrokerWrites:
 
         async def attempt() -> int:
             nonlocal began_ms, breaks
-            row = await self._look(path)
+            row, id_row, parent = await self._look_at([path, paths.CLUSTER_ID, paths.BROKER_IDS])
+            if cluster_id is not None:
+                _refuse_another_cluster(cluster_id, id_row, parent)
             if breaks != self._client.breaks:
                 began_ms, breaks = clock.now_ms(), self._client.breaks
             if row is None:
@@ -215,8 +228,11 @@ class BrokerWrites:
 
     async def _look(self, path: str) -> Row | None:
         """What is there by now: synced first, so that an unknown outcome before it has been decided."""
-        await self._client.sync(path)
-        return (await self._client.read([path])).rows[0]
+        return (await self._look_at([path]))[0]
+
+    async def _look_at(self, wanted: Sequence[str]) -> tuple[Row | None, ...]:
+        await self._client.sync(wanted[0])
+        return (await self._client.read(wanted)).rows
 
     async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> WriteResults:
         """The results, or Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.
@@ -241,3 +257,17 @@ class BrokerWrites:
             return await self._client.retrier.call(attempt, over=(Undecided,))
         except Undecided as undecided:
             raise undecided.__cause__ or undecided from None
+
+
+def _refuse_another_cluster(expected: str, row: Row | None, parent: Row | None) -> None:
+    """A lost /cluster/id alone is not enough: /brokers/ids, `parent`, says that the cluster is still there."""
+    if row is None:
+        if parent is None:
+            raise WrongCluster(expected, None)
+        return
+    try:
+        found = decode_cluster_id(row.path, row.data).id
+    except DamagedZnode:
+        return
+    if found != expected:
+        raise WrongCluster(expected, found)

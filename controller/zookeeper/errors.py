@@ -96,6 +96,16 @@ class UnsupportedOperation(ZooKeeperError):
     """The server is too old for this request."""
 
 
+class WrongCluster(ZooKeeperError):
+    """ZooKeeper holds cluster `found` (None: no cluster at all), and the broker belongs to cluster `expected`."""
+
+    def __init__(self, expected: str, found: str | None) -> None:
+        held = "no cluster any more" if found is None else f"cluster {found}"
+        super().__init__(f"ZooKeeper holds {held}, expected cluster {expected}")
+        self.expected = expected
+        self.found = found
+
+
 class DamagedZnode(ZooKeeperError):
     """A znode whose bytes are not what a Kafka cluster keeps there."""
 

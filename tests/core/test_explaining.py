@@ -34,6 +34,8 @@ class Case:
 def view(case: Case) -> View:
     znodes: dict[str, bytes | None] = {paths.broker(broker): BROKER for broker in case.live}
     znodes[paths.CONTROLLER] = CONTROLLER
+    znodes[paths.CONTROLLER_EPOCH] = b"1"
+    znodes[paths.CLUSTER_ID] = b'{"version":"1","id":"J8-8Nx2oQLqnW3uVoYhVCg"}'
     znodes[paths.topic("t")] = f'{{"version":3,"partitions":{{"0":{case.assignment}}}{case.more}}}'.encode()
     if case.state is not None:
         leader, isr = case.state

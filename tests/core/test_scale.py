@@ -13,6 +13,7 @@ from controller.cli.benches.tree import TreeSize, znodes
 from controller.core import request_batch
 from controller.core.events import ControlledShutdownRequested
 from controller.protocol.control_values import ControlledShutdownResponse
+from controller.zookeeper import paths
 from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.row_writes import STATES_A_BATCH
@@ -49,6 +50,7 @@ def cluster_of(partitions: int, replication_factor: int, brokers: int, led_by: i
     """Registered brokers 2 to `brokers`, and the partitions of all, as the benchmark has them."""
     cluster = Cluster()
     cluster.register(*range(2, brokers + 1))
+    cluster.put(paths.CONTROLLER_EPOCH, b"0")  # as in a cluster that has had controllers
     size = TreeSize(partitions // TOPIC_SIZE, partitions, replication_factor, brokers, led_by)
     for topic in range(size.topics):
         cluster.write(*znodes(size, range(topic, topic + 1)))

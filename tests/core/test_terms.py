@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.core import controller as controller_module
-from controller.core.controller import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS
+from controller.core.backoff import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS
 from controller.core.events import (
     AlterIsrRequested,
     BrokerChange,

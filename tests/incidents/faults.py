@@ -19,6 +19,7 @@ from controller.core.controller import Controller
 from controller.core.events import Answerable, BrokerChange, Once
 from controller.core.handlers import broker_changes, controlled_shutdown, isr_changes, reassignment
 from controller.core.loading import read_brokers
+from controller.core.obstacles import Obstacle
 from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import set_states
@@ -111,7 +112,7 @@ def handlers_without_a_term(patch: Patch) -> None:
 
 def gauge_kept(patch: Patch) -> None:
     """The gauge goes on naming who resigned (S10)."""
-    resign, change = Controller.resign, Controller._controller_change
+    resign, change, blocked = Controller.resign, Controller._controller_change, Controller._blocked
 
     def keeping(self: Controller, reason: str) -> None:
         was = self.active_controller_id
@@ -125,8 +126,14 @@ def gauge_kept(patch: Patch) -> None:
         finally:
             self.active_controller_id = was
 
+    def blocking(self: Controller, obstacle: Obstacle) -> None:
+        was = self.active_controller_id
+        blocked(self, obstacle)
+        self.active_controller_id = was
+
     patch.setattr(Controller, "resign", keeping)
     patch.setattr(Controller, "_controller_change", looking)
+    patch.setattr(Controller, "_blocked", blocking)
 
 
 def stands_no_more(patch: Patch) -> None:

@@ -27,7 +27,11 @@ BROKER = b'{"endpoints":["PLAINTEXT://h:9092"],"version":5}'
 
 def tree_of(znodes: Mapping[str, bytes | None]) -> Tree:
     stat = Stat(7, 7, 0, 0, 1, 0, 0, 0, 0, 0, 7)
-    return Tree.of(Row(path, data, stat) for path, data in znodes.items())
+    ephemeral = stat._replace(ephemeral_owner=9)
+    return Tree.of(
+        Row(path, data, ephemeral if path == paths.CONTROLLER or paths.broker_of(path) is not None else stat)
+        for path, data in znodes.items()
+    )
 
 
 def cluster(state: bytes | None, *, assignment: str = "[1,2,3]", live: tuple[int, ...] = (1, 2, 3)) -> ClusterState:

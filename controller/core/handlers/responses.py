@@ -7,6 +7,7 @@ from controller.core import topic_deletion
 from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from controller.core.handlers.log_directories import replicas_answered
 from controller.core.handlers.topic_deletion import stop_replica_answered
+from controller.core.leadership import EpochRefused
 from controller.core.request_batch import NAMES
 from controller.core.term import Term
 from controller.protocol.api_keys import ApiKey
@@ -22,13 +23,19 @@ _API = {
 
 async def response(term: Term, event: Response) -> None:
     """An answer to an earlier term is not this one's; a broker that refuses the whole request knows better than we do,
-    and the fence or the next look at its registration will say what."""
+    and the fence or the next look at its registration will say what.
+
+    Raises EpochRefused if the broker has seen a higher controller epoch. Another controller may lead; if it does not,
+    /controller_epoch was lowered by hand, and no request of this term would ever be taken.
+    """
     if event.controller_epoch != term.epoch:
         return
     api, error = _API[type(event)], event.body.error_code
     term.trace_answered(event.broker, event.broker_epoch, api, error)
     if error != ErrorCode.NONE:
         term.note("warning", f"broker {event.broker} refused {api}: {_name(error)}")
+    if error == ErrorCode.STALE_CONTROLLER_EPOCH:
+        raise EpochRefused(term.epoch, event.broker)
     if isinstance(event, UpdateMetadataResponse):
         await topic_deletion.complete(term)
     if isinstance(event, StopReplicaResponse) and event.to_delete:
