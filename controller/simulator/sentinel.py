@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from controller.scenarios.invariants import election_troubles
 from controller.simulator.by_choice import ByChoice
+from controller.simulator.fencing import Fencing
 from controller.simulator.forgotten import Forgotten
 from controller.trace import (
     BrokerRegistered,
@@ -74,6 +75,7 @@ class Sentinel(Recorder):
         self.clean = clean
         self._now_ms: Callable[[], float] = lambda: 0.0
         self._zookeeper: InMemoryZooKeeper | None = None
+        self._fencing = Fencing(lambda _path: None)
         self._nodes: dict[int, int] = {}
         self._epoch = 0
         self._winner = 0
@@ -101,6 +103,7 @@ class Sentinel(Recorder):
 
     def guard(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
         self._zookeeper = zookeeper
+        self._fencing = Fencing(zookeeper.row)
         self._now_ms = now_ms
         zookeeper.on_commit(self._committed)
 
@@ -129,6 +132,7 @@ class Sentinel(Recorder):
 
     def _committed(self, session: int, operations: Sequence[Write]) -> None:
         self._rows.clear()
+        self._judge_fence(session, operations)
         for operation in operations:
             path = operation.path
             if path.startswith(_TOPICS) and path.endswith(_STATE):
@@ -143,6 +147,16 @@ class Sentinel(Recorder):
                     self._epoch_written(session, operation)
                 elif isinstance(operation, Create) and path.startswith(_TOPICS) and path.count("/") == 3:
                     self._created[path[len(_TOPICS) :]] = self._created.get(path[len(_TOPICS) :], 0) + 1
+
+    def _judge_fence(self, session: int, operations: Sequence[Write]) -> None:
+        """(1) What a broker writes is fenced with the epoch that its session won, or is a broker's own."""
+        node = self._nodes.get(session)
+        if node is None:
+            self._fencing.followed(session, operations)
+            return
+        wrong = self._fencing.unfenced(session, operations)
+        if wrong is not None:
+            self.violated("writes-are-fenced", [node], wrong)
 
     def _epoch_written(self, session: int, operation: SetData | Create) -> None:
         """(1) Epochs only grow, and whoever raises one owns /controller."""

@@ -154,6 +154,25 @@ def test_a_leadership_that_was_lost_and_won_again_does_not_answer_for_the_first(
     assert produced(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_another_leadership_decides_no_earlier_produce_whatever_its_high_watermark(isr: tuple[int, ...]) -> None:
+    """Also where nobody looked at the operation while another broker led: its batch may have been truncated."""
+    broker = holder()
+    broker.produce(acks=1)
+    partition = broker.partition()
+    assert partition.leading is not None
+    waiting = Replication(partition, partition.leading, 1)
+    assert waiting.outcome(lambda _topic: 1) is None
+    broker.lead((2, 3), leader=2, leader_epoch=5)
+    assert waiting.outcome(lambda _topic: 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    broker.begin_leading(isr, leader_epoch=6)
+    broker.produce(acks=1)
+    if len(isr) > 1:
+        broker.follow(2, 2)
+    assert partition.high_watermark >= waiting.offset
+    assert waiting.outcome(lambda _topic: 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_a_new_epoch_of_the_same_leader_goes_on_with_what_waits() -> None:
     broker = holder()
     waiting = broker.produce()

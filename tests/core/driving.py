@@ -26,6 +26,7 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, encode_response, request_head, response_body
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
+from controller.simulator.fencing import Fencing
 from controller.trace import Noted, PartitionStateWritten, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
@@ -101,6 +102,9 @@ class RecordingChannels:
 
     def send(self, broker: int, request: ControlRequest) -> None:
         assert not self.closed, "a request after the term's end"
+        reason = self._host.controller.void_reason()
+        if reason is not None:
+            self._host.cluster.wrong.append(f"broker {self._host.broker_id} sends a request though {reason}")
         if broker not in {endpoint.broker for endpoint in self.announced}:
             raise KeyError(broker)
         api = ApiKey(request.api_key)
@@ -284,10 +288,21 @@ class Cluster:
         self.server = InMemoryZooKeeper(self.clock)
         self.hosts: list[Host] = []
         self.brokers: dict[int, InMemoryConnection] = {}
+        self.wrong: list[str] = []  # raised by `until`: a controller would take it for an error of its own
+        self._fencing = Fencing(self.server.row)
+        self.server.on_commit(self._committed)
         self._admin = self.server.connect(60_000, latency=lambda: 0.5)
         self.client = ZooKeeperClient(self._admin, self.clock, EventQueue(10))
         self.wait(self.client.start())
         self.wait(drive(BrokerWrites(self.client).ensure_persistent_paths()))
+
+    def _committed(self, session: int, operations: Sequence[Write]) -> None:
+        """Whatever a broker writes is fenced, or a broker's own."""
+        if session == self._admin.session():
+            self._fencing.followed(session, operations)
+        else:
+            wrong = self._fencing.unfenced(session, operations)
+            self.wrong += [] if wrong is None else [wrong]
 
     # -- time
 
@@ -303,7 +318,9 @@ class Cluster:
                 host.watch_lease()
             return condition()
 
-        assert self.clock.run_until(looked, deadline_ms), "it did not come to that"
+        came = self.clock.run_until(looked, deadline_ms)
+        assert self.wrong == []
+        assert came, "it did not come to that"
 
     def settle(self) -> None:
         """Until nobody has anything to do: idle, and still idle after what was on its way has arrived."""

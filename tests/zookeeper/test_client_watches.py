@@ -111,6 +111,51 @@ def test_a_change_between_the_event_and_the_handlers_read_is_told_again(bench: B
     assert node.events.take() == ["a", "a"]
 
 
+@pytest.mark.parametrize("kind", ["node", "children", "kept children", "many"])
+@pytest.mark.parametrize("why", ["it fired", "reconnection", "new session"])
+def test_a_watch_is_armed_before_its_event_is_put(bench: Bench, kind: str, why: str) -> None:
+    """On a real host another thread takes the event at once and reads: the read must be behind the armed watch."""
+    node = bench.node()
+    watches: dict[str, Callable[[], Any]] = {
+        "node": lambda: node.client.watch_node("/a", "event"),
+        "children": lambda: node.client.watch_children("/parent", "event"),
+        "kept children": lambda: node.client.keep_watching_children("/parent", "event"),
+        "many": lambda: node.client.watch_many(["/a"], lambda _path: "event", bench.server.zxid),
+    }
+    bench.wait(watches[kind]())
+    path = "/a" if kind in ("node", "many") else "/parent"
+    order: list[str] = []
+    put, connection = node.events.put, node.connection
+
+    def noted_put(event: Any) -> None:
+        order.append("put") if event == "event" else None
+        put(event)
+
+    def arming(name: str) -> None:
+        request = getattr(connection, name)
+
+        def noted(*arguments: Any) -> Any:
+            order.append("armed") if any(path in paths for paths in arguments if not isinstance(paths, int)) else None
+            return request(*arguments)
+
+        setattr(connection, name, noted)
+
+    arming("watch")
+    arming("set_watches")
+    node.events.put = noted_put  # type: ignore[method-assign]
+    if why == "it fired":
+        bench.set(path) if path == "/a" else bench.create("/parent/x")
+    elif why == "reconnection":
+        connection.reset()
+        bench.set("/a")
+    else:
+        bench.server.expire(node.client.session())
+    bench.until(lambda: "put" in order)
+    bench.settle()
+    for place in range(1, len(order) + 1):
+        assert order[:place].count("put") <= order[:place].count("armed"), order
+
+
 def test_children_watch_tells_of_each_child_and_of_the_parents_end(bench: Bench) -> None:
     node = bench.node()
     bench.wait(node.client.watch_children("/parent", "children"))

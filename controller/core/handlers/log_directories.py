@@ -52,7 +52,11 @@ def ask(term: Term, brokers: list[int]) -> None:
 
 
 async def replicas_answered(term: Term, event: LeaderAndIsrResponse) -> None:
-    """Replicas that have failed since their broker last answered are lost."""
+    """Replicas that have failed since their broker last answered are lost. The answer of an earlier incarnation of the
+    broker says nothing of its present directories."""
+    broker = term.context.broker(event.broker)
+    if broker is None or broker.epoch != event.broker_epoch:
+        return
     failed = _partitions(term, event, ErrorCode.KAFKA_STORAGE_ERROR)
     # Nobody is to pay for what was never said: most answers are long, and all well.
     sound = _partitions(term, event, ErrorCode.NONE) if term.context.failed.of(event.broker) else ()

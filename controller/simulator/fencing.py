@@ -1,0 +1,99 @@
+"""Fencing: every write that a controller makes outside its election is a multi whose first operation checks
+/controller_epoch at the version that its own election made (S01, S03).
+
+`Fencing.unfenced` judges one applied multi. Only the writes of `broker_writes.py` and `broker_data_writes.py` may
+go without the check; they are listed here by operation and path, so that a new write is refused until it is fenced or
+listed. Used by the simulator's sentinel and by the controller's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_topic_assignment
+from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Write
+from controller.zookeeper.state_sets import FencedSets
+
+NO_SESSION = 0
+_OWN_NODES = frozenset(
+    [*paths.PERSISTENT_PATHS, paths.CLUSTER, paths.CLUSTER_ID, paths.CONTROLLER_EPOCH, paths.CONFIG_BROKER_DEFAULT]
+)
+_OWN_CHILDREN = {
+    Create: (
+        paths.BROKER_IDS,
+        paths.BROKER_TOPICS,
+        paths.CONFIG_TOPICS,
+        paths.CONFIG_BROKERS,
+        paths.CONFIG_CHANGES,
+        paths.DELETE_TOPICS,
+        paths.LOG_DIR_EVENT_NOTIFICATION,
+        paths.ISR_CHANGE_NOTIFICATION,
+    ),
+    SetData: (paths.BROKER_IDS, paths.CONFIG_TOPICS, paths.CONFIG_BROKERS),
+    Delete: (paths.BROKER_IDS, paths.CONFIG_CHANGES),
+}
+_OWN_DATA = frozenset([paths.BROKER_SEQUENCE, paths.PRODUCER_ID_BLOCK, paths.CONFIG_BROKER_DEFAULT])
+
+
+class Fencing:
+    """`row` reads a znode as it is once the present transaction is applied."""
+
+    def __init__(self, row: Callable[[str], Row | None]) -> None:
+        self._row = row
+        self._winner = NO_SESSION
+        self._topics: dict[str, bytes | None] = {}  # before the present transaction
+
+    def unfenced(self, session: int, operations: Sequence[Write]) -> str | None:
+        """What is wrong with a multi that was applied for a broker's session; None if nothing is."""
+        first = operations[0]
+        if isinstance(first, Check) and first.path == paths.CONTROLLER_EPOCH and first.version != ANY_VERSION:
+            self._follow(session, operations)
+            return None if session == self._winner else "fenced with the epoch of another session's term"
+        wrong = None
+        if any(one.path == paths.CONTROLLER_EPOCH and isinstance(one, SetData) for one in operations):
+            if not isinstance(first, Create | SetData) or first.path != paths.CONTROLLER or len(operations) != 2:
+                wrong = "/controller_epoch raised outside the election's multi"
+        else:
+            wrong = next((f"{one} is not fenced" for one in operations if not self._is_own(one)), None)
+        self._follow(session, operations)
+        return wrong
+
+    def followed(self, session: int, operations: Sequence[Write]) -> None:
+        """A multi of somebody who is no broker: not judged."""
+        self._follow(session, operations)
+
+    def _is_own(self, write: Write) -> bool:
+        if isinstance(write, Check):
+            return True
+        parent, _, _ = write.path.rpartition("/")
+        if parent in _OWN_CHILDREN[type(write)]:
+            return True
+        if isinstance(write, Create):
+            return write.path in _OWN_NODES
+        if isinstance(write, SetData):
+            return write.path in _OWN_DATA or (parent == paths.BROKER_TOPICS and self._only_adds(write))
+        return False
+
+    def _only_adds(self, write: SetData) -> bool:
+        """Whether a topic's znode gets partitions and is otherwise as it was."""
+        try:
+            before = decode_topic_assignment(write.path, self._topics.get(write.path))
+            after = decode_topic_assignment(write.path, write.data)
+        except DamagedZnode:
+            return False
+        kept = {number: after.partitions.get(number) for number in before.partitions}
+        return replace(after, partitions=before.partitions) == before and kept == dict(before.partitions)
+
+    def _follow(self, session: int, operations: Sequence[Write]) -> None:
+        if isinstance(operations, FencedSets):
+            return  # states alone, thousands of them
+        for one in operations:
+            path = one.path
+            if path == paths.CONTROLLER_EPOCH and isinstance(one, SetData):
+                self._winner = session
+            elif path.startswith(paths.BROKER_TOPICS) and path.count("/") == 3 and not isinstance(one, Check):
+                row = self._row(path)
+                self._topics[path] = None if row is None else row.data
