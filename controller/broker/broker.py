@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.broker.configs.settings import BrokerSettings
+from controller.broker.coordinator import NoCoordinators, needs_coordinator_offered
 from controller.broker.data_plane import DataPlane, Handle
 from controller.broker.exchange import Exchange, Respond
 from controller.broker.isr_changes import IsrChanges
@@ -148,17 +149,21 @@ class Broker:
             self._handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
             self._handlers[ApiKey.PRODUCE] = self._produce
             self._handlers[ApiKey.FETCH] = self._fetch
-        self._versions = self._offered()
+            self._handlers[ApiKey.FIND_COORDINATOR] = NoCoordinators(self._note).find_coordinator
+        self._versions: tuple[ApiVersion, ...] = ()
+        self._versions_with_coordinator: tuple[ApiVersion, ...] = ()
+        self._offer()
 
     def serve(self, handlers: Mapping[ApiKey, Handle]) -> None:
         """Answers these requests too, before any has come."""
         self._handlers |= {key: _in_exchange(handle) for key, handle in handlers.items()}
-        self._versions = self._offered()
+        self._offer()
 
-    def _offered(self) -> tuple[ApiVersion, ...]:
-        return tuple(
+    def _offer(self) -> None:
+        self._versions_with_coordinator = tuple(
             ApiVersion(key, spoken.first, spoken.last) for key, spoken in SUPPORTED.items() if key in self._handlers
         )
+        self._versions = tuple(one for one in self._versions_with_coordinator if one.api_key != ApiKey.FIND_COORDINATOR)
 
     def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
         """One request's frame, without its size. `listener`: the name of the one it came in by (None: that between
@@ -197,7 +202,8 @@ class Broker:
         ):
             exchange.answer(refusal(request, ErrorCode.INVALID_REQUEST))
             return
-        exchange.answer(ApiVersionsResponse(ErrorCode.NONE, self._versions))
+        versions = self._versions_with_coordinator if needs_coordinator_offered(request) else self._versions
+        exchange.answer(ApiVersionsResponse(ErrorCode.NONE, versions))
 
     def _metadata(self, exchange: Exchange, request: MetadataRequest) -> None:
         exchange.answer_body(

@@ -1,31 +1,58 @@
-"""FindCoordinator: there are no groups and no transactions here, so that nobody coordinates them. Pure.
+"""FindCoordinator: consumer groups and transactions are not supported, so ApiVersions does not offer it, and a client that
+needs a coordinator fails at once with an error that names the request.
 
-COORDINATOR_NOT_AVAILABLE is what a Kafka cluster answers as long as it has no coordinator: a client asks again, and one
-that only wanted to know goes on without.
+librdkafka is the exception. It takes FindCoordinator for the sign that a broker reads lz4, and without it sends lz4 batches
+uncompressed; and its `subscribe()` waits in silence whether or not the request is offered. So it is offered to
+librdkafka alone, whose requests are answered COORDINATOR_NOT_AVAILABLE, which a consumer with `assign()` passes over, and
+named in the log, once per client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from controller.broker.exchange import Exchange
 from controller.protocol.admin_values import (
     COORDINATOR_OF_GROUP,
     COORDINATOR_OF_TRANSACTION,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from controller.protocol.client_values import ApiVersionsRequest
 from controller.protocol.errors import ErrorCode
 
-NO_GROUPS = "There are no consumer groups here: consume with partitions that are assigned by hand."
-NO_TRANSACTIONS = "There are no transactions here."
+NO_GROUPS = "Consumer groups are not supported: use assign() instead of subscribe()."
+NO_TRANSACTIONS = "Transactions are not supported."
+NAMED_MAX = 1_000
+"""How many clients are remembered as named in the log; further ones are not named."""
 
 
-def find_coordinator(
-    request: FindCoordinatorRequest, version: int, answer: Callable[[FindCoordinatorResponse], None]
-) -> None:
-    if request.key_type == COORDINATOR_OF_GROUP:
-        answer(FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_GROUPS))
-    elif request.key_type == COORDINATOR_OF_TRANSACTION:
-        answer(FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_TRANSACTIONS))
-    else:
-        answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, f"Key type {request.key_type}: expected 0 or 1."))
+def needs_coordinator_offered(request: ApiVersionsRequest) -> bool:
+    """Whether librdkafka asks, by itself or inside a client that has a name of its own (kcat, confluent-kafka)."""
+    return "rdkafka" in request.client_software_name or "rdkafka" in request.client_software_version
+
+
+class NoCoordinators:
+    """`note(level, message)` writes to the log."""
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        self._note = note
+        self._named: set[tuple[str | None, str]] = set()
+
+    def find_coordinator(self, exchange: Exchange, request: FindCoordinatorRequest) -> None:
+        error, client = ErrorCode.COORDINATOR_NOT_AVAILABLE, exchange.header.client_id
+        if request.key_type == COORDINATOR_OF_GROUP:
+            self._name(client, request.key, f"group {request.key!r}", NO_GROUPS)
+            exchange.answer(FindCoordinatorResponse(error, NO_GROUPS))
+        elif request.key_type == COORDINATOR_OF_TRANSACTION:
+            self._name(client, request.key, f"transactional id {request.key!r}", NO_TRANSACTIONS)
+            exchange.answer(FindCoordinatorResponse(error, NO_TRANSACTIONS))
+        else:
+            words = f"Key type {request.key_type}: expected 0 or 1."
+            exchange.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, words))
+
+    def _name(self, client: str | None, key: str, what: str, words: str) -> None:
+        if (client, key) in self._named or len(self._named) >= NAMED_MAX:
+            return
+        self._named.add((client, key))
+        self._note("warning", f"client {client!r} looks for the coordinator of {what}. {words}")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from controller.broker.configs.settings import BrokerSettings
-from controller.broker.coordinator import find_coordinator
 from controller.broker.following.fetchers import ReplicaFetchers
 from controller.broker.log_dirs import DescribeLogDirs
 from controller.broker.logs import Logs
@@ -114,7 +113,6 @@ class DataPlane:
             ApiKey.LIST_OFFSETS: ListOffsets(self.access, clock.wall_ms).handle,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: EpochOffsets(self.access).handle,
             ApiKey.DELETE_RECORDS: self._delete_records.handle,
-            ApiKey.FIND_COORDINATOR: find_coordinator,
             ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(logs, replicas).handle,
         }
 

@@ -1,14 +1,12 @@
-"""InitProducerId and FindCoordinator: ids given once, from blocks that many requests wait for together."""
+"""InitProducerId: ids given once, from blocks that many requests wait for together."""
 
 from __future__ import annotations
 
 import pytest
 
-from controller.broker.coordinator import find_coordinator
 from controller.broker.producer_ids import ProducerIds
 from controller.clock import VirtualClock
 from controller.pending import Pending
-from controller.protocol.admin_values import FindCoordinatorRequest, FindCoordinatorResponse
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import InitProducerIdRequest, InitProducerIdResponse
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
@@ -153,19 +151,3 @@ def test_two_brokers_never_give_the_same_id() -> None:
             ids.handle(NEW, LAST_VERSION, answers.append)
     bench.until(lambda: len(answers) == 3_000)
     assert len({one.producer_id for one in answers}) == 3_000
-
-
-@pytest.mark.parametrize(
-    ("key_type", "error", "words"),
-    [
-        (0, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no consumer groups"),
-        (1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no transactions"),
-        (2, ErrorCode.INVALID_REQUEST, "Key type 2"),
-    ],
-)
-def test_nobody_coordinates(key_type: int, error: ErrorCode, words: str) -> None:
-    answers: list[FindCoordinatorResponse] = []
-    find_coordinator(FindCoordinatorRequest("g", key_type), 3, answers.append)
-    (answer,) = answers
-    assert (answer.error_code, answer.node_id) == (error, -1)
-    assert words in (answer.error_message or "")

@@ -122,8 +122,8 @@ def _first_epoch(log: PartitionLog) -> int:
 
 def _require_committed_epoch(partition: Partition, client: bool) -> None:
     """A new leader may not know yet how far its predecessor has committed: until its high watermark has come to where
-    its own epoch began, the end might seem to a client to go back (KIP-207). A follower needs the log's end before that:
-    it truncates to it."""
+    its own epoch began, the end might seem to a client to go back (KIP-207). A follower needs the log's end before
+    that: it truncates to it."""
     leading = partition.leading
     if client and leading is not None and leading.epoch_start_offset > partition.high_watermark:
         raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
