@@ -15,13 +15,36 @@ from controller.clock import Clock
 from controller.pending import Pending
 from controller.protocol.versions import control_versions
 from controller.trace import BrokerRegistered, Noted, Trace
+from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import BrokerEndpoint, BrokerRegistration, encode_broker_registration
 from controller.zookeeper.errors import DamagedZnode, InvalidACL, NoAuth, UnsupportedOperation, ZooKeeperError
 
 START_RETRY_MS = 1_000.0
-HOPELESS = (BrokerIdInUse, DamagedZnode, NoAuth, InvalidACL, UnsupportedOperation)
+
+
+class InconsistentClusterId(ZooKeeperError):
+    """The log directories belong to another cluster than the one in ZooKeeper (Kafka: InconsistentClusterIdException).
+    `found` is None where ZooKeeper has no cluster id."""
+
+    def __init__(self, settings: BrokerSettings, found: str | None) -> None:
+        there = "has no cluster id: it is new, or has lost its data" if found is None else f"is of cluster {found}"
+        restore = (
+            f" If it is the right ZooKeeper and its data is lost, restore a backup of it, or create {paths.CLUSTER_ID}"
+            f' with {{"version":"1","id":"{settings.cluster_id}"}} and then the topics.'
+            if found is None
+            else ""
+        )
+        super().__init__(
+            f"the log directories ({', '.join(settings.log_dirs)}) are of cluster {settings.cluster_id}, as"
+            f" meta.properties says, but ZooKeeper at {settings.zookeeper_connect} {there}. Set zookeeper.connect to"
+            f" the ZooKeeper of cluster {settings.cluster_id}, or log.dirs to directories of this cluster.{restore}"
+            " To use the directories here although their records are another's, remove meta.properties from each."
+        )
+
+
+HOPELESS = (BrokerIdInUse, InconsistentClusterId, DamagedZnode, NoAuth, InvalidACL, UnsupportedOperation)
 """What another attempt would only meet again."""
 
 
@@ -73,9 +96,16 @@ class Lifecycle:
             await self._clock.sleep(START_RETRY_MS)
 
     async def _start(self) -> None:
+        await self._check_cluster_id()  # before anything is written to a ZooKeeper that may be another cluster's
         await self._writes.ensure_persistent_paths()
         self._identity.cluster_id = await self._writes.cluster_id(self._new_cluster_id())
         await self.register()
+
+    async def _check_cluster_id(self) -> None:
+        if self._settings.cluster_id is not None:
+            found = await self._writes.kept_cluster_id()
+            if found != self._settings.cluster_id:
+                raise InconsistentClusterId(self._settings, found)
 
     async def register(self) -> int:
         """Registers in the present session; its broker epoch. Safe to repeat: within a session the data stays as

@@ -23,33 +23,41 @@ SettingsOf = Callable[[str], LogSettings]
 
 
 class Logs:
-    """Opens the directories at `paths`, which recovers what is in them. AlreadyLocked, with none of them kept.
+    """Opens the directories at `paths`, which recovers what is in them; those that are `unusable` are offline with that
+    cause from the start. AlreadyLocked and OutOfResources, with none of them kept.
 
     `settings_of` gives a topic's settings, and may be replaced: logs that are there get theirs by `settings_changed`.
     `on_offline` hears of each directory that goes offline, with the OSError or CorruptLog, while the call that found
     it is under way: it must not touch a log itself. What was offline at the start is not told again.
     """
 
-    def __init__(self, disk: Disk, paths: Sequence[str], settings_of: SettingsOf, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        paths: Sequence[str],
+        settings_of: SettingsOf,
+        wall_ms: Callable[[], int],
+        unusable: Mapping[str, OSError] | None = None,
+    ) -> None:
         self.settings_of = settings_of
         self.on_offline: Callable[[LogDirectory, Exception], None] = lambda _directory, _cause: None
         opened: list[LogDirectory] = []
         try:
             for path in paths:
-                opened.append(self._open(disk, path, wall_ms))
+                opened.append(self._open(disk, path, wall_ms, (unusable or {}).get(path)))
         except BaseException:
             for directory in opened:
                 directory.unlock()
             raise
         self.directories = tuple(opened)
 
-    def _open(self, disk: Disk, path: str, wall_ms: Callable[[], int]) -> LogDirectory:
+    def _open(self, disk: Disk, path: str, wall_ms: Callable[[], int], unusable: OSError | None) -> LogDirectory:
         def failed(cause: Exception) -> None:
             if made:
                 self.on_offline(made[0], cause)
 
         made: list[LogDirectory] = []
-        made.append(LogDirectory(disk, path, lambda topic: self.settings_of(topic), wall_ms, failed))
+        made.append(LogDirectory(disk, path, lambda topic: self.settings_of(topic), wall_ms, failed, unusable))
         return made[0]
 
     def directory_of(self, topic: str, index: int) -> LogDirectory | None:

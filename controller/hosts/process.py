@@ -33,7 +33,7 @@ from controller.broker.metrics import metrics_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.upkeep import NoLogDirectory, told_of_opening
 from controller.core.controller import Controller
-from controller.hosts.broker_id import generate_broker_id, kept_broker_id
+from controller.hosts.broker_id import Kept, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.channels import SocketChannels
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
@@ -113,6 +113,7 @@ class BrokerProcess:
             node = self._start()
             notice = self._await_registration(node)
             if notice is _Notice.REGISTERED:
+                self._keep_identity(node)
                 ready(self.settings)
                 notice = self._next(None)
             if notice is _Notice.FAULT:
@@ -155,7 +156,8 @@ class BrokerProcess:
         if not settings.log_dirs:
             return None
         try:
-            logs = Logs(FileDisk(), settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms)
+            unusable = unreadable(settings.log_dirs)
+            logs = Logs(FileDisk(), settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms, unusable)
             for note in told_of_opening(logs):
                 self._trace.emit(note)
         except (AlreadyLocked, NoLogDirectory) as error:
@@ -164,6 +166,16 @@ class BrokerProcess:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             raise CouldNotStart(f"{shortage}; the limit is {limit} file descriptors (ulimit -n)") from shortage
         return logs
+
+    def _keep_identity(self, node: Node) -> None:
+        """Once registered, as in Kafka: from now on the directories are this broker's and this cluster's."""
+        for directory in self._logs.directories if self._logs is not None else ():
+            if directory.health.cause is None:
+                try:
+                    keep(directory.path, Kept(self.settings.broker_id, node.identity.cluster_id))
+                except OSError as error:
+                    note = f"log directory {directory.path}: meta.properties is not written: {error}"
+                    self._trace.emit(Noted("warning", note))
 
     def _await_registration(self, node: Node) -> _Notice:
         """REGISTERED, STOP or FAULT. A connection has its limit, as in Kafka; after it a registration takes what it

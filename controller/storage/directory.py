@@ -49,7 +49,7 @@ class LogDirectory:
     """Opens `path` and every log in it. Raises AlreadyLocked and OutOfResources; whatever else is wrong is in `health`.
 
     `settings_of` gives a topic's settings, `now_ms` wall time. `on_failure` hears once, with the OSError or
-    CorruptLog, that the directory went offline.
+    CorruptLog, that the directory went offline. `unusable`: why the directory must not be touched.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class LogDirectory:
         settings_of: Callable[[str], LogSettings],
         now_ms: Callable[[], int],
         on_failure: Callable[[Exception], None] | None = None,
+        unusable: OSError | None = None,
     ) -> None:
         self.path = path
         self.health = Health(path, on_failure)
@@ -73,6 +74,8 @@ class LogDirectory:
         self._keep_recovery_points = self.checkpoint_recovery_points  # one bound method for all logs
         self._lock: Lock | None = None
         try:
+            if unusable is not None:
+                raise unusable
             disk.make_directory(path)
             self._lock = disk.lock(f"{path}/{LOCK}")
             self._load()

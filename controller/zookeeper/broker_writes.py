@@ -77,14 +77,20 @@ class BrokerWrites:
         """Creates what is missing of the tree that a 2.8 broker expects, parents first, each holding nothing."""
         await self._ensure(paths.PERSISTENT_PATHS)
 
+    async def kept_cluster_id(self) -> str | None:
+        """What /cluster/id holds; None if there is no such znode. DamagedZnode if it holds something else than an
+        id."""
+        row = await self._look(paths.CLUSTER_ID)
+        return None if row is None else decode_cluster_id(row.path, row.data).id
+
     async def cluster_id(self, proposed: str) -> str:
         """The cluster's id: what /cluster/id holds, or `proposed`, which is then written there. DamagedZnode if it
         holds something else than an id."""
 
         async def attempt() -> str:
-            row = await self._look(paths.CLUSTER_ID)
-            if row is not None:
-                return decode_cluster_id(row.path, row.data).id
+            kept = await self.kept_cluster_id()
+            if kept is not None:
+                return kept
             await self._ensure((paths.CLUSTER,))
             await self._write([Create(paths.CLUSTER_ID, encode_cluster_id(ClusterId(proposed)))], NodeExists)
             return proposed

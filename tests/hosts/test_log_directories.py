@@ -24,13 +24,13 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def start(cluster: LocalCluster, folder: Path, *directories: Path) -> BrokerProcess:
+def start(cluster: LocalCluster, folder: Path, *directories: Path, broker_id: int = 7) -> BrokerProcess:
     settings = cluster.brokers[1].settings | {
         "log.dirs": ",".join(map(str, directories)),
         "replica.high.watermark.checkpoint.interval.ms": "600000",  # what a test breaks is found by what it does next
         "listeners": "PLAINTEXT://127.0.0.1:0",
     }
-    broker = BrokerProcess(7, settings, folder)
+    broker = BrokerProcess(broker_id, settings, folder)
     broker.start()
     return broker
 
@@ -111,10 +111,14 @@ def test_a_broker_without_a_directory_that_can_be_used_does_not_start(cluster: L
 
 
 def test_two_brokers_do_not_share_a_directory(cluster: LocalCluster, tmp_path: Path) -> None:
-    broker = start(cluster, tmp_path, Path(cluster.brokers[1].settings["log.dirs"]))
+    theirs = Path(cluster.brokers[1].settings["log.dirs"])
+    broker = start(cluster, tmp_path, theirs, broker_id=1)
     eventually(lambda: not broker.running, "it ends")
     assert broker.exit_status == COULD_NOT_RUN
     assert "another process has this log directory" in broker.log_file.read_text()
+    other = start(cluster, tmp_path, theirs)
+    eventually(lambda: not other.running, "it ends")
+    assert "broker.id=7: expected 1, which the log directories are of" in other.log_file.read_text()
 
 
 def test_an_id_that_can_not_be_read_is_none_that_is_kept(tmp_path: Path) -> None:

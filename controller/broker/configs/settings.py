@@ -104,7 +104,8 @@ _REQUIRED = ("zookeeper.connect",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(DataSettings):
-    """Values in the units of their names. `broker_id` is `GENERATED` until one was generated. `log_dirs`: where the
+    """Values in the units of their names. `broker_id` is `GENERATED` until one was generated. `cluster_id`: the cluster
+    that the log directories belong to; None where they keep none. `log_dirs`: where the
     logs are; a broker without any holds no records. `without_effect`: the names that were given and that this broker
     has no part for."""
 
@@ -144,6 +145,7 @@ class BrokerSettings(DataSettings):
     address_map: tuple[tuple[Address, Address], ...]
     metrics_address: Address | None
     trace_file: str | None
+    cluster_id: str | None = None
     without_effect: tuple[str, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     """The names and texts that all of this was read from, to be shown."""
