@@ -260,10 +260,15 @@ class Broker:
         assert self.data is not None
         if request.acks != ACKS_NONE:
             self.data.produce.handle(request, exchange.header.api_version, exchange.answer)
-        elif self.data.produce.handle_unanswered(request, exchange.header.api_version):
-            exchange.answer_nothing()
-        else:
-            exchange.close()
+            return
+
+        def appended(good: bool) -> None:
+            if good:
+                exchange.answer_nothing()
+            else:
+                exchange.close()
+
+        self.data.produce.handle_unanswered(request, exchange.header.api_version, appended)
 
     def _fetch(self, exchange: Exchange, request: FetchRequest) -> None:
         """A follower's may wait for long, and there are many."""

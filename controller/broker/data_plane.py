@@ -16,7 +16,7 @@ from controller.broker.log_dirs import DescribeLogDirs
 from controller.broker.logs import Logs
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
-from controller.broker.ports import Peers
+from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.progress import Progress
 from controller.broker.records.delayed_delete_records import DelayedDeleteRecords
 from controller.broker.records.delayed_fetch import DelayedFetch
@@ -47,7 +47,8 @@ Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
 class DataPlane:
     """`timer` is where every waiting request hangs. `min_insync` gives a topic's min.insync.replicas, `deletes` whether
     its records may be deleted; both may be replaced, as `logs.settings_of` may, by who knows topics' configs.
-    `directory_failed` is called for each log directory that fails, once its replicas are offline."""
+    `off_loop` does long work at once, unless a host that has a thread for it replaces it. `directory_failed` is called
+    for each log directory that fails, once its replicas are offline."""
 
     def __init__(
         self,
@@ -103,7 +104,14 @@ class DataPlane:
             FetchSessions(settings.max_incremental_fetch_session_cache_slots, clock),
             settings.fetch_max_bytes,
         )
-        self.produce = Produce(self.access, self.progress, self.produces, lambda topic: self.min_insync(topic))
+        self.off_loop: OffLoop = at_once
+        self.produce = Produce(
+            self.access,
+            self.progress,
+            self.produces,
+            lambda topic: self.min_insync(topic),
+            lambda work, then: self.off_loop(work, then),
+        )
         self._delete_records = DeleteRecords(
             self.access, metadata, self.progress, self.deletions, lambda topic: self.deletes(topic)
         )

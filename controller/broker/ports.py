@@ -1,10 +1,23 @@
-"""What the broker may ask of its host besides what the controller may: requests to other brokers."""
+"""What the broker may ask of its host besides what the controller may: requests to other brokers, and long work."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Protocol, TypeAlias
 
 from controller.pending import Pending
+
+OffLoop: TypeAlias = Callable[[Generator[int, None, None], Callable[[Exception | None], None]], None]
+"""(work, then): does long work away from where requests are handled, and calls `then` there once it is done, with what
+the work raised. The work is a generator; before each piece it yields an estimate of the microseconds the piece takes.
+It must not touch what the broker changes."""
+
+
+def at_once(work: Generator[int, None, None], then: Callable[[Exception | None], None]) -> None:
+    """An OffLoop that does the work here and now, for a simulator and for tests."""
+    for _ in work:
+        pass
+    then(None)
 
 
 class PeerError(Exception):

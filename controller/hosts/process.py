@@ -39,6 +39,7 @@ from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread
+from controller.hosts.off_loop import OffLoop
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import CannotListen, Server, limits_of
 from controller.hosts.trace_file import ProcessTrace
@@ -221,6 +222,8 @@ class BrokerProcess:
             wake=self._events.wake,
             logs=self._logs,
         )
+        if node.broker.data is not None:
+            node.broker.data.off_loop = OffLoop(self._network).run
         if node.upkeep is not None:
             node.upkeep.on_all_offline = lambda: self._tell(_Notice.FAULT)
         return node

@@ -27,6 +27,7 @@ from controller.storage.errors import (
     ProducerFenced,
     SequenceOutOfOrder,
     StorageError,
+    UnsupportedCompression,
     UnsupportedMagic,
 )
 from controller.storage.log import Appended, PartitionLog
@@ -64,6 +65,7 @@ __all__ = [
     "StorageError",
     "TimestampOffset",
     "TopicPartition",
+    "UnsupportedCompression",
     "UnsupportedMagic",
     "headers_of",
     "whole_bytes",

@@ -88,6 +88,10 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
     @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & _TRANSACTIONAL)
 
@@ -158,8 +162,13 @@ def stamp(data: bytearray, position: int, header: BatchHeader, now_ms: int) -> B
     """Makes the batch one of LogAppendTime: every record's timestamp is `now_ms`. The CRC covers it, and is redone."""
     attributes = header.attributes | _LOG_APPEND_TIME
     struct.pack_into(">h", data, position + CRC_FROM, attributes)
-    _MAX_TIMESTAMP.pack_into(data, position + 35, now_ms)
+    return set_max_timestamp(data, position, header._replace(attributes=attributes), now_ms)
+
+
+def set_max_timestamp(data: bytearray, position: int, header: BatchHeader, max_timestamp_ms: int) -> BatchHeader:
+    """Write the largest timestamp, and the CRC that it changes, into the batch at `position`; return its header."""
+    _MAX_TIMESTAMP.pack_into(data, position + 35, max_timestamp_ms)
     with memoryview(data) as view:
         crc = crc32c(view[position + CRC_FROM : position + header.size_bytes])
     _CRC.pack_into(data, position + 17, crc)
-    return header._replace(attributes=attributes, max_timestamp_ms=now_ms, crc=crc)
+    return header._replace(max_timestamp_ms=max_timestamp_ms, crc=crc)

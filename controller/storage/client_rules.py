@@ -1,31 +1,81 @@
 """What a leader asks of the batches that a producer sends, beyond that they are whole.
 
-Pure. Kafka's LogValidator, as far as headers tell: records are not decoded, so that a batch whose records are fewer
-than its header says is found by its readers and not here.
+Pure. Kafka's LogValidator, as far as headers tell; `record_checks.py` looks at the records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import NamedTuple, TypeVar
 
-from controller.storage.batches import NO_TIMESTAMP, BatchHeader
-from controller.storage.errors import BadBatches, BatchesTooLarge, BatchTooLarge, InvalidBatch, InvalidTimestamp
+from controller.storage.batches import BatchHeader, Bytes, headers_of
+from controller.storage.errors import (
+    BadBatches,
+    BatchesTooLarge,
+    BatchTooLarge,
+    InvalidBatch,
+    InvalidTimestamp,
+    UnsupportedCompression,
+)
+from controller.storage.record_checks import checking_records
 from controller.storage.settings import LogSettings
 
 
-def check_from_client(headers: Sequence[BatchHeader], size_bytes: int, settings: LogSettings, now_ms: int) -> None:
-    """Raises the BadBatches that says what is wrong with the first batch that is not as it must be."""
+class Checked(NamedTuple):
+    """Batches that may be appended: their headers, and the largest timestamp of each one's records."""
+
+    batches: Bytes
+    headers: Sequence[BatchHeader]
+    latest_ms: Sequence[int]
+
+
+T = TypeVar("T")
+
+
+def done(work: Generator[int, None, T]) -> T:
+    """Do all of the work here and now; return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as over:
+            result: T = over.value
+            return result
+
+
+def checking(batches: Bytes, settings: LogSettings, now_ms: int) -> Generator[int, None, Checked]:
+    """Check batches that a client sent, with all their records.
+
+    A generator: before each piece of work it yields an estimate of the microseconds that the piece takes. Another
+    thread may drive it, as long as `batches` stays as it is.
+
+    Raises:
+        BadBatches: CorruptBatch, InvalidBatch, UnsupportedCompression, InvalidTimestamp, BatchTooLarge or
+            BatchesTooLarge, for the first batch that is not as it must be.
+    """
+    headers = headers_of(batches)
+    _check_headers(headers, len(batches), settings)
+    latest: list[int] = []
+    position = 0
+    view = memoryview(batches)
+    for header in headers:
+        batch = view[position : position + header.size_bytes]
+        latest.append((yield from checking_records(header, batch, position, settings, now_ms)))
+        position += header.size_bytes
+    return Checked(batches, headers, latest)
+
+
+def _check_headers(headers: Sequence[BatchHeader], size_bytes: int, settings: LogSettings) -> None:
     if not headers:
         raise BadBatches(0, "no batch")
     position = 0
     for header in headers:
-        _check(position, header, settings, now_ms)
+        _check(position, header, settings)
         position += header.size_bytes
     if size_bytes > settings.segment_bytes:
         raise BatchesTooLarge(0, f"{size_bytes} bytes, a segment has {settings.segment_bytes} at most")
 
 
-def _check(position: int, header: BatchHeader, settings: LogSettings, now_ms: int) -> None:
+def _check(position: int, header: BatchHeader, settings: LogSettings) -> None:
     if header.record_count < 1 or header.last_offset_delta + 1 != header.record_count:
         raise InvalidBatch(
             position, f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
@@ -33,7 +83,7 @@ def _check(position: int, header: BatchHeader, settings: LogSettings, now_ms: in
     if header.is_control or header.is_transactional:
         raise InvalidBatch(position, "a control or transactional batch: there are no transactions here")
     if header.codec > 4:
-        raise InvalidBatch(position, f"compression codec {header.codec}: expected 0 to 4")
+        raise UnsupportedCompression(position, f"compression codec {header.codec}: expected 0 to 4")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidBatch(
             position,
@@ -41,7 +91,5 @@ def _check(position: int, header: BatchHeader, settings: LogSettings, now_ms: in
         )
     if header.size_bytes > settings.max_message_bytes:
         raise BatchTooLarge(position, f"{header.size_bytes} bytes, max.message.bytes is {settings.max_message_bytes}")
-    if not settings.log_append_time and header.max_timestamp_ms != NO_TIMESTAMP:
-        difference_ms = abs(header.max_timestamp_ms - now_ms)
-        if difference_ms > settings.timestamp_difference_max_ms:
-            raise InvalidTimestamp(position, f"timestamp {header.max_timestamp_ms} is {difference_ms} ms from now")
+    if header.is_log_append_time:
+        raise InvalidTimestamp(position, "timestamp type LogAppendTime, which is a broker's to set")

@@ -36,6 +36,10 @@ class InvalidBatch(BadBatches):
     """Whole and unharmed, but against the rules for its sender (Kafka: INVALID_RECORD)."""
 
 
+class UnsupportedCompression(InvalidBatch):
+    """A codec number that Kafka does not define (Kafka: UNSUPPORTED_COMPRESSION_TYPE)."""
+
+
 class InvalidTimestamp(BadBatches):
     """Further from now than `message.timestamp.difference.max.ms` (Kafka: INVALID_TIMESTAMP)."""
 

@@ -7,13 +7,22 @@ durability is the replicas', as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from controller.quick import maker, quick
-from controller.storage.batches import NO_TIMESTAMP, BatchHeader, Bytes, headers_of, place, stamp, whole_bytes
+from controller.storage.batches import (
+    NO_TIMESTAMP,
+    BatchHeader,
+    Bytes,
+    headers_of,
+    place,
+    set_max_timestamp,
+    stamp,
+    whole_bytes,
+)
 from controller.storage.checkpoints import LEADER_EPOCHS, encode_epochs
-from controller.storage.client_rules import check_from_client
+from controller.storage.client_rules import Checked, checking, done
 from controller.storage.disk import Disk, FileRange
 from controller.storage.epochs import EpochEnd, LeaderEpochs
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
@@ -169,32 +178,44 @@ class PartitionLog:
 
     @on_disk
     def append_as_leader(self, batches: Bytes, leader_epoch: int) -> Appended:
-        """Checks whole batches, gives them the next offsets and this epoch, and writes them with one write.
+        """`checking` and `append_checked` in one."""
+        return self.append_checked(done(self.checking(batches)), leader_epoch)
 
-        A bytearray is written into and is not kept; other buffers are copied. Raises CorruptBatch, InvalidBatch,
-        InvalidTimestamp, BatchTooLarge, BatchesTooLarge, SequenceOutOfOrder or ProducerFenced, and has changed
-        nothing then. A batch that an idempotent producer sent before is answered with its first offsets.
+    def checking(self, batches: Bytes) -> Generator[int, None, Checked]:
+        """See `client_rules.checking`; with this log's settings, and without a look at what it holds."""
+        return checking(batches, self.settings, self._now_ms())
+
+    @on_disk
+    def append_checked(self, checked: Checked, leader_epoch: int) -> Appended:
+        """Give the batches the next offsets and this epoch, and write them with one write.
+
+        A bytearray is written into and is not kept; other buffers are copied. A batch that an idempotent producer sent
+        before is answered with its first offsets.
+
+        Raises:
+            SequenceOutOfOrder, ProducerFenced: nothing has changed.
         """
-        headers = headers_of(batches)
+        batches, headers, latest = checked
         now_ms = self._now_ms()
-        check_from_client(headers, len(batches), self.settings, now_ms)
         known = self._known_batch(headers)
         if known is not None:
             return Appended(known.base_offset, known.last_offset, duplicate=True)
         data = batches if isinstance(batches, bytearray) else bytearray(batches)
         placed: list[BatchHeader] = []
         position, offset = 0, self.log_end_offset
-        for header in headers:
+        for header, latest_ms in zip(headers, latest, strict=True):
             header = place(data, position, header, offset, leader_epoch)
             if self.settings.log_append_time:
                 header = stamp(data, position, header, now_ms)
+            elif header.max_timestamp_ms != latest_ms:
+                header = set_max_timestamp(data, position, header, latest_ms)  # as Kafka's leader does
             placed.append(header)
             position, offset = position + header.size_bytes, header.next_offset
         self._append(data, placed, now_ms)
         stamped_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
         return _appended(placed[0].base_offset, offset - 1, stamped_ms, position)
 
-    def _known_batch(self, headers: list[BatchHeader]) -> KnownBatch | None:
+    def _known_batch(self, headers: Sequence[BatchHeader]) -> KnownBatch | None:
         """The batch of which this append is a repetition. Raises what ProducerStates.check_all raises."""
         if all(header.producer_id < 0 for header in headers):
             return None

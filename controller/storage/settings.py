@@ -37,8 +37,14 @@ class LogSettings:
     producer_id_expiration_ms: int = _setting(
         7 * 24 * 3600 * 1000, "transactional.id.expiration.ms", "", 1, INT_MAX
     )  # in Kafka 2.8 the expiration of idempotent producers, too
+    producer_ids_max: int = _setting(100_000, "camerlengo.producer.ids.per.partition.max", "", 1, INT_MAX)
+    """The producer ids that a partition remembers; the one that appended longest ago is evicted first."""
+    decompressed_bytes_max: int = _setting(32 * 1024**2, "camerlengo.decompressed.batch.max.bytes", "", 1024, INT_MAX)
+    """The size of a batch's records when decompressed, unless `max_message_bytes` is larger."""
     log_append_time: bool = False
     """message.timestamp.type is LogAppendTime."""
+    compacted: bool = False
+    """cleanup.policy includes compact, so that each record needs a key."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -49,7 +55,7 @@ class LogSettings:
 
     def with_topic(self, config: Mapping[str, str]) -> LogSettings:
         """These settings with what a topic's config says of them; its other names are left alone."""
-        return self._replaced(config, "topic", "message.timestamp.type")
+        return self._replaced(config, "topic", "message.timestamp.type", "cleanup.policy")
 
     @classmethod
     def from_broker(cls, properties: Mapping[str, str]) -> LogSettings:
@@ -59,7 +65,7 @@ class LogSettings:
 
     def with_broker(self, properties: Mapping[str, str]) -> LogSettings:
         """These settings with what a broker's properties say of them."""
-        return self._replaced(_in_ms(properties), "broker", "log.message.timestamp.type")
+        return self._replaced(_in_ms(properties), "broker", "log.message.timestamp.type", "log.cleanup.policy")
 
     def topic_text(self, name: str) -> str:
         """The value of one of `TOPIC_NAMES`, as a topic's config would say it."""
@@ -67,7 +73,7 @@ class LogSettings:
             return "LogAppendTime" if self.log_append_time else "CreateTime"
         return str(getattr(self, next(one.name for one in fields(self) if one.metadata.get("topic") == name)))
 
-    def _replaced(self, texts: Mapping[str, str], side: str, timestamp_type: str) -> LogSettings:
+    def _replaced(self, texts: Mapping[str, str], side: str, timestamp_type: str, policy: str) -> LogSettings:
         if not texts:
             return self
         values = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -79,6 +85,8 @@ class LogSettings:
             if texts[timestamp_type] not in ("CreateTime", "LogAppendTime"):
                 raise ValueError(f"{timestamp_type}={texts[timestamp_type]}: expected CreateTime or LogAppendTime")
             values["log_append_time"] = texts[timestamp_type] == "LogAppendTime"
+        if policy in texts:
+            values["compacted"] = "compact" in [one.strip() for one in texts[policy].split(",")]
         return LogSettings(**values)
 
 

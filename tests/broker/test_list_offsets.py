@@ -162,11 +162,11 @@ def test_an_offline_directory_is_told() -> None:
 
 
 def test_a_batch_whose_records_are_no_records_is_told_as_corrupt() -> None:
-    """A producer may write what it likes behind a sound header."""
+    """A log may have such batches from a leader that did not check them."""
     broker = DataBroker()
     partition = broker.lead()
     assert partition.log is not None
-    partition.log.append_as_leader(encode_batch([Record(0, 5, None, b"x")], payload=b"\x05"), 0)
+    partition.log.append_as_follower(encode_batch([Record(0, 5, None, b"x")], leader_epoch=0, payload=b"\x05"))
     partition.high_watermark = 1
     assert asked(broker, 1).error_code == ErrorCode.CORRUPT_MESSAGE
 
@@ -225,7 +225,7 @@ def gzipped(broker: DataBroker, level: int = 9, spoiled: bool = False) -> None:
     partition = broker.lead()
     assert partition.log is not None
     data = packed[:20] + b"\0\0\0\0" + packed[24:] if spoiled else packed
-    partition.log.append_as_leader(encode_batch(records, attributes=1, payload=data), 0)
+    partition.log.append_as_follower(encode_batch(records, leader_epoch=0, attributes=1, payload=data))
     partition.high_watermark = 3
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+
+import cramjam
 import pytest
 
 from controller.broker.leader_state import LeaderState, Live
@@ -15,9 +18,10 @@ from controller.protocol.control_values import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage import LogSettings
+from controller.storage.records import Record, encode_batch, encode_record
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID
 from tests.broker.leading import CONTROLLER, Holder, done, fetched, offsets, produced
-from tests.storage.batches import batch
+from tests.storage.batches import START_MS, batch, remade
 
 
 def holder(min_insync: int = 1) -> Holder:
@@ -231,9 +235,89 @@ def test_what_can_not_be_appended_is_refused_and_nothing_is(records: bytes, erro
     ("version", "error"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE), (3, None)]
 )
 def test_zstd_is_for_those_who_know_it(version: int, error: ErrorCode | None) -> None:
-    """Of the attributes' codec numbers 4 is zstd; what is within, the broker does not look at."""
-    records = batch(attributes=4 if error is not None else 3)
+    """Of the attributes' codec numbers 4 is zstd, 2 snappy."""
+    codec, compress = (4, cramjam.zstd.compress) if error is not None else (2, cramjam.snappy.compress_raw)
+    record = Record(0, START_MS, b"key", b"value")
+    records = encode_batch([record], attributes=codec, payload=bytes(compress(encode_record(record, 0, START_MS))))
     assert produced(holder().produce(records=records, acks=1, version=version)).error_code == (error or ErrorCode.NONE)
+
+
+class Deferring:
+    """Long work that is done when a test says so."""
+
+    def __init__(self, broker: Holder) -> None:
+        assert broker.broker.data is not None
+        broker.broker.data.off_loop = self.put
+        self.jobs: list[tuple[Generator[int, None, None], Callable[[Exception | None], None]]] = []
+
+    def put(self, work: Generator[int, None, None], then: Callable[[Exception | None], None]) -> None:
+        self.jobs.append((work, then))
+
+    def do(self, number: int) -> None:
+        work, then = self.jobs.pop(number)
+        assert all(isinstance(cost, int) for cost in work)
+        then(None)
+
+
+MANY = 20_000
+"""Records whose checks are more than what is done at once: no two of one size follow each other."""
+
+
+def large(producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+    records = [Record(number, START_MS, None, b"x" * (number % 2)) for number in range(MANY)]
+    return encode_batch(records, producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2])
+
+
+def test_what_is_checked_off_the_loop_keeps_its_place() -> None:
+    """Two large requests and a small one of an idempotent producer, whose checks end in the wrong order; and one to
+    another partition, which does not wait for them."""
+    broker = Holder(2, min_insync_replicas="1")
+    broker.begin_leading()
+    jobs = Deferring(broker)
+    first = broker.produce(records=large((7, 0, 0)), acks=1)
+    second = broker.produce(records=large((7, 0, MANY)), acks=1)
+    third = broker.produce(1, producer=(7, 0, 2 * MANY), acks=1)
+    elsewhere = broker.produce(numbers=(1,), acks=1)
+    assert produced(elsewhere).base_offset == 0
+    assert len(jobs.jobs) == 2
+    jobs.do(1)
+    assert [one.answered for one in (first, second, third)] == [False] * 3
+    jobs.do(0)
+    assert [produced(one).base_offset for one in (first, second, third)] == [0, MANY, 2 * MANY]
+    assert produced(broker.produce(acks=1)).base_offset == 2 * MANY + 1, "nothing waits any more"
+
+
+def test_what_was_checked_is_not_appended_under_another_leader() -> None:
+    broker = holder()
+    jobs = Deferring(broker)
+    waiting = broker.produce(records=large(), acks=1)
+    broker.begin_leading(leader=2, leader_epoch=9)
+    jobs.do(0)
+    assert produced(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broker.log().log_end_offset == 0
+
+
+def test_a_large_batch_with_a_bad_end_is_refused_and_the_next_goes_on() -> None:
+    broker = holder()
+    jobs = Deferring(broker)
+    records = [encode_record(Record(n, START_MS, None, b"x" * (n % 2)), 0, START_MS) for n in range(MANY)]
+    bad = remade(large(), payload=b"".join(records[:-1]) + b"\x0c\0\0\0\0\0\0")
+    waiting, after = broker.produce(records=bad, acks=0), broker.produce(acks=1)
+    assert not after.answered
+    jobs.do(0)
+    assert waiting.frames == [None]
+    assert produced(after).base_offset == 0
+
+
+def test_a_defect_of_the_checks_answers_and_leaves_nothing_behind() -> None:
+    broker = holder()
+    jobs = Deferring(broker)
+    waiting, after = broker.produce(records=large(), acks=1), broker.produce(acks=1)
+    _, then = jobs.jobs.pop()
+    with pytest.raises(KeyError, match="planted"):
+        then(KeyError("planted"))
+    assert produced(waiting).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert produced(after).base_offset == 0
 
 
 def test_no_records_at_all_are_refused() -> None:

@@ -13,7 +13,7 @@ def fail(*_given: object, **_named: object) -> None:
     raise KeyError("planted")
 
 
-@pytest.mark.parametrize("method", ["append_as_leader", "offset_for_timestamp", "read"])
+@pytest.mark.parametrize("method", ["append_checked", "offset_for_timestamp", "read"])
 def test_a_fault_on_the_way_of_a_batch_is_found(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = BatchTarget()
     assert [target.feed(one) for one in sound_batches()] == ["taken"] * len(sound_batches())

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
+from crc32c import crc32c
+
 from controller.storage.records import Record, encode_batch
 
 START_MS = 1_700_000_000_000
@@ -38,3 +42,29 @@ def batch(
         producer_epoch=producer[1],
         base_sequence=producer[2],
     )
+
+
+def remade(
+    data: bytes,
+    *,
+    payload: bytes | None = None,
+    attributes: int | None = None,
+    count: int | None = None,
+    last_delta: int | None = None,
+    base_ms: int | None = None,
+    max_ms: int | None = None,
+) -> bytes:
+    """The batch with other contents, whatever they are, and with the length and the CRC that it has then."""
+    whole = bytearray(data if payload is None else data[:61] + payload)
+    for at, code, value in (
+        (21, ">h", attributes),
+        (23, ">i", last_delta),
+        (27, ">q", base_ms),
+        (35, ">q", max_ms),
+        (57, ">i", count),
+        (8, ">i", len(whole) - 12),
+    ):
+        if value is not None:
+            struct.pack_into(code, whole, at, value)
+    struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
+    return bytes(whole)

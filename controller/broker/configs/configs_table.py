@@ -96,6 +96,10 @@ _WORDS: Mapping[str, str] = {
     "camerlengo.address.map": "Addresses that are dialled instead of others.",
     "camerlengo.controlled.shutdown.check": "Whether a broker that goes keeps what would be left under "
     "min.insync.replicas.",
+    "camerlengo.decompressed.batch.max.bytes": "How many bytes a produced batch's records may have when they are "
+    "decompressed, unless message.max.bytes is larger.",
+    "camerlengo.producer.ids.per.partition.max": "How many producer ids a partition remembers; the one that appended "
+    "longest ago is evicted first.",
     "camerlengo.reassignments.in.cluster": "How many partitions may be gaining replicas at once; 0: all.",
     "camerlengo.reassignments.on.broker": "The same for each broker that gains them.",
     "camerlengo.metrics.address": "Where metrics are served over HTTP; nowhere if it is not set.",

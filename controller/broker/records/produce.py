@@ -3,13 +3,22 @@
 acks 0: no answer at all. 1: when they are in the leader's log. -1: when the high watermark has passed them, that is
 when every member of the ISR has them; until then the request waits (`delayed_produce.py`). Rules and codes: Kafka 2.8's
 ReplicaManager.appendRecords. Offsets, epochs, idempotence and what a batch must be are the log's.
+
+A request goes through two stages. Its records are checked: at once if that is little work, else off the loop
+(`broker/ports.py`). Then its batches are appended, in the order in which the requests came: a request waits for the
+earlier ones that name a partition of its own. Whether this broker leads is asked before each stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from controller.broker.leader_state import LeaderState
 from controller.broker.partition import Partition
+from controller.broker.ports import OffLoop
 from controller.broker.progress import Progress
 from controller.broker.records.delayed_produce import DelayedProduce, MinInsync, Part, Parts, Replication, response
 from controller.broker.records.record_access import RecordAccess, Refused, refused
@@ -25,8 +34,9 @@ from controller.protocol.produce_values import (
 )
 from controller.protocol.records import Records
 from controller.quick import maker
-from controller.storage import StorageError
+from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
+from controller.storage.client_rules import Checked
 from controller.timer.purgatory import Purgatory
 
 FIRST_VERSION_WITH_ZSTD = 7
@@ -36,6 +46,53 @@ _ATTRIBUTES_END = 23
 _CODEC_BITS = 0x07
 _ZSTD = 4
 VALID_ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
+AT_ONCE_US = 2_000
+"""How much of a request's checks is done on the loop, by their own estimates; a librdkafka batch of 10,000 records is
+about as much."""
+
+Key: TypeAlias = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _One:
+    """One partition's part of a request: `part` is its result, once it has one. Until then it is being checked by
+    `work`, or is `checked`."""
+
+    topic: str
+    index: int
+    part: Part | None = None
+    work: Generator[int, None, None] | None = None
+    checked: Checked | None = None
+
+    def checking(self, work: Generator[int, None, Checked]) -> Generator[int, None, None]:
+        try:
+            self.checked = yield from work
+        except StorageError as error:
+            self.part = _refused(self.index, error)
+        self.work = None
+
+    def check(self, budget_us: int) -> int:
+        """Do as much of the work as the budget allows; return what is left of it."""
+        while self.work is not None:
+            cost_us = next(self.work, None)
+            if cost_us is None:
+                break
+            if cost_us > budget_us:
+                return 0
+            budget_us -= cost_us
+        return budget_us
+
+
+@dataclass(slots=True)
+class _Request:
+    acks: int
+    topics: list[tuple[str, list[_One]]]
+    then: Callable[[Parts], None]
+    keys: dict[Key, None] = field(default_factory=dict)
+    """The partitions in whose queues it waits."""
+
+    def ones(self) -> list[_One]:
+        return [one for _, those in self.topics for one in those]
 
 
 class Produce:
@@ -47,49 +104,130 @@ class Produce:
         progress: Progress,
         waiting: Purgatory[tuple[str, int], DelayedProduce],
         min_insync: MinInsync,
+        off_loop: OffLoop,
     ) -> None:
         self._access = access
         self._progress = progress
         self._waiting = waiting
         self._min_insync = min_insync
+        self._off_loop = off_loop
+        self._queues: dict[Key, deque[_Request]] = {}
+        """The requests that name a partition and are not appended yet, in the order of their coming."""
         progress.of_high_watermarks.append(self._news)
         progress.have_nobody[self._news] = lambda: not waiting.delayed
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> None:
         """For acks 1 and -1, and for those that are none."""
-        parts = self._append_all(request, version)
-        if not any(part.awaited for _, those in parts for part in those):
-            answer(response(parts))
+
+        def appended(parts: Parts) -> None:
+            if not any(part.awaited for _, those in parts for part in those):
+                answer(response(parts))
+                return
+            operation = DelayedProduce(request.timeout_ms, parts, self._min_insync, answer)
+            self._waiting.try_complete_else_watch(operation, operation.keys())
+
+        self._take(request, version, appended)
+
+    def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> None:
+        """For acks 0. `then` is called with False if something was refused, which the client can only be told by
+        closing its connection."""
+
+        def appended(parts: Parts) -> None:
+            then(all(part.result.error_code == ErrorCode.NONE for _, those in parts for part in those))
+
+        self._take(request, version, appended)
+
+    # -- first stage
+
+    def _take(self, request: ProduceRequest, version: int, then: Callable[[Parts], None]) -> None:
+        budget_us = AT_ONCE_US
+        finished = True
+        taken = _Request(request.acks, [], then)
+        for topic in request.topic_data:
+            ones = []
+            for asked in topic.partition_data:
+                one = self._begin(topic.name, asked, request.acks, version)
+                if one.work is not None:
+                    budget_us = one.check(budget_us)
+                    finished &= one.work is None
+                ones.append(one)
+            taken.topics.append((topic.name, ones))
+        if finished and not (self._queues and any((one.topic, one.index) in self._queues for one in taken.ones())):
+            self._append_all(taken)
             return
-        operation = DelayedProduce(request.timeout_ms, parts, self._min_insync, answer)
-        self._waiting.try_complete_else_watch(operation, operation.keys())
+        for one in taken.ones():
+            taken.keys[one.topic, one.index] = None
+        for key in taken.keys:
+            self._queues.setdefault(key, deque()).append(taken)
+        if not finished:
+            self._off_loop(_rest_of(taken), lambda error: self._checked(taken, error))
 
-    def handle_unanswered(self, request: ProduceRequest, version: int) -> bool:
-        """For acks 0. False: something was refused, which the client can only be told by closing its connection."""
-        parts = self._append_all(request, version)
-        return all(part.result.error_code == ErrorCode.NONE for _, those in parts for part in those)
-
-    def _append_all(self, request: ProduceRequest, version: int) -> Parts:
-        return [
-            (topic.name, [self._append(topic.name, each, request.acks, version) for each in topic.partition_data])
-            for topic in request.topic_data
-        ]
-
-    def _append(self, topic: str, asked: ProducePartition, acks: int, version: int) -> Part:
+    def _begin(self, topic: str, asked: ProducePartition, acks: int, version: int) -> _One:
         try:
-            if acks not in VALID_ACKS:
-                raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
-            partition, log = self._access.leader_log(topic, asked.index)
-            leading = partition.leading
-            assert leading is not None
-            if acks == ACKS_ALL and len(leading.isr) < self._min_insync(topic):
-                raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{topic}-{asked.index}: the ISR is {leading.isr}")
-            appended = log.append_as_leader(_batch(asked.records, version), partition.leader_epoch)
+            log = self._admit(topic, asked.index, acks)[2]
+            one = _One(topic, asked.index)
+            one.work = one.checking(log.checking(_batch(asked.records, version)))
+            return one
         except (Refused, StorageError) as error:
-            why = refused(error)
-            return Part(ProducePartitionResult(asked.index, why.error, error_message=why.message))
+            return _One(topic, asked.index, _refused(asked.index, error))
+
+    def _admit(self, topic: str, index: int, acks: int) -> tuple[Partition, LeaderState, PartitionLog]:
+        if acks not in VALID_ACKS:
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
+        partition, log = self._access.leader_log(topic, index)
+        leading = partition.leading
+        assert leading is not None
+        if acks == ACKS_ALL and len(leading.isr) < self._min_insync(topic):
+            raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{topic}-{index}: the ISR is {leading.isr}")
+        return partition, leading, log
+
+    def _checked(self, request: _Request, error: Exception | None) -> None:
+        for one in request.ones():
+            one.work = None
+            if one.checked is None and one.part is None:
+                one.part = Part(ProducePartitionResult(one.index, ErrorCode.UNKNOWN_SERVER_ERROR))
+        self._advance(request)
+        if error is not None:
+            raise error  # a defect of the checks: the request is answered, and the host logs the error
+
+    # -- second stage
+
+    def _advance(self, request: _Request) -> None:
+        """Append the request if it is checked and its turn has come in each partition; then those that waited for it."""
+        ready = deque([request])
+        while ready:
+            first = ready.popleft()
+            if any(one.work is not None for one in first.ones()):
+                continue
+            if not first.keys or any(self._queues[key][0] is not first for key in first.keys):
+                continue
+            keys, first.keys = first.keys, {}
+            for key in keys:
+                queue = self._queues[key]
+                queue.popleft()
+                if queue:
+                    ready.append(queue[0])
+                else:
+                    del self._queues[key]
+            self._append_all(first)
+
+    def _append_all(self, request: _Request) -> None:
+        request.then(
+            [
+                (topic, [self._append(topic, one, request.acks) if one.part is None else one.part for one in ones])
+                for topic, ones in request.topics
+            ]
+        )
+
+    def _append(self, topic: str, one: _One, acks: int) -> Part:
+        assert one.checked is not None
+        try:
+            partition, leading, log = self._admit(topic, one.index, acks)
+            appended = log.append_checked(one.checked, partition.leader_epoch)
+        except (Refused, StorageError) as error:
+            return _refused(one.index, error)
         result = _result(
-            asked.index, ErrorCode.NONE, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
+            one.index, ErrorCode.NONE, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
         )
         if not appended.duplicate:
             self._progress.appended(partition)
@@ -98,6 +236,17 @@ class Produce:
     def _news(self, partition: Partition) -> None:
         if self._waiting.delayed:
             self._waiting.check_and_complete(partition.key)
+
+
+def _rest_of(request: _Request) -> Generator[int, None, None]:
+    for one in request.ones():
+        if one.work is not None:
+            yield from one.work
+
+
+def _refused(index: int, error: Refused | StorageError) -> Part:
+    why = refused(error)
+    return Part(ProducePartitionResult(index, why.error, error_message=why.message))
 
 
 def _batch(records: Records | None, version: int) -> bytes | memoryview:

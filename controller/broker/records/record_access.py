@@ -24,6 +24,7 @@ from controller.storage import (
     ProducerFenced,
     SequenceOutOfOrder,
     StorageError,
+    UnsupportedCompression,
     UnsupportedMagic,
 )
 
@@ -40,6 +41,7 @@ class Refused(Exception):
 _CODES: Mapping[type[StorageError], ErrorCode] = {
     UnsupportedMagic: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     BatchesTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
