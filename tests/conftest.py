@@ -23,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-golden", action="store_true", help="writes the expected logs of tests/simulator/golden anew"
     )
+    parser.addoption(
+        "--every-moment",
+        action="store_true",
+        help="tests/cli/test_interrupts.py: more moments of each command",
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -35,6 +35,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 
 LEAVES = frozenset(
     ["controller", "controller.pending", "controller.clock", "controller.points", "controller.quick", "controller.few"]
+    + ["controller.log"]
     + ["controller.trace", "controller.trace_records"]
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from loguru import logger
+from controller.log import logger
 
 
 class ClientThread(threading.Thread):

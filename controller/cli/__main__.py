@@ -2,4 +2,5 @@
 
 from controller.cli.main import main
 
-raise SystemExit(main())
+if __name__ == "__main__":  # worker processes import this module where Python does not fork them
+    raise SystemExit(main())

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import SPARK, Need
+from controller.cli.values import integer
 from controller.scenarios.report import render_table
 
 if TYPE_CHECKING:
     from controller.pipeline.analysis import Analysis, Row
 
 HELP = "say what traces and real brokers' logs show of a cluster"
-HELD, BROKEN, COULD_NOT_RUN = 0, 1, 3
+HELD, BROKEN = 0, 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--until", type=_time, metavar="TIME", help="leave out what came later, such as 2026-11-21T08:05:36"
     )
     parser.add_argument(
-        "--min-insync-replicas", type=int, default=1, metavar="N", help="what counts as too few in sync (below 1)"
+        "--min-insync-replicas",
+        type=integer(1, 32_767),
+        default=1,
+        metavar="N",
+        help="what counts as too few in sync (below 1)",
     )
     parser.add_argument(
         "--follow", action="store_true", help="go on as the logs grow, until Ctrl-C; needs --report, which is renewed"
@@ -54,22 +59,26 @@ def _time(text: str) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return SPARK
+
+
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        from controller.pipeline.analysis import analyse
-        from controller.pipeline.report_page import report_html
-        from controller.pipeline.session import spark_session
-        from controller.pipeline.sources import NothingToRead, chunks_of
-        from controller.pipeline.store import write_events
-    except ImportError as error:
-        print(f"camerlengo analyze needs PySpark: pip install 'camerlengo[spark]' ({error})", file=sys.stderr)
-        return COULD_NOT_RUN
+    from controller.pipeline.analysis import analyse
+    from controller.pipeline.report_page import report_html
+    from controller.pipeline.session import spark_session
+    from controller.pipeline.sources import NothingToRead, chunks_of, unreadable_traces
+    from controller.pipeline.store import write_events
+
     if arguments.follow:
         return _follow(arguments)
     try:
         chunks = chunks_of(arguments.paths)
     except NothingToRead as error:
         raise UsageError(str(error)) from error
+    problems = unreadable_traces(chunks)
+    if problems:
+        raise UsageError("no trace can be read:\n  " + "\n  ".join(problems))
     with tempfile.TemporaryDirectory(prefix="camerlengo-") as scratch:
         folder = arguments.report or Path(scratch)
         events, tables = folder / "events", folder / "tables"

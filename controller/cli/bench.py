@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import types
+from collections.abc import Iterable
+
+from controller.cli.requirements import Need
 
 HELP = "measure: this library's parts, beside what else does the same work"
 
@@ -28,6 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name in BENCHMARKS:
         module = _module(name)
         module.configure(kinds.add_parser(name, help=module.HELP))
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    own = getattr(_module(arguments.bench), "needs", None)
+    found: Iterable[Need] = own(arguments) if own is not None else ()
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:

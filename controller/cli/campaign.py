@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -13,15 +13,16 @@ import msgspec
 
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
-from controller.cli.simulate import parse_seeds
+from controller.cli.requirements import SPARK, Need
 from controller.cli.simulate_plan import SWARM
+from controller.cli.values import integer, seeds
 from controller.scenarios.files import ScenarioError, built_in, load_scenario
 
 if TYPE_CHECKING:
     from controller.pipeline.campaign_runs import Campaign, Point, Result
 
 HELP = "run many seeds of a scenario over Spark, and compare settings"
-HELD, VIOLATED, COULD_NOT_RUN = 0, 1, 3
+HELD, VIOLATED = 0, 1
 _BAR = 24
 
 
@@ -30,8 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Simulates every seed with every combination of the settings, on all cores or a Spark cluster. Results are"
         " kept as they end; the same command goes on where an interrupted one stopped."
     )
-    parser.add_argument("scenario", help=f"`swarm`, a built-in scenario ({', '.join(built_in())}) or a TOML file")
-    parser.add_argument("--seeds", required=True, metavar="A..B", help="every seed from A to B, both included")
+    parser.add_argument("scenario", help=f"`swarm`, {', '.join(built_in())} (see `camerlengo list`), or a TOML file")
+    parser.add_argument(
+        "--seeds", type=seeds, required=True, metavar="A..B", help="every seed from A to B, both included"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=V1,V2", help="runs with each of these values of a parameter"
     )
@@ -41,18 +44,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--traces", choices=("failing", "all", "none"), default="failing", help="of which runs to keep them (failing)"
     )
-    parser.add_argument("--partitions", type=int, metavar="N", help="how many tasks (eight a core)")
+    parser.add_argument("--partitions", type=integer(1), metavar="N", help="how many tasks (eight a core)")
     parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
 
 
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return SPARK
+
+
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        from controller.pipeline.campaign import AnotherCampaign, retrying, run_campaign
-        from controller.pipeline.campaign_summary import summary_text
-        from controller.pipeline.session import spark_session
-    except ImportError as error:
-        print(f"camerlengo campaign needs PySpark: pip install 'camerlengo[spark]' ({error})", file=sys.stderr)
-        return COULD_NOT_RUN
+    from controller.pipeline.campaign import AnotherCampaign, retrying, run_campaign
+    from controller.pipeline.campaign_summary import summary_text
+    from controller.pipeline.session import spark_session
+
     campaign = _campaign(arguments)
     try:
         with spark_session("campaign", retrying(arguments.master)) as spark:
@@ -60,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     except AnotherCampaign as error:
         raise UsageError(f"--report {error}") from error
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; the same command goes on from here", file=sys.stderr)
         raise
     text = summary_text(campaign, results)
     (arguments.report / "summary.txt").write_text(text + "\n", encoding="utf-8")
@@ -73,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _campaign(arguments: argparse.Namespace) -> Campaign:
     from controller.pipeline.campaign_runs import Campaign, Point, Traces
 
-    seeds = parse_seeds(arguments.seeds)
+    seeds = arguments.seeds
     swept = [_values(word) for word in arguments.set]
     if len({name for name, _ in swept}) < len(swept):
         raise UsageError("--set: a parameter is set twice; give all of its values at once, with commas")
@@ -98,15 +102,18 @@ def _point(scenario: str, swept: Sequence[tuple[str, list[str]]], values: Sequen
 
     settings = tuple(zip((name for name, _ in swept), values, strict=True))
     try:
-        return Point(settings, load_scenario(scenario, dict(settings)))
+        return Point(settings, load_scenario(scenario, dict(settings), [SWARM]))
     except ScenarioError as error:
         raise UsageError(str(error)) from error
 
 
 class _Bar:
-    """One line that is written over, on standard error: how many of how many, the rate, and how many failed."""
+    """How many of how many runs are done, the rate, and how many failed, on standard error: one line that is written
+    over on a terminal, otherwise a line for each tenth of the runs."""
 
     def __init__(self, total: int) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._tenths = -1
         self._total = total
         self._began_s = time.monotonic()
         self._known: int | None = None
@@ -116,8 +123,14 @@ class _Bar:
         if self._known is None:
             self._known = done
         rate = (done - self._known) / max(time.monotonic() - self._began_s, 0.001)
+        told = f"{done} of {self._total}, {rate:.1f}/s, {failing} failing"
+        if not self._terminal:
+            tenths = 10 * done // max(self._total, 1)
+            if tenths > self._tenths:
+                self._tenths = tenths
+                print(told, file=sys.stderr, flush=True)
+            return
         full = _BAR * done // max(self._total, 1)
         bar = "#" * full + "." * (_BAR - full)
         end = "\n" if done == self._total else ""
-        told = f"[{bar}] {done} of {self._total}, {rate:.1f}/s, {failing} failing"
-        print(f"\r{told}", end=end, file=sys.stderr, flush=True)
+        print(f"\r[{bar}] {told}", end=end, file=sys.stderr, flush=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import CLIENTS, TRACES, Need, zookeeper_server
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
+from controller.cli.values import integer
 from controller.scenarios.faults import InjectedFault, Mend, kind_of
 from controller.scenarios.language import Scenario
 from controller.scenarios.report import render_table, report_object, report_text
@@ -21,7 +24,9 @@ HELP = "run a scenario on real processes and a real ZooKeeper, with a verdict"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_scenario_options(parser)
-    parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs it N times and prints a table")
+    parser.add_argument(
+        "--runs", type=integer(1, 100_000), default=1, metavar="N", help="runs it N times and prints a table"
+    )
     parser.add_argument("--json", action="store_true", help="prints the report (a list of them with --runs) as JSON")
     parser.add_argument("--keep", type=output_folder, metavar="DIR", help="keeps the brokers' settings and logs there")
     parser.add_argument(
@@ -29,11 +34,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    traces = TRACES if arguments.report is not None else ()
+    return (*CLIENTS, *traces, *zookeeper_server(arguments.zookeeper_jars))
+
+
 def run(arguments: argparse.Namespace) -> int:
     scenario = chosen_scenario(arguments)
     _refuse_simulated_faults(scenario)
-    if arguments.runs < 1:
-        raise UsageError(f"--runs {arguments.runs}: expected 1 or more")
     results: list[RunResult] = []
     for number in range(1, arguments.runs + 1):
         result = run_scenario(

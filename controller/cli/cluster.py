@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from controller.broker.configs.settings import BadSettings, parse_settings
 from controller.cli.broker import overrides
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.running import announced
+from controller.cli.values import integer, port, session_timeout_ms
 from controller.hosts.broker_process import BrokerDied, BrokerNotReady
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import LocalCluster, PortInUse
 from controller.zookeeper.embedded import DataDirectoryError
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
 HELP = "run a ZooKeeper and brokers on loopback until Ctrl-C"
 COULD_NOT_RUN = 3
+ON_SIGTERM = 0
+"""SIGTERM is a request to end in order."""
 _LOOK_S = 0.2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs a ZooKeeper and brokers 1 to N on loopback until Ctrl-C or SIGTERM. When all are registered, a controller"
-        " is elected and each broker knows of the others, it prints one line: bootstrap.servers=HOST:PORT,..."
+        " is elected and each broker knows of the others, it prints two lines: bootstrap.servers=HOST:PORT,... and"
+        " zookeeper.connect=HOST:PORT,... Meanwhile `state`, `explain`, `whatif` and `pause` find it by themselves."
     )
-    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (3)")
-    parser.add_argument("--zookeeper-servers", type=int, choices=(1, 3), default=1, help="how many of ZooKeeper's (1)")
+    parser.add_argument("--brokers", type=integer(1, 1_000), default=3, metavar="N", help="how many brokers (3)")
+    parser.add_argument(
+        "--zookeeper-servers", type=integer(1, 3), choices=(1, 3), default=1, help="how many of ZooKeeper's (1)"
+    )
     parser.add_argument(
         "--zookeeper-jars", type=Path, metavar="DIR", help="the server's jars (default: those that PySpark carries)"
     )
-    parser.add_argument("--session-timeout-ms", type=int, default=6_000, metavar="MS", help="of the brokers (6000)")
+    parser.add_argument(
+        "--session-timeout-ms",
+        type=session_timeout_ms,
+        default=6_000,
+        metavar="MS",
+        help="of the brokers (6000)",
+    )
     parser.add_argument(
         "--data",
         type=output_folder,
@@ -43,26 +55,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="keep ZooKeeper's data, settings and logs in DIR (default: temporary)",
     )
     parser.add_argument(
-        "--override", action="append", default=[], metavar="NAME=VALUE", help="a setting of every broker"
+        "--port", type=port, metavar="N", help="broker 1's, the next one's is N + 1 (default: free ports)"
+    )
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of every broker; the ports of `listeners` are broker 1's, each further broker's are one higher",
     )
 
 
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return zookeeper_server(arguments.zookeeper_jars)
+
+
 def run(arguments: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     try:
         cluster = _cluster(arguments)
     except EmbeddedServerUnavailable as error:
         return _could_not_run(str(error))
     try:
         cluster.start()
-        print(f"bootstrap.servers={cluster.bootstrap_servers}", flush=True)
-        while True:
-            for broker in cluster.brokers.values():
-                broker.require_running()
-            _require_zookeeper(cluster)
-            time.sleep(_LOOK_S)
-    except (BrokerDied, BrokerNotReady, ServerDied, ServerTimedOut) as error:
+        connect = cluster.zookeeper.connect_string
+        with announced(connect):
+            print(f"bootstrap.servers={cluster.bootstrap_servers}\nzookeeper.connect={connect}", flush=True)
+            while True:
+                for broker in cluster.brokers.values():
+                    broker.require_running()
+                _require_zookeeper(cluster)
+                time.sleep(_LOOK_S)
+    except (PortInUse, BrokerDied, BrokerNotReady, ServerDied, ServerTimedOut) as error:
         return _could_not_run(str(error))
     finally:
         cluster.close()
@@ -72,8 +95,6 @@ def _cluster(arguments: argparse.Namespace) -> LocalCluster:
     settings = overrides(arguments.override)
     try:
         parse_settings({"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"} | settings)
-        if arguments.session_timeout_ms < 1:
-            raise ValueError(f"--session-timeout-ms {arguments.session_timeout_ms}: expected 1 or more")
         return LocalCluster(
             arguments.brokers,
             zookeeper_servers=arguments.zookeeper_servers,
@@ -81,6 +102,7 @@ def _cluster(arguments: argparse.Namespace) -> LocalCluster:
             data_dir=arguments.data,
             zookeeper_jars=arguments.zookeeper_jars,
             settings=settings,
+            port=arguments.port,
         )
     except BadSettings as error:
         raise UsageError("\n  ".join(("bad settings:", *error.problems))) from error
@@ -92,11 +114,6 @@ def _require_zookeeper(cluster: LocalCluster) -> None:
     for server in cluster.zookeeper.servers:
         if not server.running:
             raise BrokerNotReady(f"ZooKeeper's server {server.index + 1} ended by itself:\n{server.log_tail()}")
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM is a request to end in order."""
-    sys.exit(0)
 
 
 def _could_not_run(why: str) -> int:

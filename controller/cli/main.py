@@ -1,19 +1,24 @@
 """The command line: one file a command, imported only when that command is asked for.
 
-Each command's module has `HELP`, `configure(parser)` and `run(arguments) -> int` (the exit status).
+Each command's module has `HELP`, `configure(parser)` and `run(arguments) -> int` (the exit status). It may have
+`needs(arguments)`: what the command needs beyond the default installation, checked before `run` (see `requirements`).
+It may have `ON_SIGTERM`: the exit status after SIGTERM, if that is how it ends in order (143 otherwise).
+
+`main` without arguments is the program: it handles signals (see `interrupts`). It does so first, so this module imports
+everything else later.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import platform
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Any
 
-from loguru import logger
+from controller.cli import interrupts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from types import ModuleType
 
 COMMANDS = (
     "zookeeper",
@@ -24,6 +29,7 @@ COMMANDS = (
     "pause",
     "whatif",
     "analyze",
+    "list",
     "chaos",
     "simulate",
     "campaign",
@@ -31,6 +37,7 @@ COMMANDS = (
 )
 
 USAGE_ERROR = 2
+COULD_NOT_RUN = 3
 INTERRUPTED = 130
 
 
@@ -38,30 +45,84 @@ class UsageError(Exception):
     """Input that a command can't accept; the message names it and says what was expected."""
 
 
-class _Version(argparse.Action):
-    """Looked up when it is asked for, and at no other start."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        python = f"{platform.python_implementation()} {platform.python_version()}"
-        print(f"{parser.prog} {version('camerlengo')} ({python})")
-        parser.exit()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status. With `argv` None this is the program: words are sys.argv's, and
+    the process handles signals and leaves no process behind."""
+    if argv is not None:
+        return _run(list(argv))
+    interrupts.install()
+    try:
+        status = _run(sys.argv[1:])
+    except BaseException:
+        number = interrupts.received()
+        if number is None:
+            interrupts.kill_descendants()
+            raise
+        interrupts.end(interrupts.status_of(number))
+    if interrupts.received() is not None:
+        interrupts.end(status)
+    interrupts.kill_descendants()
+    return status
 
 
 def log_to_stderr(level: str) -> None:
-    """What the library logs, from `level` on. A command that is a server asks for more than this file does."""
+    """Log what the library logs, from `level` on. A command that is a server lowers the level itself."""
+    from controller.log import logger
+
     logger.remove()
     logger.add(sys.stderr, level=level)
     logger.enable("controller")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+def _run(words: list[str]) -> int:
+    module, arguments = _parsed(words)
+    log_to_stderr("WARNING")
+    try:
+        with interrupts.unwinding():
+            missing = _missing(module, arguments)
+            if missing is not None:
+                print(f"camerlengo {arguments.command}: {missing}", file=sys.stderr)
+                return COULD_NOT_RUN
+            status: int = module.run(arguments)
+    except UsageError as error:
+        print(f"camerlengo {arguments.command}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        number = interrupts.received()
+        if number is None:
+            return INTERRUPTED
+        usual = interrupts.status_of(number)
+        return getattr(module, "ON_SIGTERM", usual) if usual != INTERRUPTED else usual
+    return status
+
+
+def _missing(module: ModuleType, arguments: argparse.Namespace) -> str | None:
+    """Say in one line what the command needs and this installation does not have; None if it has all."""
+    needs = getattr(module, "needs", None)
+    if needs is None:
+        return None
+    from controller.cli.requirements import missing
+
+    return missing(needs(arguments))
+
+
+def _parsed(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+    import argparse
+    import importlib
+
     parser = argparse.ArgumentParser(
         prog="camerlengo", description="Kafka's ZooKeeper control plane: run it, break it, simulate it."
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="tells this program's version and Python's")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="store_true", help="show version and exit")
     wanted = next((word for word in words if not word.startswith("-")), None)
+    if wanted is None and "--version" in words:
+        print(f"{parser.prog} {_version()}")
+        parser.exit()
+    if wanted is not None and wanted not in COMMANDS:
+        from controller.scenarios.files import near_miss
+
+        parser.error(f"no command {wanted!r}{near_miss(wanted, COMMANDS)}; there are {', '.join(COMMANDS)}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
         # Help for all needs every module; a command needs its own only.
         module = importlib.import_module(f"controller.cli.{name}") if wanted in (None, name) else None
@@ -69,13 +130,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if module is not None:
             module.configure(command)
     arguments = parser.parse_args(words)
-    log_to_stderr("WARNING")
-    module = importlib.import_module(f"controller.cli.{arguments.command}")
-    try:
-        status: int = module.run(arguments)
-    except UsageError as error:
-        print(f"camerlengo {arguments.command}: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return status
+    return importlib.import_module(f"controller.cli.{arguments.command}"), arguments
+
+
+def _version() -> str:
+    import platform
+    from importlib.metadata import version
+
+    return f"{version('camerlengo')} ({platform.python_implementation()} {platform.python_version()})"

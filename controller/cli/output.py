@@ -1,11 +1,14 @@
-"""Where a command is told to write, looked at before it begins: an hour's run should not end with nowhere to put it.
+"""Where a command writes, checked before it begins: an hour's run should not end with nowhere to put its results.
 
-Types for argparse, which names the option before what these say, and ends with exit status 2.
+Types for argparse, which names the option before what these say, and ends with exit status 2. Nothing is created: where
+a new file would be made, one without a name is made and dropped, since some file systems (/proc) refuse what their
+permission bits allow.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from argparse import ArgumentTypeError
 from pathlib import Path
 
@@ -33,8 +36,16 @@ def output_file(text: str) -> Path:
 
 def _require_writable_folder(folder: Path, text: str) -> None:
     """`folder`, or what is there of it."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ArgumentTypeError(f"{text}: {error.strerror}") from error
     if not there.is_dir():
         raise ArgumentTypeError(f"{text}: {there} is no folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ArgumentTypeError(f"{text}: {there} may not be written to")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ArgumentTypeError(f"{text}: {there} can't be written to: {error.strerror}") from error

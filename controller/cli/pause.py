@@ -8,6 +8,8 @@ import contextlib
 import sys
 
 from controller.cli.main import UsageError
+from controller.cli.running import zookeeper_of_running
+from controller.cli.values import number
 from controller.pending import Pending
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
@@ -30,12 +32,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " and --resume: says whether it is paused, and why."
     )
     parser.add_argument(
-        "--zookeeper", metavar="HOSTS", required=True, help="HOST:PORT[,HOST:PORT...][/chroot] of the cluster"
+        "--zookeeper",
+        metavar="HOSTS",
+        help="HOST:PORT[,HOST:PORT...][/chroot] of the cluster (default: that of the `camerlengo cluster` that runs)",
     )
     wanted = parser.add_mutually_exclusive_group()
     wanted.add_argument("--reason", metavar="TEXT", type=_filled, help="pause it, and say why")
     wanted.add_argument("--resume", action="store_true", help="let it go on")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=15.0, help="how long to try (15)")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=number(0, 86_400), default=15.0, help="how long to try (15)"
+    )
 
 
 def _filled(text: str) -> str:
@@ -45,6 +51,8 @@ def _filled(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.zookeeper is None:
+        arguments.zookeeper = zookeeper_of_running("--zookeeper HOSTS")
     clock = ThreadClock()
     try:
         connection = KazooConnection(arguments.zookeeper, clock, _SESSION_TIMEOUT_MS)

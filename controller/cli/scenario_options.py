@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
@@ -13,10 +14,13 @@ from controller.scenarios.language import Scenario
 HELD, VIOLATED, USAGE, COULD_NOT_RUN, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
-def add_scenario_options(parser: argparse.ArgumentParser) -> None:
+def add_scenario_options(
+    parser: argparse.ArgumentParser, others: Sequence[str] = (), files: str = "a TOML file"
+) -> None:
+    """`others` are names that the command takes besides the built-in scenarios, `files` what it reads."""
     parser.add_argument(
         "scenario",
-        help=f"a built-in one ({', '.join(built_in())}) or a TOML file; in simulation also `swarm` or a plan file",
+        help=f"one of {', '.join([*built_in(), *others])} (see `camerlengo list`), or {files}",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="sets a parameter of the scenario"
@@ -26,7 +30,7 @@ def add_scenario_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen_scenario(arguments: argparse.Namespace) -> Scenario:
+def chosen_scenario(arguments: argparse.Namespace, others: Sequence[str] = ()) -> Scenario:
     """The scenario with its parameters set. UsageError for anything wrong with either."""
     settings: dict[str, str] = {}
     for word in arguments.set:
@@ -35,7 +39,7 @@ def chosen_scenario(arguments: argparse.Namespace) -> Scenario:
             raise UsageError(f"--set {word}: expected KEY=VALUE")
         settings[key] = value
     try:
-        return load_scenario(arguments.scenario, settings)
+        return load_scenario(arguments.scenario, settings, others)
     except ScenarioError as error:
         raise UsageError(str(error)) from error
 

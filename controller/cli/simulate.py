@@ -6,13 +6,15 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from controller.cli import simulate_plan, simulate_scenario
+from controller.cli import simulate_plan, simulate_scenario, values
 from controller.cli.collecting import seldom_collected
 from controller.cli.main import UsageError
+from controller.cli.requirements import TRACES, Need
 from controller.cli.scenario_options import (
     COULD_NOT_RUN,
     HELD,
@@ -22,6 +24,7 @@ from controller.cli.scenario_options import (
     chosen_scenario,
     exit_status,
 )
+from controller.cli.workers import each_seed
 from controller.scenarios.language import Scenario
 from controller.scenarios.report import render_table, report_object
 from controller.scenarios.report_files import write_report
@@ -35,12 +38,16 @@ SHOWN_FAILURES = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_scenario_options(parser)
+    add_scenario_options(parser, [simulate_plan.SWARM], "a TOML file of a scenario or a plan")
     simulate_plan.configure(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--seed", type=int, metavar="N", help="the seed of the one run (0 unless given)")
-    which.add_argument("--seeds", metavar="A..B", help="runs every seed from A to B, both included")
+    which.add_argument("--seed", type=values.seed, metavar="N", help="the seed of the one run (0 unless given)")
+    which.add_argument("--seeds", type=values.seeds, metavar="A..B", help="runs every seed from A to B, both included")
     parser.add_argument("--json", action="store_true", help="prints the report (a list of them with --seeds) as JSON")
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return TRACES if arguments.report is not None else ()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,35 +59,21 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.scenario == simulate_plan.SWARM or is_plan(Path(arguments.scenario)):
         return _run_plans(arguments)
     simulate_plan.refuse_plan_options(arguments)
-    scenario = chosen_scenario(arguments)
+    scenario = chosen_scenario(arguments, [simulate_plan.SWARM])
     if arguments.seeds is not None:
         simulate_plan.refuse_options_of_one_run(arguments)
-        return _run_many(arguments, scenario, parse_seeds(arguments.seeds))
+        return _run_many(arguments, scenario, arguments.seeds)
     return simulate_scenario.run_one(arguments, scenario, 0 if arguments.seed is None else arguments.seed)
 
 
 def _run_plans(arguments: argparse.Namespace) -> int:
     if arguments.set or arguments.report is not None:
         raise UsageError("--set and --report: expected a scenario, not a plan")
-    if arguments.jobs < 1:
-        raise UsageError(f"--jobs {arguments.jobs}: expected 1 or more")
     if arguments.seeds is None:
         return simulate_plan.run_one(arguments)
     if arguments.scenario != simulate_plan.SWARM:
         raise UsageError("--seeds: expected `swarm` or a scenario, not a plan file, which is of one seed")
-    return simulate_plan.run_many(arguments, parse_seeds(arguments.seeds))
-
-
-def parse_seeds(text: str) -> range:
-    """A..B as the seeds from A to B, B included."""
-    first, dots, last = text.partition("..")
-    try:
-        seeds = range(int(first), int(last) + 1)
-    except ValueError:
-        dots = ""
-    if not dots or not seeds:
-        raise UsageError(f"--seeds {text}: expected A..B with A no greater than B")
-    return seeds
+    return simulate_plan.run_many(arguments, arguments.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +87,32 @@ class _Summary:
     recoveries_ms: tuple[tuple[str, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _OneOfMany:
+    """One seed's run, as a worker process does it."""
+
+    scenario: Scenario
+    twice: bool
+    report: Path | None
+    json: bool
+
+    def __call__(self, seed: int) -> tuple[_Summary, Any]:
+        """The summary, and with `json` the report as an object. Writes the report's files."""
+        result = simulate(self.scenario, seed)
+        difference = simulate_scenario.difference(result) if self.twice else None
+        if self.report is not None:
+            write_report(result.report, self.report / f"seed-{seed}")
+        return _summary(seed, result, difference), report_object(result.report) if self.json else None
+
+
 def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -> int:
     summaries: list[_Summary] = []
     objects = []
-    for number, seed in enumerate(seeds, 1):
-        result = simulate(scenario, seed)
-        difference = simulate_scenario.difference(result) if arguments.twice else None
-        summaries.append(_summary(seed, result, difference))
-        if arguments.report is not None:
-            write_report(result.report, arguments.report / f"seed-{seed}")
+    work = _OneOfMany(scenario, arguments.twice, arguments.report, arguments.json)
+    for number, (summary, shown) in enumerate(each_seed(work, seeds, arguments.jobs), 1):
+        summaries.append(summary)
         if arguments.json:
-            objects.append(report_object(result.report))
+            objects.append(shown)
         elif number % PROGRESS_EVERY == 0 or number == len(seeds):
             failing = sum(summary.status != HELD for summary in summaries)
             print(f"{number} of {len(seeds)} seeds, {failing} did not pass", file=sys.stderr, flush=True)

@@ -11,8 +11,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +18,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from controller.cli import values
 from controller.cli.main import UsageError
 from controller.cli.output import output_file
 from controller.cli.scenario_options import HELD, VIOLATED
+from controller.cli.workers import each_seed
 from controller.simulator.columns import log_text
 from controller.simulator.comparing import first_difference
 from controller.simulator.drawing import draw_plan
@@ -35,8 +35,6 @@ from controller.simulator.swarm import PlanRun, PlanWorld, run_plan
 
 SWARM = "swarm"
 PROGRESS_EVERY = 100
-SEEDS_AT_ONCE = 5
-"""That a process takes of the seeds that several share."""
 SHOWN_EVENTS = 40
 SHOWN_FAILURES = 20
 
@@ -44,13 +42,15 @@ SHOWN_FAILURES = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     looking = parser.add_argument_group("looking closer", "into one run")
     parser.add_argument("--twice", action="store_true", help="runs each seed twice, and compares them event by event")
-    looking.add_argument("--until", type=float, metavar="MS", help="stops at that virtual time")
-    looking.add_argument("--show", type=int, metavar="NODE", help="what is inside a broker at the end, or at --until")
+    looking.add_argument("--until", type=values.number(), metavar="MS", help="stops at that virtual time")
+    looking.add_argument(
+        "--show", type=values.integer(1), metavar="NODE", help="what is in a broker at the end, or at --until"
+    )
     looking.add_argument(
         "--log", type=output_file, metavar="FILE", help="writes the run's log, a node a column, an event a line"
     )
+    parser.add_argument("--jobs", type=values.jobs, default=1, metavar="N", help="processes that share the seeds (1)")
     group = parser.add_argument_group("plans", "for `swarm` and for plan files")
-    group.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the seeds (1)")
     group.add_argument("--plan", type=output_file, metavar="FILE", help="writes the plan that was run")
     group.add_argument(
         "--shrink", type=output_file, metavar="FILE", help="shrinks a plan that breaks, and writes the least one"
@@ -62,21 +62,20 @@ def refuse_plan_options(arguments: argparse.Namespace) -> None:
     for name in ("plan", "shrink"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name}: expected `swarm` or a plan file, not a scenario")
-    if arguments.jobs != 1:
-        raise UsageError("--jobs: expected `swarm` or a plan file, not a scenario")
 
 
 def refuse_options_of_one_run(arguments: argparse.Namespace) -> None:
     """UsageError for what only makes sense with one seed."""
-    for name in ("until", "show", "log"):
+    for name in ("until", "show", "log", "plan", "shrink"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name}: expected one seed (--seed), not many")
 
 
 def run_many(arguments: argparse.Namespace, seeds: range) -> int:
     """Each seed's plan; those that broke first, each with the command that replays it."""
+    refuse_options_of_one_run(arguments)
     tally = _Tally()
-    for number, seen in enumerate(_each(seeds, twice=arguments.twice, jobs=arguments.jobs), 1):
+    for number, seen in enumerate(each_seed(partial(_look, arguments.twice), seeds, arguments.jobs), 1):
         tally.take(seen)
         if not arguments.json and (number % PROGRESS_EVERY == 0 or number == len(seeds)):
             print(f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke", file=sys.stderr, flush=True)
@@ -93,16 +92,6 @@ class _Seen:
     took_s: float
     ended_ms: float
     rest_ms: float | None
-
-
-def _each(seeds: range, *, twice: bool, jobs: int) -> Iterator[_Seen]:
-    """In the seeds' order, however many processes share them."""
-    look = partial(_look, twice)
-    if jobs == 1:
-        yield from map(look, seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(look, seeds, chunksize=SEEDS_AT_ONCE)
 
 
 def _look(twice: bool, seed: int) -> _Seen:
@@ -203,8 +192,11 @@ def run_one(arguments: argparse.Namespace) -> int:
         print(json.dumps(_report(run, difference), indent=2))
     else:
         _tell(arguments, run, shown, difference)
-    if run.violation is not None and arguments.shrink is not None:
-        _shrink(arguments, plan, run.violation)
+    if arguments.shrink is not None:
+        if run.violation is not None:
+            _shrink(arguments, plan, run.violation)
+        else:
+            print(f"--shrink: nothing was violated, so {arguments.shrink} was not written", file=sys.stderr)
     return VIOLATED if run.violation is not None or difference is not None else HELD
 
 

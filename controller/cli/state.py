@@ -13,7 +13,9 @@ import msgspec
 from controller.cli import state_text
 from controller.cli.main import UsageError
 from controller.cli.output import output_file
+from controller.cli.running import zookeeper_of_running
 from controller.cli.state_document import document
+from controller.cli.values import number
 from controller.clock import Clock
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
@@ -42,24 +44,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
     """Where a cluster is read from, as every command that reads one has it; `read_source` reads it."""
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--zookeeper", metavar="HOSTS", help="HOST:PORT[,HOST:PORT...][/chroot] to read from")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--zookeeper",
+        metavar="HOSTS",
+        help="HOST:PORT[,HOST:PORT...][/chroot] to read from (default: that of the `camerlengo cluster` that runs)",
+    )
     source.add_argument(
         "--tree", metavar="FILE", type=Path, help="a file that `state --save` wrote, or a listing of znodes"
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=_positive, default=15.0, help="how long to try to connect (15)"
+        "--timeout", metavar="SECONDS", type=number(0, 86_400), default=15.0, help="how long to try to connect (15)"
     )
     parser.add_argument(
-        "--pause-ms", metavar="MS", type=_positive, default=PAUSE_MS, help=f"rest after each 500 znodes ({PAUSE_MS:g})"
+        "--pause-ms",
+        metavar="MS",
+        type=number(0, 86_400_000),
+        default=PAUSE_MS,
+        help=f"rest after each 500 znodes ({PAUSE_MS:g})",
     )
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,6 +85,8 @@ def read_source(arguments: argparse.Namespace) -> tuple[Tree, ClusterState]:
             return tree, cluster_state(tree)
         except NoKafkaCluster as error:
             raise UsageError(f"{arguments.tree}: {error}") from error
+    if arguments.zookeeper is None:
+        arguments.zookeeper = zookeeper_of_running("--zookeeper HOSTS or --tree FILE")
     try:
         tree = _read(arguments.zookeeper, arguments.timeout, arguments.pause_ms)
         return tree, cluster_state(tree)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from controller.cli.main import UsageError
 from controller.cli.output import output_file
+from controller.cli.requirements import SPARK, Need
 from controller.cli.state import CouldNotRead, add_source_options, read_source
+from controller.cli.values import integer
 from controller.cli.whatif_text import lines, whatif_document
 from controller.pipeline.cluster_columns import ClusterColumns, TopicDefaults, columns_of
 from controller.pipeline.heat_map import heat_map_svg
@@ -32,29 +34,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--lose", action="append", default=[], metavar="ID,ID...", help="a set of brokers to lose; may be given again"
     )
     parser.add_argument(
-        "--min-insync-replicas", type=_positive, default=1, metavar="N", help="of topics that set none themselves (1)"
+        "--min-insync-replicas",
+        type=integer(1, 32_767),
+        default=1,
+        metavar="N",
+        help="of topics that set none themselves (1)",
     )
     parser.add_argument(
         "--unclean", action="store_true", help="topics that say nothing themselves allow unclean elections"
     )
     parser.add_argument(
-        "--worst", type=_count, default=10, metavar="N", help="how many pairs and triples to show (10); 0: none"
+        "--worst",
+        type=integer(0, 1_000_000),
+        default=10,
+        metavar="N",
+        help="how many pairs and triples to show (10); 0: none",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/pipeline.md)")
     parser.add_argument("--heat-map", type=output_file, metavar="FILE", help="write a map of all pairs there, as SVG")
     parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
 
 
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
-    return number
-
-
-def _count(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return number
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return SPARK if arguments.worst else ()
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.values import integer
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
 HELP = "run a ZooKeeper on loopback until Ctrl-C"
 COULD_NOT_RUN = 3
+ON_SIGTERM = 0
+"""SIGTERM is a request to end in order."""
 _LOOK_SECONDS = 0.2
 
 
@@ -26,26 +28,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Runs a ZooKeeper of one server or three on loopback until Ctrl-C or SIGTERM. When it serves, it prints one"
         " line: zookeeper.connect=HOST:PORT[,HOST:PORT...]"
     )
-    parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="how many servers (1)")
+    parser.add_argument("--servers", type=integer(1, 3), choices=(1, 3), default=1, help="how many servers (1)")
     parser.add_argument(
         "--data", metavar="DIR", type=output_folder, help="keep the data in DIR (default: a temporary one)"
     )
     parser.add_argument(
         "--zookeeper-jars", metavar="DIR", type=Path, help="the server's jars (default: those that PySpark carries)"
     )
-    parser.add_argument("--tick-ms", metavar="MS", type=int, default=500, help="ZooKeeper's tickTime (500)")
     parser.add_argument(
-        "--min-session-timeout-ms", metavar="MS", type=int, help="the shortest session timeout granted (2 ticks)"
+        "--tick-ms", metavar="MS", type=integer(1, 60_000), default=500, help="ZooKeeper's tickTime (500)"
     )
     parser.add_argument(
-        "--max-session-timeout-ms", metavar="MS", type=int, default=120_000, help="the longest one granted (120000)"
+        "--min-session-timeout-ms",
+        metavar="MS",
+        type=integer(1, 3_600_000),
+        help="the shortest session timeout granted (2 ticks)",
+    )
+    parser.add_argument(
+        "--max-session-timeout-ms",
+        metavar="MS",
+        type=integer(1, 3_600_000),
+        default=120_000,
+        help="the longest one granted (120000)",
     )
     parser.add_argument("--no-fsync", action="store_true", help="faster; a crash of the machine may lose data")
 
 
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return zookeeper_server(arguments.zookeeper_jars)
+
+
 def run(arguments: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     try:
         zookeeper = EmbeddedZooKeeper(
             arguments.servers,
@@ -69,11 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
             return _could_not_run(f"server {dead.index + 1} ended by itself; its log says:\n{dead.log_tail()}")
     except (ServerDied, ServerTimedOut) as error:
         return _could_not_run(str(error))
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM is a request to end in order: the servers are stopped on the way out."""
-    sys.exit(0)
 
 
 def _could_not_run(why: str) -> int:

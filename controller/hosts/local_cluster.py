@@ -9,7 +9,9 @@ Nothing of it outlives the process that made it, however that ends.
 
 from __future__ import annotations
 
+import re
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from controller.broker.configs.setting_types import address_text
+from controller.broker.configs.setting_types import Address, address_text, listeners
 from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS, LOOK_S, BrokerNotReady, BrokerProcess
 from controller.protocol.errors import MalformedFrame
@@ -29,12 +31,23 @@ ASK_LIMIT_S = 2.0
 STOP_LIMIT_S = 15.0
 
 
+OWN_SETTINGS = frozenset(["broker.id", "log.dirs", "zookeeper.connect", "zookeeper.session.timeout.ms"])
+"""What a cluster sets for each broker itself."""
+_PORT = re.compile(r":([0-9]+)(?=\s*(?:,|$))")
+
+
+class PortInUse(Exception):
+    """Another program listens where a broker of the cluster is to; names the address."""
+
+
 class LocalCluster:
-    """Brokers 1 to `brokers`. `settings` go into every broker's server.properties, before what this sets. `data_dir`
+    """Brokers 1 to `brokers`. `settings` go into every broker's server.properties, except OWN_SETTINGS, which raise
+    ValueError. `listeners` and `advertised.listeners` are broker 1's: each further broker's ports are one higher.
+    `port` is broker 1's on loopback, likewise; without either, brokers listen on free ports of loopback. `data_dir`
     keeps ZooKeeper's data, the settings and the logs; a temporary one is removed by `close`.
 
-    The constructor raises what EmbeddedZooKeeper's does; `start` also BrokerDied, BrokerNotReady, ServerDied and
-    ServerTimedOut, with everything stopped.
+    The constructor raises what EmbeddedZooKeeper's does; `start` also PortInUse, BrokerDied, BrokerNotReady,
+    ServerDied and ServerTimedOut, with everything stopped.
     """
 
     def __init__(
@@ -46,15 +59,25 @@ class LocalCluster:
         data_dir: Path | None = None,
         zookeeper_jars: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers is {brokers}: expected 1 or more")
+        settings = dict(settings or {})
+        taken = sorted(OWN_SETTINGS & settings.keys())
+        if taken:
+            raise ValueError(f"{taken[0]} can't be overridden: a cluster sets it for each broker")
+        if port is not None and "listeners" in settings:
+            raise ValueError("port and listeners: expected one of them")
+        if port is not None:
+            settings["listeners"] = f"PLAINTEXT://{LOOPBACK}:{port}"
         self._temporary = data_dir is None
         self.folder = Path(tempfile.mkdtemp(prefix="camerlengo-cluster-")) if data_dir is None else data_dir
         self.folder.mkdir(parents=True, exist_ok=True)
         self._session_timeout_ms = session_timeout_ms
-        self._settings = dict(settings or {})
+        self._settings = settings
         self._ports: HeldPorts | None = None
+        self._addresses: dict[int, Address] = {}
         self._count = brokers
         self.brokers: dict[int, BrokerProcess] = {}
         try:
@@ -71,19 +94,21 @@ class LocalCluster:
     @property
     def bootstrap_servers(self) -> str:
         """`HOST:PORT,...` of every broker, the same for as long as this object lives, once started."""
-        return ",".join(self._address_text(number) for number in self.brokers)
+        return ",".join(address_text(self._addresses[number]) for number in self.brokers)
 
     def start(self, limit_s: float = START_LIMIT_S) -> None:
         """Returns when every broker is registered, a controller is elected, and each broker's metadata has both."""
         deadline = time.monotonic() + limit_s
         try:
+            self._require_free_ports()
             self.zookeeper.start(limit_s)
-            self._ports = HeldPorts(self._count)
+            if "listeners" not in self._settings:
+                self._ports = HeldPorts(self._count)
             for number in range(1, self._count + 1):
                 self.brokers[number] = BrokerProcess(number, self._broker_settings(number), self.folder)
                 self.brokers[number].start()
-            for broker in self.brokers.values():
-                broker.await_ready(deadline)
+            for number, broker in self.brokers.items():
+                self._addresses[number] = broker.await_ready(deadline)
             self.await_metadata(deadline)
         except BaseException:
             self.close()
@@ -103,7 +128,7 @@ class LocalCluster:
         views = set()
         for number in self.brokers:
             try:
-                seen = ask_metadata((LOOPBACK, self._port(number)), ASK_LIMIT_S)
+                seen = ask_metadata(self._addresses[number], ASK_LIMIT_S)
             except (OSError, MalformedFrame):
                 return False
             views.add((seen.controller_id, frozenset(broker.node_id for broker in seen.brokers)))
@@ -113,20 +138,32 @@ class LocalCluster:
         return brokers == frozenset(self.brokers) and controller in brokers
 
     def _broker_settings(self, number: int) -> dict[str, str]:
+        listening = {
+            name: _shifted(self._settings[name], number - 1)
+            for name in ("listeners", "advertised.listeners")
+            if name in self._settings
+        }
+        if self._ports is not None:
+            listening["listeners"] = f"PLAINTEXT://{LOOPBACK}:{self._ports.numbers[number - 1]}"
         own = {
-            "listeners": f"PLAINTEXT://{self._address_text(number)}",
             "zookeeper.connect": self.zookeeper.connect_string,
             "zookeeper.session.timeout.ms": str(self._session_timeout_ms),
             "log.dirs": str(self.folder / f"logs-{number}"),
         }
-        return {"zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS)} | self._settings | own
+        return {"zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS)} | self._settings | listening | own
 
-    def _port(self, number: int) -> int:
-        assert self._ports is not None
-        return self._ports.numbers[number - 1]
-
-    def _address_text(self, number: int) -> str:
-        return address_text((LOOPBACK, self._port(number)))
+    def _require_free_ports(self) -> None:
+        """Raise PortInUse for a port that was asked for and is taken, before anything is started."""
+        for number in range(self._count):
+            for listener in listeners(_shifted(self._settings.get("listeners", ""), number)):
+                family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+                with socket.socket(family, socket.SOCK_STREAM) as trial:
+                    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    try:
+                        trial.bind((listener.host, listener.port))
+                    except (OSError, OverflowError) as error:
+                        where = address_text((listener.host, listener.port))
+                        raise PortInUse(f"broker {number + 1} can't listen on {where}: {error}") from error
 
     def stop(self) -> None:
         """Each broker's controlled shutdown, one after the other, then ZooKeeper's end."""
@@ -157,3 +194,8 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _shifted(listeners: str, by: int) -> str:
+    """The same listeners with each port raised; 0 stays 0, any free port."""
+    return _PORT.sub(lambda match: f":{int(match[1]) + by if int(match[1]) else 0}", listeners)

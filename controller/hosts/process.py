@@ -23,8 +23,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from loguru import logger
-
 from controller.broker.configs.setting_types import Address, address_text
 from controller.broker.configs.settings import GENERATED, BrokerSettings
 from controller.broker.exposition import text_of
@@ -43,6 +41,7 @@ from controller.hosts.off_loop import OffLoop
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import CannotListen, Server, limits_of
 from controller.hosts.trace_file import ProcessTrace
+from controller.log import logger
 from controller.storage import AlreadyLocked, OutOfResources
 from controller.storage.disk_files import FileDisk
 from controller.trace import Noted

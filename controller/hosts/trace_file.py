@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from loguru import logger
-
+from controller.log import logger
 from controller.trace import (
     BrokerRegistered,
     ControllerElected,

@@ -7,6 +7,7 @@ partitions. The folder has to be reachable under one path from all machines.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def run_campaign(
     progress: Progress | None = None,
 ) -> list[Result]:
     """All results, those of an earlier, interrupted call included. `progress` is given what there is, now and then.
-    KeyboardInterrupt passes through, once the running tasks were told to stop."""
+    KeyboardInterrupt passes through, once Spark was asked to stop the running tasks."""
     _claim(campaign, folder)
     known = folder / "results"
     done = {result.number for result in _all(known)}
@@ -92,7 +93,8 @@ def _watched(spark: SparkSession, job: Callable[[], Any], known: Path, progress:
             if progress is not None:
                 progress(_all(known))
     except KeyboardInterrupt:
-        spark.sparkContext.cancelAllJobs()
+        with contextlib.suppress(Exception):  # the signal's handler may have killed the JVM
+            spark.sparkContext.cancelAllJobs()
         raise
     if failures:
         raise failures[0]

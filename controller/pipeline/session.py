@@ -7,7 +7,11 @@ Python that runs this, and import this project as it does: on a cluster it is to
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +21,7 @@ from pyspark.sql import SparkSession
 LOCAL = "local[*]"
 SHUFFLE_PARTITIONS = 8
 _LOOPBACK = "127.0.0.1"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 @contextmanager
@@ -27,15 +32,38 @@ def spark_session(name: str, master: str = LOCAL, settings: Mapping[str, str] | 
     local = master.startswith("local") or f"://{_LOOPBACK}:" in master
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-    builder = SparkSession.builder.master(master).appName(f"camerlengo {name}")
-    for key, value in {**_settings(local), **(settings or {})}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    # What the JVM writes for itself is removed here: one that was killed leaves it.
+    with tempfile.TemporaryDirectory(prefix="camerlengo-spark-", ignore_cleanup_errors=True) as scratch:
+        builder = SparkSession.builder.master(master).appName(f"camerlengo {name}")
+        asked = {**_settings(local), **(settings or {})}
+        asked[_JAVA_OPTIONS] = f'"-Djava.io.tmpdir={scratch}" {asked.get(_JAVA_OPTIONS, "")}'.strip()
+        for key, value in asked.items():
+            builder = builder.config(key, value)
+        with _own_signals():
+            session = builder.getOrCreate()
+        try:
+            session.sparkContext.setLogLevel("ERROR")
+            yield session
+        finally:
+            if _jvm_runs(session):
+                session.stop()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """A Spark context takes SIGINT over, to cancel its jobs: give it back to who handled it."""
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        yield session
+        yield
     finally:
-        session.stop()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def _jvm_runs(session: SparkSession) -> bool:
+    """Whether the JVM that this process started still runs: a session whose JVM was killed can't be stopped."""
+    process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
+    return process is None or process.poll() is None
 
 
 def _settings(local: bool) -> dict[str, str]:

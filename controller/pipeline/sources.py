@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as parquet
+
 from controller.pipeline.log_parsing import LogFile
 
 CHUNK_BYTES = 32 * 1024 * 1024
@@ -49,6 +51,22 @@ def chunks_of(paths: Sequence[Path], chunk_bytes: int = CHUNK_BYTES) -> list[Chu
         if len(found) == before:
             raise NothingToRead(f"{path}: neither {TRACE} nor a controller.log or state-change.log there")
     return list(found.values())
+
+
+def unreadable_traces(chunks: Sequence[Chunk]) -> list[str]:
+    """Say of each trace why it can't be read, if there is nothing else to read; the empty list otherwise. A trace is
+    read whole for that, up to the first that can be."""
+    if not all(chunk.trace for chunk in chunks):
+        return []
+    problems = []
+    for chunk in chunks:
+        try:
+            parquet.read_table(Path(chunk.file.path))
+        except (OSError, ValueError) as error:
+            problems.append(f"{chunk.file.path}: {str(error).partition(chr(10))[0]}")
+        else:
+            return []
+    return problems
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,16 @@ def built_in() -> dict[str, str]:
     return {file.name.removesuffix(".toml"): file.read_text() for file in files}
 
 
-def load_scenario(name_or_path: str, settings: Mapping[str, str] | None = None) -> Scenario:
-    """The scenario of that name, or in that file. `settings` are `--set` values by parameter name, as text.
+def near_miss(word: str, names: Iterable[str]) -> str:
+    """Return " (did you mean NAME?)" for the name that is most like the word, or "" where none is."""
+    known = list(names)
+    found = difflib.get_close_matches(word, known, n=1) or [name for name in known if len(word) > 2 and word in name]
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def load_scenario(name_or_path: str, settings: Mapping[str, str] | None = None, others: Iterable[str] = ()) -> Scenario:
+    """The scenario of that name, or in that file. `settings` are `--set` values by parameter name, as text. `others`
+    are further names that the caller would have taken; an error lists them too.
 
     Raises ScenarioError, also for a parameter that the scenario does not have.
     """
@@ -47,7 +56,10 @@ def load_scenario(name_or_path: str, settings: Mapping[str, str] | None = None) 
         return parse_scenario(texts[name_or_path], name_or_path, settings)
     path = Path(name_or_path)
     if not path.is_file():
-        raise ScenarioError(f"{name_or_path}: expected a file, or one of {', '.join(texts)}")
+        names = [*texts, *others]
+        raise ScenarioError(
+            f"{name_or_path}: expected a file, or one of {', '.join(names)}{near_miss(name_or_path, names)}"
+        )
     try:
         return parse_scenario(path.read_text(), name_or_path, settings)
     except (OSError, UnicodeDecodeError) as error:
@@ -78,7 +90,7 @@ def _parameters(declared: Any, settings: dict[str, str], source: str) -> dict[st
             raise ScenarioError(f"{source}: parameters.{name}: expected a string, number or boolean, found {default!r}")
         values[name] = _parse_like(default, settings.pop(name), name) if name in settings else default
     if settings:
-        unknown = ", ".join(sorted(settings))
+        unknown = ", ".join(f"{name}{near_miss(name, values)}" for name in sorted(settings))
         raise ScenarioError(f"{source}: no parameter {unknown}; it has {', '.join(values) or 'none'}")
     return values
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loguru import logger
-
+from controller.log import logger
 from controller.timer.task import TimerTask
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 REQUIRED = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 LOGGING = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
 MINIMUM_JAVA = 11
+RECOMMENDED_JAVA = 17
 _VERSION_DEADLINE_SECONDS = 30.0
 
 HOW_TO_GET_JAVA = """\
@@ -91,7 +92,20 @@ def _pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def find_java() -> Path:
+def java_problem(minimum: int = MINIMUM_JAVA) -> str | None:
+    """Say in one line why there is no Java of at least this version, and how to install one; None if there is."""
+    try:
+        find_java(minimum)
+    except JavaNotFound as error:
+        found = str(error).partition("\n")[0].rstrip(".")
+        return (
+            f"needs a Java {max(minimum, RECOMMENDED_JAVA)} runtime ({found}): apt-get install openjdk-17-jre-headless,"
+            " dnf install java-17-openjdk-headless or brew install openjdk@17, or set JAVA_HOME"
+        )
+    return None
+
+
+def find_java(minimum: int = MINIMUM_JAVA) -> Path:
     """$JAVA_HOME/bin/java if JAVA_HOME is set, else `java` on the PATH, checked to be recent enough. Raises
     JavaNotFound."""
     home = os.environ.get("JAVA_HOME")
@@ -101,7 +115,7 @@ def find_java() -> Path:
     if not java.name:
         raise JavaNotFound(f"no java on the PATH, and JAVA_HOME is not set.\n{HOW_TO_GET_JAVA}")
     version = _java_version(java)
-    if version < MINIMUM_JAVA:
+    if version < minimum:
         raise JavaNotFound(f"{java} is Java {version}.\n{HOW_TO_GET_JAVA}")
     return java
 

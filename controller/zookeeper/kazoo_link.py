@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.protocol.serialization import CloseInstance
-from loguru import logger
 
 from controller import points
 from controller.clock import Clock
+from controller.log import logger
 from controller.pending import Pending
 from controller.zookeeper.connection import ConnectionListener
 from controller.zookeeper.errors import (

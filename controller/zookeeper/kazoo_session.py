@@ -21,10 +21,10 @@ from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
-from loguru import logger
 
 from controller import points
 from controller.clock import Clock
+from controller.log import logger
 
 FIRST_RECONNECT_S, LONGEST_RECONNECT_S = 0.05, 0.5
 HANDSHAKE_FRACTION = 0.25

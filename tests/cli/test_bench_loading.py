@@ -10,6 +10,7 @@ import pytest
 from controller.cli.benches.loading import figures, table
 from controller.cli.benches.tree import TreeSize
 from controller.cli.main import main
+from tests.cli.ending import status_of
 
 
 def answer(total: float, states: int = 10) -> dict[str, Any]:
@@ -49,13 +50,13 @@ def test_a_run_that_did_not_read_everything_gives_no_figures() -> None:
     [
         (["--partitions", "0"], "--partitions 0"),
         (["--runs", "0"], "--runs 0"),
-        (["--peer-runs", "-1"], "--peer-runs -1"),
+        (["--peer-runs", "-1"], "--peer-runs: expected an integer from 0"),
         (["--topics", "9", "--partitions", "5"], "--topics 9"),
         (["--replication-factor", "4"], "--replication-factor 4"),
     ],
 )
 def test_a_size_that_cant_be_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "loading", *words]) == 2
+    assert status_of(["bench", "loading", *words]) == 2
     assert named in capsys.readouterr().err
 
 

@@ -24,6 +24,7 @@ from controller.cli.main import main
 from controller.timer.operation import DelayedOperation
 from controller.timer.purgatory import Purgatory
 from statemachines.operation import OperationState
+from tests.cli.ending import status_of
 
 LOAD = Load(rate=20_000, percentile_50_ms=20, percentile_75_ms=60, number=4_000, timeout_ms=100)
 
@@ -175,7 +176,7 @@ def test_the_command_prints_figures_and_draws_them(tmp_path: Path, capsys: pytes
     assert written.endswith("<!-- end -->\nafter\n")
     assert "old\n<!--" not in written
     page.write_text("# Figures\n", encoding="utf-8")
-    assert main([*words, "--clock", "virtual", "--page", str(page)]) == bench_purgatory.COULD_NOT_RUN
+    assert status_of([*words, "--clock", "virtual", "--page", str(page)]) == 2
     assert "no table purgatory" in capsys.readouterr().err
 
 

@@ -97,10 +97,13 @@ def test_a_broker_that_ends_by_itself_ends_it_all(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--brokers", "0"], "brokers is 0: expected 1 or more"),
+        (["--brokers", "0"], "--brokers: expected an integer from 1 to 1000, got '0'"),
         (["--override", "broker.rac=x"], "broker.rac is no setting"),
         (["--override", "num.partitions"], "expected NAME=VALUE"),
-        (["--session-timeout-ms", "0"], "--session-timeout-ms 0: expected 1 or more"),
+        (["--override", "log.dirs=/tmp/x"], "log.dirs can't be overridden"),
+        (["--override", "broker.id=3"], "broker.id can't be overridden"),
+        (["--port", "19092", "--override", "listeners=PLAINTEXT://127.0.0.1:19092"], "expected one of them"),
+        (["--session-timeout-ms", "0"], "--session-timeout-ms: expected an integer from 100 to 120000, got '0'"),
     ],
 )
 def test_bad_usage_is_named(arguments: list[str], told: str, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from controller.cli import simulate as command
 from controller.cli.main import main
+from controller.cli.values import seeds
 from controller.simulator.randomness import Streams
 from controller.simulator.run import ScenarioWorld
+from tests.cli.ending import status_of
 
 BROKEN = """
 name = "broken"
@@ -58,6 +60,20 @@ def test_many_seeds_end_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 of 3 seeds, 0 did not pass" in captured.err
 
 
+def test_seeds_of_a_scenario_are_shared_by_several_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text(BROKEN)
+    words = ["simulate", str(file), "--seeds", "3..14", "--json", "--report"]
+    alone = main([*words, str(tmp_path / "alone")]), capsys.readouterr().out
+    shared = main([*words, str(tmp_path / "shared"), "--jobs", "2"]), capsys.readouterr().out
+    assert alone == shared
+    assert alone[0] == 1
+    assert [report["seed"] for report in json.loads(shared[1])] == [*range(3, 15)]
+    assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == sorted(f"seed-{n}" for n in range(3, 15))
+
+
 def test_many_seeds_as_json_are_a_list_of_reports(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "broker-kill", "--seeds", "8..9", "--json", "--set", "records=false"]) == 0
     assert [report["seed"] for report in json.loads(capsys.readouterr().out)] == [8, 9]
@@ -95,8 +111,8 @@ def test_a_run_that_could_not_be_made_is_told_apart(tmp_path: Path) -> None:
     ],
 )
 def test_what_can_not_be_meant_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *words]) == 2
-    assert capsys.readouterr().err.startswith("camerlengo simulate: ")
+    assert status_of(["simulate", *words]) == 2
+    assert "camerlengo simulate: " in capsys.readouterr().err
 
 
 def test_ctrl_c_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +123,9 @@ def test_ctrl_c_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["simulate", "broker-kill"]) == 130
 
 
-@pytest.mark.parametrize(("text", "seeds"), [("0..0", [0]), ("3..5", [3, 4, 5]), ("-1..1", [-1, 0, 1])])
-def test_a_range_of_seeds_includes_both_ends(text: str, seeds: list[int]) -> None:
-    assert list(command.parse_seeds(text)) == seeds
+@pytest.mark.parametrize(("text", "found"), [("0..0", [0]), ("3..5", [3, 4, 5])])
+def test_a_range_of_seeds_includes_both_ends(text: str, found: list[int]) -> None:
+    assert list(seeds(text)) == found
 
 
 @pytest.mark.parametrize(
@@ -162,9 +178,8 @@ def test_a_scenario_that_is_not_repeatable_is_told_with_its_first_difference(
         (["--until", "100", "--twice"], "has no report"),
         (["--seeds", "1..2", "--show", "1"], "expected one seed"),
         (["--plan", "x.toml"], "expected `swarm` or a plan file"),
-        (["--jobs", "2"], "expected `swarm` or a plan file"),
     ],
 )
 def test_options_that_a_scenario_does_not_have(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "broker-kill", *words]) == 2
+    assert status_of(["simulate", "broker-kill", *words]) == 2
     assert said in capsys.readouterr().err

@@ -6,12 +6,14 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from controller.cli.benches.broker_runs import BROKERS, PARTITIONS, SETTINGS, Bench, Setup, Work
 from controller.cli.main import UsageError
+from controller.cli.requirements import CLIENTS, Need, zookeeper_server
+from controller.cli.values import integer, number_from
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
 HELP = "produce and consume through three broker processes with confluent-kafka"
@@ -28,19 +30,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " CPU is that of all three, replication included. Needs confluent-kafka."
     )
     parser.add_argument("--sizes", type=_counts, default=(100, 1024), metavar="N,...", help="record sizes (100,1024)")
-    parser.add_argument("--megabytes", type=float, default=100.0, metavar="N", help="produced in each run (100)")
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="of each; medians are shown (3)")
-    parser.add_argument("--rate", type=int, default=500, metavar="N", help="records/s where latency is taken (500)")
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of each latency run (10; 0: none)")
+    parser.add_argument(
+        "--megabytes", type=number_from(), default=100.0, metavar="N", help="produced in each run (100)"
+    )
+    parser.add_argument("--runs", type=integer(), default=3, metavar="N", help="of each; medians are shown (3)")
+    parser.add_argument(
+        "--rate", type=integer(), default=500, metavar="N", help="records/s where latency is taken (500)"
+    )
+    parser.add_argument(
+        "--seconds", type=number_from(), default=10.0, metavar="S", help="of each latency run (10; 0: none)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(",") if part)
-    if not counts or min(counts) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, 1 or more, separated by commas")
-    return counts
+    return tuple(integer(1)(part) for part in text.split(","))
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return (*CLIENTS, *zookeeper_server(arguments.zookeeper_jars))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from typing import Any
 from controller.cli.benches.controller_page import Figures, Measured, page_tables, panels, text
 from controller.cli.benches.controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench
 from controller.cli.benches.election import MOST_PARTITIONS, elect_in_columns
-from controller.cli.benches.pages import NoSuchTable, put_table
+from controller.cli.benches.pages import NoSuchTable, page_with, put_table
 from controller.cli.benches.plots import PlotsUnavailable, save
 from controller.cli.benches.tree import TreeSize
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import PLOTS, Need, zookeeper_server
+from controller.cli.values import integer
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
 HELP = "failover, lost brokers and controlled shutdown over up to a million partitions, phase by phase"
@@ -43,16 +46,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", default=",".join(PARTS), metavar="LIST", help=f"which parts ({','.join(PARTS)})")
     parser.add_argument("--sizes", default=SIZES, metavar="LIST", help=f"partitions of the failovers ({SIZES})")
-    parser.add_argument("--partitions", type=int, default=10_000, metavar="N", help="of the other parts (10000)")
-    parser.add_argument("--topic-size", type=int, default=50, metavar="N", help="partitions of a topic (50)")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each, after a first (5)")
-    parser.add_argument("--heap-mb", type=int, metavar="N", help="of ZooKeeper's JVM, taken at once (as Java chooses)")
+    parser.add_argument("--partitions", type=integer(), default=10_000, metavar="N", help="of the other parts (10000)")
+    parser.add_argument("--topic-size", type=integer(), default=50, metavar="N", help="partitions of a topic (50)")
+    parser.add_argument("--runs", type=integer(), default=5, metavar="N", help="of each, after a first (5)")
+    parser.add_argument(
+        "--heap-mb", type=integer(16), metavar="N", help="of ZooKeeper's JVM, taken at once (as Java chooses)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} there")
     parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="make that page's tables anew, as docs/controller-scale.md has them"
+        "--page",
+        type=page_with(*TABLES),
+        metavar="FILE",
+        help="make that page's tables anew, as docs/controller-scale.md has them",
     )
     parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    plots = PLOTS if arguments.plots is not None else ()
+    return (*zookeeper_server(arguments.zookeeper_jars), *plots)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,12 +7,14 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from controller.cli.benches.tree import TreeSize, write_tree
 from controller.cli.main import UsageError
+from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.values import integer
 from controller.hosts.clock import RealClock
 from controller.hosts.network import NetworkThread
 from controller.zookeeper.embedded import EmbeddedZooKeeper
@@ -29,14 +31,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " process: read, decoded, watched and in the context. kazoo's own pipelined reads of the same state znodes"
         " are timed beside it."
     )
-    parser.add_argument("--partitions", type=int, default=100_000, metavar="N", help="in all (100000)")
-    parser.add_argument("--topics", type=int, default=2_000, metavar="N", help="topics to deal them over (2000)")
-    parser.add_argument("--replication-factor", type=int, default=3, metavar="N", help="replicas of each (3)")
-    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="registered brokers (3)")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="fresh processes that load (5)")
-    parser.add_argument("--peer-runs", type=int, default=1, metavar="N", help="runs of kazoo's reads (1; 0: none)")
+    parser.add_argument("--partitions", type=integer(), default=100_000, metavar="N", help="in all (100000)")
+    parser.add_argument("--topics", type=integer(), default=2_000, metavar="N", help="topics to deal them over (2000)")
+    parser.add_argument("--replication-factor", type=integer(), default=3, metavar="N", help="replicas of each (3)")
+    parser.add_argument("--brokers", type=integer(), default=3, metavar="N", help="registered brokers (3)")
+    parser.add_argument("--runs", type=integer(), default=5, metavar="N", help="fresh processes that load (5)")
+    parser.add_argument(
+        "--peer-runs", type=integer(), default=1, metavar="N", help="runs of kazoo's reads (1; 0: none)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return zookeeper_server(arguments.zookeeper_jars)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from controller.cli.output import output_file
 
 END = "<!-- end -->"
 
@@ -17,15 +20,35 @@ class NoSuchTable(ValueError):
     """A page has no mark for a table of that name, or no end after it."""
 
 
+def page_with(*names: str) -> Callable[[str], Path]:
+    """Return the type of an option that names a page with tables of these names, which can be written."""
+
+    def parse(text: str) -> Path:
+        page = output_file(text)
+        try:
+            for name in names:
+                _parts(page, name)
+        except (OSError, ValueError) as error:
+            raise ArgumentTypeError(str(error)) from error
+        return page
+
+    return parse
+
+
 def put_table(page: Path, name: str, lines: Sequence[str]) -> None:
     """Replaces what stands between the marks. NoSuchTable, OSError."""
-    text = page.read_text(encoding="utf-8")
+    before, after = _parts(page, name)
+    page.write_text("".join([before, *(f"{line}\n" for line in lines), after]), encoding="utf-8")
+
+
+def _parts(page: Path, name: str) -> tuple[str, str]:
+    """The text up to the table's first line, and from its end mark on. NoSuchTable, OSError."""
     begin = f"<!-- table: {name} -->\n"
-    before, found, rest = text.partition(begin)
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(END)
     if not found or not ended:
         raise NoSuchTable(f"{page}: no table {name} between {begin.strip()} and {END}")
-    page.write_text("".join([before, begin, *(f"{line}\n" for line in lines), END, after]), encoding="utf-8")
+    return before + begin, ended + after
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

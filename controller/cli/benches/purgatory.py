@@ -10,12 +10,11 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from controller.cli.benches.pages import NoSuchTable, put_table
+from controller.cli.benches.pages import NoSuchTable, page_with, put_table
 from controller.cli.benches.plots import PlotsUnavailable, save
 from controller.cli.benches.purgatory_load import CHUNK, Load
 from controller.cli.benches.purgatory_page import page_table, panels
@@ -24,6 +23,8 @@ from controller.cli.benches.purgatory_runs import Run
 from controller.cli.benches.purgatory_virtual import run_virtual
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import PLOTS, Need
+from controller.cli.values import integer, seed
 from controller.timer import COMPILED
 
 HELP = "requests that wait: rate that is kept up with, new design and old, and CPU time"
@@ -55,27 +56,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--percentiles", default=LOADS, metavar="LIST", help=f"50th/75th of the time to completion in ms ({LOADS})"
     )
-    parser.add_argument("--timeout-ms", type=int, default=200, metavar="MS", help="of each request (200)")
-    parser.add_argument("--keys", type=int, default=100, metavar="N", help="all that there are (100)")
-    parser.add_argument("--keys-of-each", type=int, default=3, metavar="N", help="that a request watches (3)")
-    parser.add_argument("--size", type=int, default=100, metavar="BYTES", help="that a request holds (100)")
+    parser.add_argument("--timeout-ms", type=integer(), default=200, metavar="MS", help="of each request (200)")
+    parser.add_argument("--keys", type=integer(), default=100, metavar="N", help="all that there are (100)")
+    parser.add_argument("--keys-of-each", type=integer(), default=3, metavar="N", help="that a request watches (3)")
+    parser.add_argument("--size", type=integer(), default=100, metavar="BYTES", help="that a request holds (100)")
     parser.add_argument(
-        "--number", type=int, metavar="N", help=f"requests a run ({SECONDS_OF_LOAD} seconds' worth; virtual: 1000000)"
+        "--number",
+        type=integer(),
+        metavar="N",
+        help=f"requests a run ({SECONDS_OF_LOAD} seconds' worth; virtual: 1000000)",
     )
-    parser.add_argument("--virtual-rate", type=int, default=105_000, metavar="N", help="a virtual second (105000)")
     parser.add_argument(
-        "--news", type=int, default=0, metavar="N", help="keys that have news each ms, virtual clock (0, as in Kafka's)"
+        "--virtual-rate", type=integer(), default=105_000, metavar="N", help="a virtual second (105000)"
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of arrivals, latencies and keys (1)")
+    parser.add_argument(
+        "--news",
+        type=integer(),
+        default=0,
+        metavar="N",
+        help="keys that have news each ms, virtual clock (0, as in Kafka's)",
+    )
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of arrivals, latencies and keys (1)")
     parser.add_argument("--no-collector", action="store_true", help="switch Python's cyclic collector off in each run")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} there (real clock)")
     parser.add_argument(
         "--page",
-        type=Path,
+        type=page_with(TABLE),
         metavar="FILE",
         help=f"make that page's table {TABLE} anew, as docs/purgatory.md has it",
     )
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return PLOTS if arguments.plots is not None else ()
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from controller.cli.benches.plots import Line, Look, Mark, Panel, PlotsUnavailable, save
@@ -24,6 +24,8 @@ from controller.cli.benches.schemes_measure import (
 )
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import PLOTS, Need
+from controller.cli.values import integer, seed
 from controller.timer.cost_model import Memory
 from controller.timer.schemes import CATALOGUE
 
@@ -47,17 +49,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " the cyclic collector off; then CPU time a tick of schemes 6 and 7 at several mean intervals, beside what the"
         " cost model has for them."
     )
-    parser.add_argument("--most", type=int, default=100_000, metavar="N", help="outstanding timers go up to (100000)")
-    parser.add_argument("--slots", type=int, default=256, metavar="M", help="slots of the schemes that hash (256)")
-    parser.add_argument("--outstanding", type=int, default=50_000, metavar="N", help="timers in the sweep (50000)")
     parser.add_argument(
-        "--cpu-ms", type=int, default=100, metavar="MS", help="CPU time for each figure of the curves (100)"
+        "--most", type=integer(), default=100_000, metavar="N", help="outstanding timers go up to (100000)"
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the intervals (1)")
+    parser.add_argument(
+        "--slots", type=integer(), default=256, metavar="M", help="slots of the schemes that hash (256)"
+    )
+    parser.add_argument(
+        "--outstanding", type=integer(), default=50_000, metavar="N", help="timers in the sweep (50000)"
+    )
+    parser.add_argument(
+        "--cpu-ms", type=integer(), default=100, metavar="MS", help="CPU time for each figure of the curves (100)"
+    )
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of the intervals (1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
         "--plots", type=output_folder, metavar="DIR", help=f"write {CURVES_PNG} and {CROSSING_PNG} there"
     )
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return PLOTS if arguments.plots is not None else ()
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.cli.collecting import seldom_collected
+from controller.cli.values import integer, number, number_from
 from controller.clock import VirtualClock
 from controller.scenarios.records.history import ACKNOWLEDGED
 from controller.scenarios.records.workload import RecordWorkload
@@ -48,17 +49,19 @@ ESTATE_LIMIT_MS = 120_000.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="*", choices=[[], *WHATS], default=[], help="all unless given")
-    parser.add_argument("--events", type=int, default=1_000_000, help="of the bare scheduler")
-    parser.add_argument("--seeds", type=int, default=20, help="of the swarm")
-    parser.add_argument("--brokers", type=int, default=5)
-    parser.add_argument("--partitions", type=int, default=1_000)
-    parser.add_argument("--virtual-seconds", type=float, default=120.0, help="of the cluster, once it is at rest")
-    parser.add_argument("--produce", type=float, default=10.0, help="requests a virtual second (%(default)g)")
+    parser.add_argument("--events", type=integer(1), default=1_000_000, help="of the bare scheduler")
+    parser.add_argument("--seeds", type=integer(1), default=20, help="of the swarm")
+    parser.add_argument("--brokers", type=integer(1), default=5)
+    parser.add_argument("--partitions", type=integer(1), default=1_000)
+    parser.add_argument("--virtual-seconds", type=number(), default=120.0, help="of the cluster, once it is at rest")
+    parser.add_argument("--produce", type=number_from(), default=10.0, help="requests a virtual second (%(default)g)")
     parser.add_argument(
         "--world", default="1000x400000", metavar="BROKERSxPARTITIONS", type=_world, help="of the estate (%(default)s)"
     )
     parser.add_argument("--logs", action="store_true", help="brokers of the estate hold logs, which are empty")
-    parser.add_argument("--lose", type=int, default=10, help="how many brokers the estate loses at once (%(default)s)")
+    parser.add_argument(
+        "--lose", type=integer(), default=10, help="how many brokers the estate loses at once (%(default)s)"
+    )
     parser.add_argument("--json", action="store_true")
 
 
@@ -102,8 +105,8 @@ def _scheduler(arguments: argparse.Namespace) -> list[Row]:
         if left > 0:
             clock.call_later(1.0 + (left & 1023) / 1024, fire)
 
-    for number in range(1_000):
-        clock.call_later(number / 1_000, fire)
+    for thousandth in range(1_000):
+        clock.call_later(thousandth / 1_000, fire)
     began_s = time.process_time()
     clock.run_until(lambda: left <= 0, float("inf"))
     took_s = time.process_time() - began_s

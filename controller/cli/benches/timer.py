@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from controller.cli.benches.timer_measure import (
 )
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
+from controller.cli.requirements import PLOTS, Need
+from controller.cli.values import integer, seed
 from controller.timer import COMPILED
 
 HELP = "the timing wheel's CPU time and memory, beside heapq, asyncio and sched"
@@ -37,10 +39,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " one took, ratios with the bounds that are set for them, and bytes. Half of the delays are 1 to 200 ms, half 1"
         " to 60 s."
     )
-    parser.add_argument("--timers", type=int, default=HIGH, metavar="N", help="outstanding at once (1000000)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="the best of so many counts (3)")
-    parser.add_argument("--operations", type=int, default=0, metavar="N", help="follow the memory over N operations")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the delays (1)")
+    parser.add_argument("--timers", type=integer(), default=HIGH, metavar="N", help="outstanding at once (1000000)")
+    parser.add_argument("--rounds", type=integer(), default=3, metavar="N", help="the best of so many counts (3)")
+    parser.add_argument(
+        "--operations", type=integer(), default=0, metavar="N", help="follow the memory over N operations"
+    )
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of the delays (1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT} there")
 
@@ -83,6 +87,10 @@ class Figures:
             Ratio("bytes a timer, over 100", self.memory["wheel"].outstanding / 100, 1.0),
             Ratio("bytes left a timer when all are cancelled, over 1", self.memory["wheel"].cancelled, 1.0),
         ]
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return PLOTS if arguments.plots is not None else ()
 
 
 def run(arguments: argparse.Namespace) -> int:
