@@ -3,14 +3,21 @@
 A run of the suite tells of the tree, not of the day: every run draws the same examples, and a failure seen anywhere is
 seen again by the same command. `--hypothesis-profile=explore` draws new ones each time. No example has a time limit: a
 machine that does other things too is not a fault of the tree.
+
+Programs that the README's set-up does not install are hidden from the tests that do not say that they need them.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.programs import UNMARKED, hide
 
 INTEROP = Path(__file__).parent / "interop"
 
@@ -36,3 +43,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     named = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
     return None if any(one == INTEROP or INTEROP in one.parents for one in named) else True
+
+
+_HIDING = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == UNMARKED:
+        config.stash[_HIDING] = folder = Path(tempfile.mkdtemp(prefix="camerlengo-path-"))
+        os.environ["PATH"] = hide(folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _HIDING in config.stash:
+        shutil.rmtree(config.stash[_HIDING], ignore_errors=True)

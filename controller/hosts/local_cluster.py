@@ -139,7 +139,7 @@ class LocalCluster:
 
     def _broker_settings(self, number: int) -> dict[str, str]:
         listening = {
-            name: _shifted(self._settings[name], number - 1)
+            name: shifted(self._settings[name], number - 1)
             for name in ("listeners", "advertised.listeners")
             if name in self._settings
         }
@@ -155,7 +155,7 @@ class LocalCluster:
     def _require_free_ports(self) -> None:
         """Raise PortInUse for a port that was asked for and is taken, before anything is started."""
         for number in range(self._count):
-            for listener in listeners(_shifted(self._settings.get("listeners", ""), number)):
+            for listener in listeners(shifted(self._settings.get("listeners", ""), number)):
                 family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
                 with socket.socket(family, socket.SOCK_STREAM) as trial:
                     trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -196,6 +196,6 @@ class LocalCluster:
         self.close()
 
 
-def _shifted(listeners: str, by: int) -> str:
+def shifted(listeners: str, by: int) -> str:
     """The same listeners with each port raised; 0 stays 0, any free port."""
     return _PORT.sub(lambda match: f":{int(match[1]) + by if int(match[1]) else 0}", listeners)

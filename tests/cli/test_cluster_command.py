@@ -1,9 +1,12 @@
-"""`camerlengo cluster` as a process: its one line, and that it leaves nothing behind, however it ends."""
+"""`camerlengo cluster` as a process: its two lines, and that it leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +16,10 @@ from typing import IO
 import pytest
 
 from controller.broker.configs.setting_types import address
+from controller.cli.main import main
+from controller.cli.running import announced, running
 from controller.hosts.ask import ask_metadata
+from controller.hosts.local_cluster import shifted
 from tests.processes import eventually, running_with
 
 DEADLINE_S = 60.0
@@ -28,6 +34,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
+            env=os.environ | {"XDG_RUNTIME_DIR": str(folder.parent)},
         )
 
     def line(self) -> str:
@@ -65,6 +72,70 @@ def test_it_says_where_and_is_complete_by_then(command: Command) -> None:
         assert sorted(broker.node_id for broker in seen.brokers) == [1, 2]
         assert seen.controller_id in (1, 2)
     assert len(command.children()) == 3
+    assert re.fullmatch(r"zookeeper\.connect=127\.0\.0\.1:\d+", command.line())
+
+
+def test_other_commands_find_it_and_its_ports_are_those_that_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    port = two_free_ports()
+    command = Command(tmp_path / "data", "--brokers", "2", "--session-timeout-ms", "10000", "--port", str(port))
+    try:
+        assert command.line() == f"bootstrap.servers=127.0.0.1:{port},127.0.0.1:{port + 1}"
+        connect = command.line().removeprefix("zookeeper.connect=")
+        assert [each.zookeeper_connect for each in running()] == [connect]
+        assert main(["state", "--json"]) == 0
+        state = json.loads(capsys.readouterr().out)
+        assert [broker["id"] for broker in state["brokers"]] == [1, 2]
+        assert main(["explain"]) == 0
+        assert main(["pause", "--reason", "a test"]) == 0
+        assert "paused: a test" in capsys.readouterr().out
+        with announced("127.0.0.1:1"):
+            assert main(["state"]) == 2
+        said = capsys.readouterr().err
+        assert "2 clusters run on this machine" in said
+        assert f"--zookeeper {connect}" in said
+    finally:
+        command.close()
+    eventually(lambda: running() == [], "a cluster that was killed is not found")
+    assert main(["pause"]) == 2
+    assert "no `camerlengo cluster` of this user runs on this machine" in capsys.readouterr().err
+
+
+def two_free_ports() -> int:
+    """The first of two neighbours that nobody listens on, below those that systems give out."""
+    for port in range(20_000 + os.getpid() % 5_000, 30_000, 2):
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no two free ports")
+
+
+def test_a_port_that_is_taken_is_named_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["cluster", "--brokers", "1", "--override", f"listeners=PLAINTEXT://127.0.0.1:{port}"]) == 3
+        assert f"broker 1 can't listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "first", "third"),
+    [
+        ({"listeners": "PLAINTEXT://:9092"}, "PLAINTEXT://:9092", "PLAINTEXT://:9094"),
+        ({"listeners": "A://[::1]:0,B://h:90"}, "A://[::1]:0,B://h:90", "A://[::1]:0,B://h:92"),
+    ],
+)
+def test_each_brokers_ports_are_one_higher(settings: dict[str, str], first: str, third: str) -> None:
+    assert [shifted(settings["listeners"], by) for by in (0, 2)] == [first, third]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ Each goes on over whatever errors its client tries again by itself; any other is
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,8 @@ import confluent_kafka
 import kafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
+
+from tests.programs import program
 
 LIMIT_S = 90.0
 
@@ -181,9 +182,7 @@ def _aio_consume(servers: str, topic: str, count: int) -> Sequence[bytes]:
 
 
 def _kcat(*words: str) -> list[str]:
-    program = shutil.which("kcat") or shutil.which("kafkacat")
-    assert program, "kcat is needed (Debian's package kcat)"
-    return [program, *words]
+    return [program("kcat", "kafkacat"), *words]
 
 
 def _kcat_produce(servers: str, topic: str, values: Iterable[bytes], manner: Manner) -> None:
@@ -222,5 +221,6 @@ CLIENTS = (
     Client("confluent-kafka", _confluent_produce, _confluent_consume),
     Client("kafka-python", _python_produce, _python_consume),
     Client("aiokafka", _aio_produce, _aio_consume),
-    Client("kcat", _kcat_produce, _kcat_consume),
 )
+"""Those that the project's own set-up installs."""
+KCAT = Client("kcat", _kcat_produce, _kcat_consume)

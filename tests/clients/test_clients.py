@@ -17,8 +17,9 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from controller.hosts.local_cluster import LocalCluster
 from tests.clients.asking import answers_of_all
-from tests.clients.clients import CLIENTS, MANNERS, Client, Manner
+from tests.clients.clients import CLIENTS, KCAT, MANNERS, Client, Manner
 from tests.processes import DEADLINE_S, eventually
+from tests.programs import needs_programs
 
 RECORDS = 500
 KILL_AFTER = 200
@@ -68,14 +69,22 @@ def values_of(name: str, count: int) -> list[bytes]:
     return [b"%s-%d-%s" % (name.encode(), number, b"x" * (number * 37 % 1_500)) for number in range(count)]
 
 
+PAIRS = [
+    *((client, CLIENTS[(index + 1) % len(CLIENTS)]) for index, client in enumerate(CLIENTS)),
+    pytest.param(CLIENTS[-1], KCAT, marks=needs_programs),
+    pytest.param(KCAT, CLIENTS[0], marks=needs_programs),
+]
+
+
 @pytest.mark.parametrize("manner", MANNERS)
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda one: str(one.name))
-def test_what_a_client_produced_it_and_another_consume(cluster: LocalCluster, client: Client, manner: str) -> None:
-    topic = f"{client.name}-{manner}"
+@pytest.mark.parametrize(("client", "another"), PAIRS, ids=lambda one: str(one.name))
+def test_what_a_client_produced_it_and_another_consume(
+    cluster: LocalCluster, client: Client, another: Client, manner: str
+) -> None:
+    topic = f"{client.name}-{another.name}-{manner}"
     create(cluster, topic)
     values = values_of(topic, RECORDS)
     client.produce(cluster.bootstrap_servers, topic, values, MANNERS[manner])
-    another = CLIENTS[(CLIENTS.index(client) + 1) % len(CLIENTS)]
     for reader in (client, another):
         assert reader.consume(cluster.bootstrap_servers, topic, RECORDS) == values
 
@@ -87,11 +96,21 @@ def readme_blocks() -> list[tuple[str, str]]:
     return re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)[1:]
 
 
-def test_what_the_readme_shows_is_so(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize(
+    ("topic", "languages"),
+    [
+        ("payments", ["python", "python"]),
+        pytest.param("by-kcat-too", ["python", "python", "sh"], marks=needs_programs),
+    ],
+)
+def test_what_the_readme_shows_is_so(cluster: LocalCluster, topic: str, languages: list[str]) -> None:
     """Each block prints what its comments say."""
     environment = os.environ | {"SERVERS": cluster.bootstrap_servers}
     printed = []
-    for language, code in readme_blocks():
+    blocks = readme_blocks()
+    assert [language for language, _ in blocks] == ["python", "python", "sh"]
+    for language, written in blocks[: len(languages)]:
+        code = written.replace("payments", topic)
         command = [sys.executable, "-c", code] if language == "python" else ["sh", "-c", code]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
@@ -100,7 +119,7 @@ def test_what_the_readme_shows_is_so(cluster: LocalCluster) -> None:
         printed.append(done.stdout.splitlines())
         said = re.findall(r"  # (.*)", code)
         assert printed[-1] == said or not said
-    assert printed == [["0", "b'one'"], ["1", "[b'one', b'two']"], ["one", "two", "three", "four"]]
+    assert printed == [["0", "b'one'"], ["1", "[b'one', b'two']"], ["one", "two", "three", "four"]][: len(languages)]
 
 
 class Live:
@@ -154,14 +173,19 @@ class Live:
 
 
 @pytest.mark.parametrize("role", ["leader", "controller"])
-def test_clients_go_on_when_a_broker_is_killed_under_them(cluster: LocalCluster, role: str) -> None:
-    topics = {client: f"{role}-killed-under-{client.name}" for client in CLIENTS}
+@pytest.mark.parametrize(
+    "clients", [pytest.param(CLIENTS, id="libraries"), pytest.param((KCAT,), id="kcat", marks=needs_programs)]
+)
+def test_clients_go_on_when_a_broker_is_killed_under_them(
+    cluster: LocalCluster, clients: Sequence[Client], role: str
+) -> None:
+    topics = {client: f"{role}-killed-under-{client.name}" for client in clients}
     for topic in topics.values():
         create(cluster, topic)
     lives = {client: Live(cluster, topic, client) for client, topic in topics.items()}
     eventually(lambda: all(live.sent >= KILL_AFTER for live in lives.values()), "all are under way")
-    first = seen(cluster, topics[CLIENTS[0]])
-    doomed = first.topics[topics[CLIENTS[0]]].partitions[0].leader if role == "leader" else first.controller_id
+    first = seen(cluster, topics[clients[0]])
+    doomed = first.topics[topics[clients[0]]].partitions[0].leader if role == "leader" else first.controller_id
     cluster.brokers[doomed].kill()
 
     def moved() -> bool:

@@ -1,9 +1,8 @@
-"""Three broker processes over a real ZooKeeper, as real clients see them: kcat, confluent-kafka, kafka-python."""
+"""Three broker processes over a real ZooKeeper, as real clients see them: confluent-kafka, kafka-python, kcat."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -27,6 +26,7 @@ from controller.protocol.client_values import MetadataResponse
 from controller.protocol.framing import framed
 from tests.broker.test_requests import BAD_FRAMES
 from tests.processes import eventually
+from tests.programs import needs_programs, program
 
 DEADLINE_S = 60.0
 
@@ -142,14 +142,17 @@ def test_kafka_python_creates_and_lists_topics(cluster: LocalCluster) -> None:
         client.close()
 
 
+@needs_programs
 def test_kcat_lists_brokers_topics_and_leaders(cluster: LocalCluster) -> None:
-    program = shutil.which("kcat") or shutil.which("kafkacat")
-    assert program, "kcat is needed (Debian's package kcat)"
     create(cluster, ConfluentTopic("listed", 2, 3))
     for broker in cluster.brokers:
         eventually(lambda broker=broker: len(leaders(seen_by(cluster, broker), "listed")) == 2, "each broker knows it")  # type: ignore[misc]
     shown = subprocess.run(
-        [program, "-L", "-b", cluster.bootstrap_servers], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+        [program("kcat", "kafkacat"), "-L", "-b", cluster.bootstrap_servers],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
     ).stdout
     assert "3 brokers:" in shown
     assert "(controller)" in shown

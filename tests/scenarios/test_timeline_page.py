@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from controller.scenarios.timeline_shapes import DEFS, FAINT_INK, FILLS, INK, PA
 from controller.scenarios.timeline_svg import picture_svg
 from controller.trace import ControllerElected, FaultInjected, Noted
 from controller.trace_records import OBSERVER, TraceRecord
+from tests.programs import needs_programs, program
 from tests.scenarios.evidence import records
 from tests.scenarios.timeline_traces import large, zombie
 
@@ -91,8 +91,7 @@ def page_of(trace: list[TraceRecord]) -> str:
 
 
 def chromium(folder: Path, *arguments: str) -> str:
-    command = shutil.which("chromium")
-    assert command is not None, "these tests need chromium (apt-get install chromium)"
+    command = program("chromium")
     switches = (
         *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
         *("--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'profile'}"),
@@ -123,6 +122,7 @@ def complaints(things: list[Thing]) -> list[str]:
     ]
 
 
+@needs_programs
 @pytest.mark.parametrize(
     ("trace", "close_ups"),
     [(zombie(), 2), (large(), 12), (records(), 1)],
@@ -145,6 +145,7 @@ def test_everything_lies_within_its_picture_and_no_words_on_others(
     assert [name for name in names if name.startswith("broker")] == [lane.name for lane in timeline.lanes]
 
 
+@needs_programs
 def test_the_measure_finds_what_is_out_of_place(tmp_path: Path) -> None:
     page = page_of(zombie())
     beyond = re.sub(r"(data-kind='fault' transform='translate\()[\d.]+", r"\g<1>99999", page, count=1)
@@ -154,6 +155,7 @@ def test_the_measure_finds_what_is_out_of_place(tmp_path: Path) -> None:
     assert any(one.startswith("overlap") for one in complaints(measured(onto, tmp_path)[0]))
 
 
+@needs_programs
 def test_the_page_is_not_blank(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page_of(zombie()), encoding="utf-8")
     chromium(tmp_path, f"--screenshot={tmp_path / 'page.png'}", (tmp_path / "page.html").as_uri())

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import needs_programs
+
 ROOT = Path(__file__).parents[2]
 COMPILED_TESTS = (
     "test_exactness.py",
@@ -115,7 +117,7 @@ def compiled(copy: Path) -> Iterator[Path]:
     skip = shutil.ignore_patterns("__pycache__", "data", "*.so")
     for folder in ("controller", "statemachines", "tests/timer"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=skip)
-    for file in ("__init__.py", "conftest.py"):
+    for file in ("__init__.py", "conftest.py", "programs.py"):
         shutil.copy(ROOT / "tests" / file, copy / "tests")
     run(copy, "-m", "mypyc", *sources())
     shutil.copy(ROOT / "pyproject.toml", copy)  # for pytest; setuptools, which mypyc calls, wants another
@@ -138,6 +140,7 @@ def test_the_build_is_given_what_its_compiler_reads() -> None:
     assert set(named) <= set(build_hook()["dependencies"])
 
 
+@needs_programs
 @pytest.mark.timeout(3 * LIMIT_S)
 def test_the_compiled_timer_passes_the_same_tests_and_a_fault_in_it_is_caught(tmp_path: Path) -> None:
     """One test, since tests are dealt over processes and each would compile a tree of its own."""

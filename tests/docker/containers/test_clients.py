@@ -10,8 +10,9 @@ import pytest
 
 from tests.docker.containers.cluster import BROKERS, COMPOSE_FILE, PARTITIONS, Cluster, compose_words, run
 from tests.docker.containers.machine import IMAGE, SERVICES, mounts
+from tests.programs import needs_programs
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [needs_programs, pytest.mark.timeout(300)]
 
 
 def test_a_client_on_this_machine_is_told_addresses_that_it_can_reach(cluster: Cluster, admin: Any, topic: str) -> None:

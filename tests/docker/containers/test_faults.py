@@ -21,8 +21,9 @@ from tests.docker.checks import (
     written_by_another_epoch,
 )
 from tests.docker.containers.cluster import BROKERS, SESSION_MS, ZOOKEEPERS, Cluster, CommandFailed, until_right
+from tests.programs import needs_programs
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [needs_programs, pytest.mark.timeout(300)]
 
 CLUSTER, ZOOKEEPER = "cluster", "zookeeper"
 
