@@ -105,6 +105,17 @@ def _full_isr(view: View) -> Missing:
     return None
 
 
+def _failure_noticed(view: View) -> Missing:
+    """No broker that was killed, stopped, restarted or expired is registered in the session that it had then."""
+    lingering = sorted(node for node, session in view.former.items() if view.now.registered.get(node, 0) == session)
+    return f"broker {lingering[0]} is still registered in the session that it had before" if lingering else None
+
+
+MILESTONES: dict[str, Callable[[View], Missing]] = {"failure-noticed": _failure_noticed}
+"""What a wait may be put off until. Right after a kill everything is still registered, and every client's answer still
+complete, so that a condition such as `metadata` holds at once, before anything has happened."""
+
+
 CONDITIONS: dict[str, Condition] = {
     "registered": Condition(_registered),
     "gone": Condition(_gone, needs_node=True),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from controller.scenarios.conditions import CONDITIONS
+from controller.scenarios.conditions import CONDITIONS, MILESTONES
 from controller.scenarios.faults import InjectedFault
 from controller.scenarios.faults import trouble_with as trouble_with_fault
 from controller.scenarios.invariants import INVARIANTS
@@ -147,6 +147,8 @@ def _check(scenario: Scenario, source: str) -> None:
         place = f"{source}: steps[{index}]"
         if isinstance(step, Wait) and step.until not in CONDITIONS:
             raise ScenarioError(f"{place}: until: no {step.until!r}; there are {', '.join(CONDITIONS)}")
+        if isinstance(step, Wait) and step.after is not None and step.after not in MILESTONES:
+            raise ScenarioError(f"{place}: after: no {step.after!r}; there are {', '.join(MILESTONES)}")
         if isinstance(step, Wait) and CONDITIONS[step.until].needs_node and step.node is None:
             raise ScenarioError(f"{place}: until = {step.until!r} needs a node")
         if isinstance(step, Restart) and step.how not in ("clean", "hard"):

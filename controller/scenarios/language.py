@@ -95,9 +95,10 @@ class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
 
 class Wait(Step, frozen=True, kw_only=True, tag="wait"):
     """Waits until a condition holds (see `conditions.py` for what there is); the scenario has failed if it does
-    not within `deadline_ms`."""
+    not within `deadline_ms`. `after`: what must have happened before the condition counts (see `MILESTONES` there)."""
 
     until: str
+    after: str | None = None
     deadline_ms: float = 30_000.0
     node: NodeName | None = None
     other_than: tuple[NodeName, ...] = ()

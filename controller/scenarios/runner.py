@@ -7,11 +7,11 @@ resumes it in virtual time. It decides nothing about right and wrong: `judge.py`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from controller.scenarios.conditions import CONDITIONS, View
+from controller.scenarios.conditions import CONDITIONS, MILESTONES, View
 from controller.scenarios.faults import InjectedFault, LosePower, Mend, kind_of
 from controller.scenarios.host import (
     ZOOKEEPER,
@@ -269,14 +269,19 @@ class _Run:
         condition = CONDITIONS[step.until]
         deadline_ms = self.host.clock.now_ms() + step.deadline_ms
         others = tuple(self._known(name) for name in step.other_than)
+        since_ms = self.fault_at_ms if step.after is None else None
         while True:
             partitions: Mapping[tuple[str, int], PartitionView] | None = None
             if condition.needs_partitions:
                 partitions = await self.host.leaders()
             running = self.host.running()
             node = nodes[0] if nodes else None
-            view = View(self.host.observe(), self.fault_at_ms, running, node, others, partitions, self.former)
-            missing = condition.check(view)
+            now_ms = self.host.clock.now_ms()
+            view = View(self.host.observe(), now_ms, running, node, others, partitions, self.former)
+            missing = None if step.after is None else MILESTONES[step.after](view)
+            if missing is None:
+                since_ms = now_ms if since_ms is None else since_ms
+                missing = condition.check(replace(view, since_ms=since_ms))
             if missing is None:
                 return None
             if self.host.clock.now_ms() >= deadline_ms:
@@ -375,7 +380,8 @@ def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
     match step:
         case Wait():
             about = f" (broker {nodes[0]})" if nodes else ""
-            return f"wait until {step.until}{about}, at most {step.deadline_ms / 1000:g} s"
+            after = f" after {step.after}" if step.after is not None else ""
+            return f"wait until {step.until}{about}{after}, at most {step.deadline_ms / 1000:g} s"
         case Let():
             return f"let {step.ms:g} ms pass"
         case CreateTopics():

@@ -77,7 +77,7 @@ COMMAND_LINES: dict[str, tuple[list[str], list[Moment]]] = {
     ),
     "analyze": (
         ["analyze", str(LOGS), "--report", "out"],
-        [LAUNCHED[0], Moment("socket.connect", 1, always=True), Moment("socket.connect", 3)],
+        [LAUNCHED[0], Moment("socket.connect", 1, always=True), Moment("shutil.rmtree", 3)],
     ),
     "list": (["list"], [Moment("open", 20)]),
     "chaos": (
@@ -91,7 +91,7 @@ COMMAND_LINES: dict[str, tuple[list[str], list[Moment]]] = {
     ),
     "campaign": (
         ["campaign", "swarm", "--seeds", "1..2000", "--report", "out"],
-        [LAUNCHED[0], Moment("socket.connect", 1, always=True), Moment("open", 2_000)],
+        [LAUNCHED[0], Moment("socket.connect", 1, always=True), Moment("os.scandir", 12)],
     ),
     "bench": (["bench", "loading"], [Moment("subprocess.Popen", 1, always=True), Moment("socket.connect", 3)]),
 }

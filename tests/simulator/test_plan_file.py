@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import controller.simulator
+from controller.simulator import plan
 from controller.simulator.drawing import draw_plan
 from controller.simulator.plan_file import PlanError, is_plan, load_plan, parse_plan, plan_text
 
@@ -84,3 +86,10 @@ def test_other_files_are_no_plans(tmp_path: Path) -> None:
     scenario.write_text('name = "x"')
     binary.write_bytes(b"\xff\xfe")
     assert not any(is_plan(file) for file in (scenario, binary, tmp_path / "missing"))
+
+
+def test_the_simulators_face_has_every_happening() -> None:
+    kinds = [kind for kind in vars(plan).values() if isinstance(kind, type) and issubclass(kind, plan._Happening)]
+    names = {kind.__name__ for kind in kinds if not kind.__name__.startswith("_")}
+    assert len(names) > 25
+    assert names - {*controller.simulator.__all__} == set()

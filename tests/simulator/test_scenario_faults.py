@@ -16,7 +16,7 @@ from controller.scenarios.language import AnyStep
 from controller.simulator import plan
 from controller.simulator.faults import as_happening
 from controller.simulator.run import SimulationResult, simulate
-from controller.trace import FaultInjected, StepStarted
+from controller.trace import FaultInjected, StepEnded, StepStarted
 
 FAULTS: dict[str, type[InjectedFault]] = {
     str(kind.__struct_config__.tag): kind for kind in typing.get_args(SimulatedFault)
@@ -187,3 +187,33 @@ def test_real_processes_refuse_it_by_name_before_anything_is_started(
     assert main(["chaos", str(file)]) == 2
     kind = step.splitlines()[0].partition('"')[2].strip('"')
     assert f"steps[4]: {kind} is for simulated worlds alone" in capsys.readouterr().err
+
+
+NOTICED = """
+name = "noticed"
+cluster = { brokers = 3, session_timeout_ms = 2000 }
+steps = [
+  { do = "start" },
+  { do = "wait", until = "brokers" },
+  { do = "create-topics", partitions = 3, replication_factor = 3 },
+  { do = "wait", until = "metadata" },
+  { do = "kill", node = "not-controller", as = "victim" },
+  { do = "wait", until = "metadata" AFTER },
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "least_ms", "most_ms"), [("", 0, 200), (', after = "failure-noticed"', 1_000, 4_000)]
+)
+def test_a_wait_can_be_put_off_until_the_failure_was_noticed(after: str, least_ms: float, most_ms: float) -> None:
+    """Without it the wait after a kill is over at once: the client's view is still the one from before."""
+    records = simulate(parse_scenario(NOTICED.replace("AFTER", after), "noticed"), 1).report.records
+    began_ms = max(record.at_ms for record in records if isinstance(record.event, StepStarted))
+    ended_ms = max(record.at_ms for record in records if isinstance(record.event, StepEnded))
+    assert least_ms <= ended_ms - began_ms <= most_ms
+
+
+def test_a_milestone_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="after: no 'never'; there are failure-noticed"):
+        parse_scenario(NOTICED.replace("AFTER", ', after = "never"'), "noticed")

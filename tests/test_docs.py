@@ -1,0 +1,93 @@
+"""The documentation's pages as a reader's browser takes them: tables in one piece, links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docker").rglob("*.md"))]
+RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(text: str) -> list[str]:
+    """The lines, with those of code blocks emptied."""
+    lines, in_code = [], False
+    for line in text.splitlines():
+        fence = line.lstrip().startswith("```")
+        lines.append("" if in_code or fence else line)
+        in_code ^= fence
+    return lines
+
+
+def cells(row: str) -> int:
+    """How many cells a row has: a bar in code or behind a backslash begins none."""
+    return re.sub(r"`[^`]*`|\\\|", "", row.strip()).strip("|").count("|") + 1
+
+
+def broken_tables(text: str) -> Iterator[str]:
+    lines = prose(text)
+    for number, line in enumerate(lines):
+        if not line.startswith("|"):
+            continue
+        head = number
+        while head and lines[head - 1].startswith("|"):
+            head -= 1
+        if head == number and not (number + 1 < len(lines) and RULE.fullmatch(lines[number + 1].strip())):
+            yield f"line {number + 1}: a table without a head, or the rest of one that an empty line cut: {line[:60]}"
+        if cells(line) != cells(lines[head]):
+            yield f"line {number + 1}: {cells(line)} cells under a head of {cells(lines[head])}: {line[:60]}"
+
+
+def anchors(text: str) -> set[str]:
+    """The names that a page's headings can be linked by, as GitHub makes them."""
+    found: set[str] = set()
+    for line in prose(text):
+        heading = re.match(r"#+ +(.*)", line)
+        if heading is not None:
+            words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+            found.add(re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-"))
+    return found
+
+
+def dead_links(page: Path, text: str) -> Iterator[str]:
+    for match in LINK.finditer("\n".join(prose(text))):
+        target, _, anchor = (match[1] or match[2]).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        place = (page.parent / target).resolve() if target else page
+        if not place.exists():
+            yield f"{match[0]}: no such file"
+        elif anchor and place.suffix == ".md" and anchor not in anchors(place.read_text(encoding="utf-8")):
+            yield f"{match[0]}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_in_one_piece_and_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [*broken_tables(text), *dead_links(page, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("| a | b |\n| --- | --- |\n| 1 | 2 |\n", 0),
+        ("| a | b |\n| --- | --- |\n\n| 1 | 2 |\n", 1),
+        ("| a | b |\n| --- | --- |\n| 1 |\n", 1),
+        ("| a | b |\n| --- | --- |\n| `x|y` | \\| |\n", 0),
+        ("```\n| no table |\n```\n", 0),
+    ],
+)
+def test_a_table_that_is_cut_is_found(text: str, found: int) -> None:
+    assert len([*broken_tables(text)]) == found
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# The `wait` step: when?\n")
+    text = "[a](there.md) [b](there.md#the-wait-step-when) [c](there.md#x) [d](gone.md) [e](https://x.invalid/)\n"
+    dead = [line.partition(":")[0] for line in dead_links(tmp_path / "page.md", text)]
+    assert dead == ["[c](there.md#x)", "[d](gone.md)"]
