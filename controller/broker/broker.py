@@ -11,8 +11,10 @@ import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
+from controller.broker.configs.setting_types import INT_MAX
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.coordinator import NoCoordinators, needs_coordinator_offered
 from controller.broker.data_plane import DataPlane, Handle
@@ -25,8 +27,9 @@ from controller.broker.metadata.metadata_wait import MetadataWait
 from controller.broker.ports import Peers
 from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
+from controller.broker.steps import Drive, Gate, InTurn, Job, Steps, finish
 from controller.broker.topics.asking import ask_controller
-from controller.broker.topics.creation import Creation
+from controller.broker.topics.creation import Creation, CreationLimits
 from controller.broker.topics.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
 from controller.broker.topics.elections import Elections
 from controller.broker.topics.reassignments import PartitionReassignments
@@ -46,6 +49,7 @@ from controller.protocol.client_values import (
 )
 from controller.protocol.cluster_values import AllocateProducerIdsRequest, UpdateFeaturesRequest
 from controller.protocol.codec import Request, decode_request, unsupported_api_versions
+from controller.protocol.compiler import Entries
 from controller.protocol.control_values import (
     NO_BROKER_EPOCH,
     SHUTDOWN_FORCED,
@@ -58,7 +62,7 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
 )
 from controller.protocol.election_values import ElectLeadersRequest
-from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.errors import ErrorCode, ProtocolError, TooManyEntries
 from controller.protocol.fetch_values import FetchRequest
 from controller.protocol.headers import UnsupportedVersion
 from controller.protocol.messages import RequestValue
@@ -71,6 +75,15 @@ from controller.protocol.versions import SUPPORTED, control_versions
 from controller.timer.on_clock import TimerOnClock
 from controller.timer.task import TimerTask
 from controller.trace import Noted, RequestRefused, Trace
+
+Handler: TypeAlias = Callable[[Exchange, Any], Steps | None]
+ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+
+ENTRIES_AT_ONCE = 2_000
+"""Entries of a request that are read on the broker's own thread: some milliseconds."""
+
+LARGE_AT_ONCE = 4
+"""Requests with more entries that are handled at the same time: each may take some tens of megabytes."""
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE_NAME = 3
@@ -107,7 +120,7 @@ class Broker:
         self._trace = trace
         self.roles_gate: Callable[[LeaderAndIsrRequest, Callable[[], None]], None] = lambda _request, go_on: go_on()
         """May keep a LeaderAndIsr waiting; replaced by who knows topics' configs."""
-        self._early: list[Callable[[], None]] = []
+        self._early: list[Callable[[], object]] = []
         self.metadata = MetadataCache()
         self.metadata_bodies = MetadataBodies()
         """Who hosts many brokers may give all of them one."""
@@ -123,12 +136,19 @@ class Broker:
             self.isr_changes.follow_progress(self.data.progress)
         timer = TimerOnClock(clock, on_error=self._answer_failed) if self.data is None else self.data.timer
         self.topic_waits = MetadataWait(self.metadata, timer, clock, self._answer_failed)
-        self._creation = Creation(events, self.topic_waits, clock)
+        self._creation = Creation(events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata)
         self.elections = Elections(events, self.metadata, timer, clock, self._answer_failed)
         self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self.topic_waits, clock, topic_ids)
-        self._handlers: dict[ApiKey, Callable[[Exchange, Any], None]] = {
+        self._at_once, self._in_job = Entries(), Entries()
+        self._larges = Gate(LARGE_AT_ONCE)
+        self.drive: Drive = finish
+        """Runs what a request has to do besides its own steps; replaced by a host that works in slices."""
+        self._orders = InTurn()
+        """The controller's requests: one at a time, also where one takes many slices."""
+        self._orders.drive = self._drive
+        self._handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
             ApiKey.CREATE_TOPICS: self._create_topics,
@@ -168,31 +188,119 @@ class Broker:
     def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
         """One request's frame, without its size. `listener`: the name of the one it came in by (None: that between
         brokers)."""
+        finish(self.begin(frame, respond, listener))
+
+    def begin(self, frame: bytes, respond: Respond, listener: str | None = None) -> Steps | None:
+        """As `receive`, in slices: handles the request's first, and returns the others, None if there are none. The
+        caller runs them before it hands over the next request of the same connection."""
         try:
-            request = decode_request(frame, self._handlers)
-        except UnsupportedVersion as error:
-            is_api_versions = error.header.api_key is ApiKey.API_VERSIONS
-            if not is_api_versions:
-                self._note("warning", f"connection closed: {error}")
-            respond([unsupported_api_versions(error.header)] if is_api_versions else None)
-            return
+            request = self._decoded(frame, respond)
+        except TooManyEntries:
+            return self._large(frame, respond, listener)
+        return None if request is None else self._first_slice(request, respond, listener)
+
+    def _decoded(self, frame: bytes, respond: Respond) -> Request | None:
+        """None: it can't be read, and has been answered so. TooManyEntries."""
+        try:
+            return decode_request(frame, self._handlers, self._at_once, ENTRIES_AT_ONCE)
+        except TooManyEntries:
+            raise
         except ProtocolError as error:
-            self._note("warning", f"connection closed: {error}")
+            self._unreadable(error, respond)
+            return None
+
+    def _unreadable(self, error: ProtocolError, respond: Respond) -> None:
+        if isinstance(error, UnsupportedVersion) and error.header.api_key is ApiKey.API_VERSIONS:
+            respond([unsupported_api_versions(error.header)])
+            return
+        self._note("warning", f"connection closed: {error}")
+        respond(None)
+
+    def _large(self, frame: bytes, respond: Respond, listener: str | None) -> Steps:
+        """A request with many entries: read on another thread, and refused if there are more than a client may name."""
+        yield self._larges
+        try:
+            yield from self._large_inside(frame, respond, listener)
+        finally:
+            self._larges.leave()
+
+    def _large_inside(self, frame: bytes, respond: Respond, listener: str | None) -> Steps:
+        trusted = int.from_bytes(frame[:2], "big") in _FROM_BROKERS
+        entries_max = INT_MAX if trusted else self._settings.request_entries_max
+        try:
+            request = yield Job(partial(decode_request, frame, self._handlers, self._in_job, entries_max))
+        except TooManyEntries as error:
+            limit = f"camerlengo.request.entries.max={entries_max}"
+            self._note("warning", f"connection closed: {error}, which is limited by {limit}")
             respond(None)
             return
-        self.handle(request, respond, listener)
+        except ProtocolError as error:
+            self._unreadable(error, respond)
+            return
+        del frame
+        steps = self._first_slice(request, respond, listener, heavy=True)
+        del request  # a large value is not held until the steps end
+        if steps is not None:
+            yield None
+            yield from steps
 
     def handle(self, request: Request, respond: Respond, listener: str | None = None) -> None:
-        exchange = Exchange(request, respond, listener or self._settings.inter_broker_listener, self._noted)
-        self._run(self._handlers[request.header.api_key], exchange, request.value)
+        finish(self._first_slice(request, respond, listener))
 
-    def _run(self, handler: Callable[[Exchange, Any], None], exchange: Exchange, value: RequestValue) -> None:
+    def _first_slice(
+        self, request: Request, respond: Respond, listener: str | None, *, heavy: bool = False
+    ) -> Steps | None:
+        key = request.header.api_key
+        exchange = Exchange(
+            request,
+            respond,
+            listener or self._settings.inter_broker_listener,
+            self._noted,
+            self._drive,
+            heavy=heavy or key in _MAY_ANSWER_MUCH,
+        )
+        return self._run(self._handlers[key], exchange, request.value)
+
+    def _run(self, handler: Handler, exchange: Exchange, value: RequestValue) -> Steps | None:
+        """The steps that are left after the first slice; None if there are none."""
         try:
-            handler(exchange, value)
+            steps = handler(exchange, value)
         except Exception:  # noqa: BLE001 - answered as the protocol has it and told; the other requests go on
-            self._note("error", f"{exchange.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
-            if not exchange.answered:
-                exchange.answer(refusal(value, ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._failed(exchange, value)
+            return None
+        if steps is None:
+            return None
+        guarded = self._guarded(steps, exchange, value)
+        try:
+            next(guarded)  # up to the first yield, which is None by construction
+        except StopIteration:
+            return None
+        return guarded
+
+    def _guarded(self, steps: Steps, exchange: Exchange, value: RequestValue) -> Steps:
+        try:
+            job = next(steps)
+            yield None
+            exchange.heavy = True
+            while True:
+                try:
+                    result = yield job
+                except Exception as error:  # noqa: BLE001 - a job's, handed to the handler that asked for it
+                    job = steps.throw(error)
+                else:
+                    job = steps.send(result)
+        except StopIteration:
+            return
+        except Exception:  # noqa: BLE001 - as above
+            self._failed(exchange, value)
+
+    def _failed(self, exchange: Exchange, value: RequestValue) -> None:
+        self._note("error", f"{exchange.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
+        if not exchange.answered:
+            exchange.answer(refusal(value, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _drive(self, steps: Steps) -> None:
+        self.drive(steps)
 
     # -- clients
 
@@ -205,16 +313,15 @@ class Broker:
         versions = self._versions_with_coordinator if needs_coordinator_offered(request) else self._versions
         exchange.answer(ApiVersionsResponse(ErrorCode.NONE, versions))
 
-    def _metadata(self, exchange: Exchange, request: MetadataRequest) -> None:
-        exchange.answer_body(
-            self.metadata_bodies.body(
-                self.metadata.for_clients,
-                request,
-                exchange.header.api_version,
-                exchange.listener,
-                self._identity.cluster_id,
-            )
+    def _metadata(self, exchange: Exchange, request: MetadataRequest) -> Steps:
+        body = yield from self.metadata_bodies.body(
+            self.metadata.for_clients,
+            request,
+            exchange.header.api_version,
+            exchange.listener,
+            self._identity.cluster_id,
         )
+        exchange.answer_body(body)
 
     def _create_topics(self, exchange: Exchange, request: CreateTopicsRequest) -> None:
         if not self._is_controller():
@@ -256,10 +363,11 @@ class Broker:
             return
         self._reassignments.list(request, exchange.answer)
 
-    def _produce(self, exchange: Exchange, request: ProduceRequest) -> None:
+    def _produce(self, exchange: Exchange, request: ProduceRequest) -> Steps:
         assert self.data is not None
+        version = exchange.header.api_version
         if request.acks != ACKS_NONE:
-            self.data.produce.handle(request, exchange.header.api_version, exchange.answer)
+            yield from self.data.produce.handle(request, version, exchange.answer)
             return
 
         def appended(good: bool) -> None:
@@ -268,31 +376,43 @@ class Broker:
             else:
                 exchange.close()
 
-        self.data.produce.handle_unanswered(request, exchange.header.api_version, appended)
+        yield from self.data.produce.handle_unanswered(request, version, appended)
 
-    def _fetch(self, exchange: Exchange, request: FetchRequest) -> None:
+    def _fetch(self, exchange: Exchange, request: FetchRequest) -> Steps | None:
         """A follower's may wait for long, and there are many."""
         assert self.data is not None
-        self.data.handlers[ApiKey.FETCH](request, exchange.header.api_version, exchange)
+        steps = self.data.handlers[ApiKey.FETCH](request, exchange.header.api_version, exchange)
         if exchange.header.api_version >= _FIRST_VERSION_WITH_ONE_ERROR:
             exchange.let_go(_A_FETCH)
+        return steps
 
     # -- the controller, to this broker
 
     def _leader_and_isr(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
         if self._comes_before_registration(self._leader_and_isr, exchange, request):
             return
-        self.roles_gate(request, lambda: self._run(self._roles, exchange, request))
+        self.roles_gate(request, lambda: self._in_turn(self._roles, exchange, request))
 
-    def _roles(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
+    def _in_turn(self, handler: Handler, exchange: Exchange, request: ControlRequest) -> None:
+        """The controller's requests change the same partitions: one of them is done before the next begins."""
+
+        def steps() -> Steps:
+            yield from self._run(handler, exchange, request) or ()
+
+        self._orders.add(steps())
+
+    def _roles(self, exchange: Exchange, request: LeaderAndIsrRequest) -> Steps:
         if self._is_of_an_earlier_life(exchange, request):
             return
-        exchange.answer(self.replicas.become_leader_or_follower(request))
+        response = yield from self.replicas.become_leader_or_follower(request)
+        exchange.answer(response)
         self.isr_changes.roles_changed(request)
 
     def _update_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> None:
-        if self._comes_before_registration(self._update_metadata, exchange, request):
-            return
+        if not self._comes_before_registration(self._update_metadata, exchange, request):
+            self._in_turn(self._new_metadata, exchange, request)
+
+    def _new_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> None:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer(self.replicas.update_metadata(request))
@@ -310,11 +430,14 @@ class Broker:
             self._note("error", f"UpdateMetadata: a step failed\n{traceback.format_exc()}")
 
     def _stop_replica(self, exchange: Exchange, request: StopReplicaRequest) -> None:
-        if self._comes_before_registration(self._stop_replica, exchange, request):
-            return
+        if not self._comes_before_registration(self._stop_replica, exchange, request):
+            self._in_turn(self._stopped, exchange, request)
+
+    def _stopped(self, exchange: Exchange, request: StopReplicaRequest) -> Steps:
         if self._is_of_an_earlier_life(exchange, request):
             return
-        exchange.answer(self.replicas.stop_replicas(request))
+        response = yield from self.replicas.stop_replicas(request)
+        exchange.answer(response)
 
     def registered(self) -> None:
         """The first broker epoch is known by now, and so which requests are for this life."""
@@ -326,7 +449,7 @@ class Broker:
         self,
         handler: Callable[[Exchange, Any], None],
         exchange: Exchange,
-        request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest,
+        request: ControlRequest,
     ) -> bool:
         """Keeps until then what may be for the life before, whose registration lasts as long as its session: a broker
         that came back from a loss of power would lead on in an epoch whose records it has forgotten. Kafka's brokers
@@ -336,9 +459,7 @@ class Broker:
         self._early.append(lambda: self._run(handler, exchange, request))
         return True
 
-    def _is_of_an_earlier_life(
-        self, exchange: Exchange, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
-    ) -> bool:
+    def _is_of_an_earlier_life(self, exchange: Exchange, request: ControlRequest) -> bool:
         """Refuses what was meant for this broker before it last registered (S29, KAFKA-7235).
 
         A later epoch than ours is no error: the controller may see a registration before its broker has the answer.
@@ -398,10 +519,17 @@ class Broker:
         self._trace.emit(Noted(level, message))
 
 
-def _in_exchange(handle: Handle) -> Callable[[Exchange, Any], None]:
+def _in_exchange(handle: Handle) -> Handler:
     return lambda exchange, request: handle(request, exchange.header.api_version, exchange.answer)
 
 
+_FROM_BROKERS = frozenset([ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA, ApiKey.ALTER_ISR])
+"""Requests that brokers alone send, about as many partitions as the cluster has."""
+_MAY_ANSWER_MUCH = frozenset(
+    [ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ELECT_LEADERS]
+    + [ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS]
+)
+"""Requests whose answer may be large while they are small."""
 _A_FETCH = FetchRequest(0, 0, ())
 _FIRST_VERSION_WITH_ONE_ERROR = 7  # for all of a fetch
 _NOT_CONTROLLER = "This is not the correct controller for this cluster."

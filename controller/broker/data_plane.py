@@ -31,6 +31,7 @@ from controller.broker.records.produce import Produce
 from controller.broker.records.record_access import RecordAccess
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.replication_throttle import Quota, ReplicationThrottle
+from controller.broker.steps import Steps
 from controller.broker.wanted_isr import live_followers
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
@@ -40,8 +41,9 @@ from controller.timer.purgatory import Purgatory
 from controller.timer.task import TimerTask
 from controller.trace import Noted, Trace
 
-Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
-"""(request, version, answer): answers once, at once or later."""
+Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], Steps | None]
+"""(request, version, answer): answers once, at once or later. What it returns is the rest of its work, if there is any;
+see `steps.py`."""
 
 
 class DataPlane:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from controller.broker.refusals import refusal
+from controller.broker.steps import Drive, Job, Steps, finish
 from controller.protocol.codec import Request, encode_response_parts
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.headers import write_response_header
@@ -19,15 +20,26 @@ closes the connection. May be called on any thread."""
 
 
 class Exchange:
-    """A request that is being answered."""
+    """A request that is being answered. `heavy`: its answer may be large, and is encoded by a job of its own."""
 
-    __slots__ = ("_note", "_respond", "_value", "answered", "header", "listener")
+    __slots__ = ("_drive", "_note", "_respond", "_value", "answered", "header", "heavy", "listener")
 
-    def __init__(self, request: Request, respond: Respond, listener: str, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        respond: Respond,
+        listener: str,
+        note: Callable[[str, str], None],
+        drive: Drive = finish,
+        *,
+        heavy: bool = False,
+    ) -> None:
+        self.heavy = heavy
+        self._drive = drive
         self.header = request.header
         self.listener = listener
         self.answered = False
-        self._value = request.value
+        self._value: RequestValue | None = request.value
         self._respond = respond
         self._note = note
 
@@ -35,18 +47,26 @@ class Exchange:
         """Exactly once; RuntimeError for a second answer. A value that can't be encoded is a fault of its maker's,
         who may be the controller on its own thread: told here, where the request is known, and answered as such."""
         self._take_turn()
+        if self.heavy:
+            self._drive(self._respond_with(value))
+        else:
+            self._respond(self._encoded(value))
+
+    def _respond_with(self, value: ResponseValue) -> Steps:
+        self._respond((yield Job(lambda: self._encoded(value))))
+
+    def _encoded(self, value: ResponseValue) -> Sequence[Part] | None:
         try:
-            parts: Sequence[Part] | None = encode_response_parts(self.header, value)
+            return encode_response_parts(self.header, value)
         except ProtocolError:
-            self._note("error", f"{self.header.api_key.name}: no answer was {value!r}\n{traceback.format_exc()}")
-            parts = self._refused()
-        self._respond(parts)
+            self._note("error", f"{self.header.api_key.name}: no answer was {value!r:.2000}\n{traceback.format_exc()}")
+            return self._refused()
 
     __call__ = answer
 
-    def let_go(self, instead: RequestValue) -> None:
+    def let_go(self, instead: RequestValue | None = None) -> None:
         """The request is not held while it waits for its answer. `instead`: one of its kind, of whose refusal as much
-        would be true."""
+        would be true; without it a fault in the answer closes the connection."""
         self._value = instead
 
     def answer_body(self, body: bytes) -> None:
@@ -72,6 +92,8 @@ class Exchange:
 
     def _refused(self) -> Sequence[Part] | None:
         """None, which closes the connection, if what was asked can't even be refused in its version."""
+        if self._value is None:
+            return None
         try:
             return encode_response_parts(self.header, refusal(self._value, ErrorCode.UNKNOWN_SERVER_ERROR))
         except ProtocolError:

@@ -7,15 +7,19 @@ decided elsewhere. A directory that can't be trusted is offline, with every part
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from controller.broker.partition import Partition
+from controller.broker.steps import Job, Lane, Steps
 from controller.storage import (
     NO_TOPIC_ID,
     Disk,
     LogDirectory,
     LogOffline,
     LogSettings,
+    OutOfResources,
     PartitionLog,
+    StorageError,
     TopicPartition,
 )
 
@@ -73,6 +77,21 @@ class Logs:
         directory = self.directory_of(topic, index)
         return None if directory is None else directory.logs[topic, index]
 
+    def make_missing(self, wanted: Sequence[tuple[TopicPartition, bytes, bool]]) -> Steps:
+        """Makes the files of logs that are nowhere yet, many at once and in jobs; `get_or_create` finds them then.
+        `wanted`: partition, topic id, whether it is new to the cluster. What can't be made is left to
+        `get_or_create`, which says why."""
+        to_make: dict[int, dict[TopicPartition, bytes]] = {}
+        online = [index for index, one in enumerate(self.directories) if one.health.cause is None]
+        for key, topic_id, is_new in wanted:
+            if self.directory_of(*key) is None and (len(online) == len(self.directories) or (is_new and online)):
+                least = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
+                to_make.setdefault(least, {})[key] = topic_id
+        for index, those in to_make.items():
+            made = yield Job(self.directories[index].making(those), Lane.DISK)
+            with suppress(LogOffline, OutOfResources):
+                self.directories[index].adopt(made)
+
     def get_or_create(self, key: TopicPartition, topic_id: bytes = NO_TOPIC_ID, *, is_new: bool = True) -> PartitionLog:
         """LogOffline: it lies in a directory that is offline, or all of them are. A new one goes to the directory that
         has the fewest, as Kafka's do. One that is not new to the cluster may lie in any directory that is offline, and
@@ -86,14 +105,26 @@ class Logs:
             directory = min(online, key=lambda one: len(one.logs))
         return directory.create(key, topic_id)
 
-    def delete(self, topic: str, index: int) -> None:
-        """Nothing, if it is nowhere. LogOffline."""
-        directory = self.directory_of(topic, index)
-        if directory is not None:
-            directory.delete((topic, index))
+    def delete_all(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, StorageError]:
+        """Those that are nowhere are passed over. Returns those that are not deleted, with the reason."""
+        by_directory: dict[int, list[TopicPartition]] = {}
+        for key in keys:
+            for index, directory in enumerate(self.directories):
+                if key in directory.logs:
+                    by_directory.setdefault(index, []).append(key)
+                    break
+        failed: dict[TopicPartition, StorageError] = {}
+        for index, those in by_directory.items():
+            try:
+                self.directories[index].delete_all(those)
+            except (LogOffline, OutOfResources) as error:
+                left = self.directories[index].logs
+                offline = isinstance(error, LogOffline)
+                failed.update({key: error for key in those if offline or key in left})
+        return failed
 
     def set_aside(self, topic: str, index: int) -> None:
-        """As `delete`, but the files stay, under another name. LogOffline."""
+        """The partition is gone, but its files stay, under another name. Nothing, if it is nowhere. LogOffline."""
         directory = self.directory_of(topic, index)
         if directory is not None:
             directory.set_aside((topic, index))

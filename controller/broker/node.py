@@ -19,6 +19,7 @@ from controller.broker.lifecycle import Lifecycle
 from controller.broker.logs import Logs
 from controller.broker.ports import Peers
 from controller.broker.shutdown import controlled_shutdown
+from controller.broker.steps import Steps
 from controller.broker.upkeep import Upkeep
 from controller.clock import Clock
 from controller.core.controller import Controller
@@ -148,6 +149,10 @@ class Node:
     def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
         """One request's frame, without its size; see `Broker.receive`."""
         self.broker.receive(frame, respond, listener)
+
+    def begin(self, frame: bytes, respond: Respond, listener: str | None = None) -> Steps | None:
+        """The same in slices; see `Broker.begin`."""
+        return self.broker.begin(frame, respond, listener)
 
     async def process(self, event: Event) -> None:
         """One event to its end."""

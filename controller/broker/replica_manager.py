@@ -8,12 +8,14 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from controller.broker.leader_and_isr import failed_in, leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
+from controller.broker.steps import SLICE, Steps, Yielded
 from controller.broker.strays import is_of_a_topic_that_is_gone, went_elsewhere
 from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
@@ -103,28 +105,52 @@ class ReplicaManager:
 
     # -- LeaderAndIsr
 
-    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> Generator[Yielded, Any, LeaderAndIsrResponse]:
+        """In slices; no other request of a controller may be handled in between."""
         if self._stale("LeaderAndIsr", request.controller_id, request.controller_epoch):
             return leader_and_isr_error(request, ErrorCode.STALE_CONTROLLER_EPOCH)
-        topics: list[LeaderAndIsrTopicError] = []
-        taken: list[Partition] = []
-        failed: list[Partition] = []
-        for topic in topics_named_in(request):
-            errors = tuple(
-                [
-                    _error(state.partition_index, self._applied(request, topic, state, taken, failed))
-                    for state in topic.partition_states
-                ]
-            )
-            topics.append(LeaderAndIsrTopicError(errors, topic.topic_name, topic.topic_id))
-        unheard = self._tell(self.of_roles, taken)
-        for partition in unheard:
-            # The leader epoch before the one that was taken: the same request again is news.
-            self._fall_back(partition, partition.leader_epoch - 1)
+        topics = topics_named_in(request)
+        errors: list[list[LeaderAndIsrPartitionError]] = [[] for _ in topics]
+        unheard: list[Partition] = []
+        rows = [(place, topic, state) for place, topic in enumerate(topics) for state in topic.partition_states]
+        for first in range(0, max(len(rows), 1), SLICE):
+            if first:
+                yield None
+            some = rows[first : first + SLICE]
+            yield from self._make_logs([(topic, state) for _, topic, state in some])
+            taken: list[Partition] = []
+            failed: list[Partition] = []
+            for place, topic, state in some:
+                error = self._applied(request, topic, state, taken, failed)
+                errors[place].append(_error(state.partition_index, error))
+            untold = self._tell(self.of_roles, taken)
+            for partition in untold:
+                # The leader epoch before the one that was taken: the same request again is news.
+                self._fall_back(partition, partition.leader_epoch - 1)
+            unheard += untold
+            self._tell(self.of_stops, failed + untold)
+        answers = [
+            LeaderAndIsrTopicError(tuple(those), topic.topic_name, topic.topic_id)
+            for topic, those in zip(topics, errors, strict=True)
+        ]
         if unheard:
-            topics = failed_in(topics, {partition.key for partition in unheard})
-        self._tell(self.of_stops, failed + unheard)
-        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(topics))
+            answers = failed_in(answers, {partition.key for partition in unheard})
+        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers))
+
+    def _make_logs(self, some: Sequence[tuple[LeaderAndIsrTopicState, LeaderAndIsrPartitionState]]) -> Steps:
+        """Of those that are new here. What else `_apply` asks of a partition, it asks again."""
+        if self._logs is None:
+            return
+        wanted = [
+            ((topic.topic_name, state.partition_index), topic.topic_id, state.is_new)
+            for topic, state in some
+            if (topic.topic_name, state.partition_index) not in self._partitions
+            and state.partition_index >= 0
+            and self._broker_id in state.replicas
+            and not name_fault(topic.topic_name)
+        ]
+        if wanted:
+            yield from self._logs.make_missing(wanted)
 
     def _applied(
         self,
@@ -275,19 +301,53 @@ class ReplicaManager:
 
     # -- StopReplica
 
-    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+    def stop_replicas(self, request: StopReplicaRequest) -> Generator[Yielded, Any, StopReplicaResponse]:
+        """In slices; no other request of a controller may be handled in between."""
         if self._stale("StopReplica", request.controller_id, request.controller_epoch):
             return StopReplicaResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
+        errors: list[StopReplicaPartitionError] = []
+        rows = [(topic.topic_name, state) for topic in request.topic_states for state in topic.partition_states]
+        for first in range(0, max(len(rows), 1), SLICE):
+            if first:
+                yield None
+            errors += self._stop_some(rows[first : first + SLICE])
+        return StopReplicaResponse(ErrorCode.NONE, tuple(errors))
+
+    def _stop_some(self, rows: Sequence[tuple[str, StopReplicaPartitionState]]) -> list[StopReplicaPartitionError]:
         stopped: list[Partition] = []
-        errors = tuple(
-            StopReplicaPartitionError(
-                topic.topic_name, state.partition_index, self._stopped(topic.topic_name, state, stopped)
-            )
-            for topic in request.topic_states
-            for state in topic.partition_states
-        )
+        found = {(topic, state.partition_index): self._stopped(topic, state, stopped) for topic, state in rows}
+        deleted = {
+            (topic, state.partition_index): None
+            for topic, state in rows
+            if state.delete_partition and found[topic, state.partition_index] is ErrorCode.NONE
+        }
+        failed = self._deleted(tuple(deleted))
+        for key in deleted:
+            error = failed.get(key)
+            partition = self._partitions.get(key)
+            if error is not None:
+                self._note("error", f"{key[0]}-{key[1]} is not deleted: {error}")
+                found[key] = ErrorCode.KAFKA_STORAGE_ERROR
+                if partition is not None and isinstance(error, LogOffline):
+                    partition.go_offline()  # its directory has taken it out already, and tells of the others alone
+            elif partition is not None:
+                partition.log = None
+                del self._partitions[key]
         self._tell(self.of_stops, stopped)
-        return StopReplicaResponse(ErrorCode.NONE, errors)
+        return [
+            StopReplicaPartitionError(topic, state.partition_index, found[topic, state.partition_index])
+            for topic, state in rows
+        ]
+
+    def _deleted(self, keys: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Exception]:
+        """Those that are not, with the reason. An exception costs the partitions of this slice alone."""
+        if self._logs is None:
+            return {}
+        try:
+            return self._logs.delete_all(keys)
+        except Exception as error:  # noqa: BLE001 - logged with its place; other partitions are unaffected
+            self._note("error", f"StopReplica failed in {len(keys)} partitions\n{traceback.format_exc()}")
+            return dict.fromkeys(keys, error)
 
     def _stopped(self, topic: str, state: StopReplicaPartitionState, stopped: list[Partition]) -> ErrorCode:
         """The partition's error; an exception in one partition leaves the others unaffected, as in LeaderAndIsr."""
@@ -303,8 +363,7 @@ class ReplicaManager:
     def _stop(self, topic: str, state: StopReplicaPartitionState, stopped: list[Partition]) -> ErrorCode:
         partition = self._partitions.get((topic, state.partition_index))
         if partition is None:
-            # Nothing to stop. Files may be left from an earlier life of this broker.
-            return self._delete_files(topic, state.partition_index) if state.delete_partition else ErrorCode.NONE
+            return ErrorCode.NONE  # nothing to stop; files may be left from an earlier life of this broker
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR  # what it had may lie there still, and is not gone
         overriding = state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH)
@@ -312,23 +371,6 @@ class ReplicaManager:
             return ErrorCode.FENCED_LEADER_EPOCH
         partition.stop()
         stopped.append(partition)
-        if not state.delete_partition:
-            return ErrorCode.NONE
-        error = self._delete_files(topic, state.partition_index)
-        if error is not ErrorCode.NONE:
-            partition.go_offline()  # its directory has taken it out already, and tells of the others alone
-        else:
-            partition.log = None
-            del self._partitions[(topic, state.partition_index)]
-        return error
-
-    def _delete_files(self, topic: str, index: int) -> ErrorCode:
-        try:
-            if self._logs is not None:
-                self._logs.delete(topic, index)
-        except LogOffline as offline:
-            self._note("error", f"{topic}-{index} is not deleted: {offline}")
-            return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
     # -- files

@@ -21,6 +21,10 @@ FIRST_MS = 30_000
 NEVER_MS = 1 << 44
 """An interval from here on is one that nobody lives to see; log.flush.scheduler.interval.ms is so by default."""
 
+PURGED_AT_ONCE = 20
+"""Partitions whose files are deleted before requests have their turn again."""
+PURGE_AGAIN_MS = 5.0
+
 
 class Upkeep:
     """`start` may be called on any thread; all is done in the clock's callbacks, the broker's thread. `on_all_offline`
@@ -92,7 +96,16 @@ class Upkeep:
         self._each(lambda directory: directory.checkpoint_log_start_offsets(soon=True))
 
     def purge_deleted(self) -> None:
-        self._each(LogDirectory.purge_deleted)
+        """Some at a time: of a large topic there may be thousands, and requests come first."""
+        more = False
+
+        def purge(directory: LogDirectory) -> None:
+            nonlocal more
+            more |= directory.purge_deleted(PURGED_AT_ONCE) == PURGED_AT_ONCE
+
+        self._each(purge)
+        if more and not self._closed:
+            self._clock.call_later(PURGE_AGAIN_MS, self.purge_deleted)
 
     def _write_high_watermarks(self, directory: LogDirectory, soon: bool = False) -> None:
         """A log whose partition nobody has named in this life of the broker keeps what was written of it."""

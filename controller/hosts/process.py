@@ -136,7 +136,8 @@ class BrokerProcess:
         self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
         self._logs = self._open_logs()
         self._node = node = self._make_node()
-        self._server.serve(node.receive)
+        node.broker.drive = self._server.turns.drive
+        self._server.serve(node.begin)
         self._serve_metrics(node)
         self._events.start(node)
         node.start().on_done(lambda: self._tell(_Notice.CONNECTED))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from controller.broker.configs.setting_types import Listener
 from controller.broker.configs.settings import BrokerSettings
 from controller.hosts.network import NetworkThread
 from controller.hosts.server_connection import Connection, Receive
+from controller.hosts.turns import Turns
 from controller.trace import Noted, Trace
 
 BACKLOG = 128
@@ -39,15 +41,17 @@ class CannotListen(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`queued_bytes`: of all requests that were read, or begun to be, and are not answered. `idle_ms`: how long a
+    """`queued_bytes`: of all requests, as far as they have arrived, that are not answered. `idle_ms`: how long a
     connection may neither send nor take anything when nobody owes it an answer; None: for ever. `descriptors`: a
     connection whose descriptor's number is this or above is refused. The system gives the lowest number that is free,
-    so this many descriptors are open then, whoever holds them."""
+    so this many descriptors are open then, whoever holds them. `stall_ms`: how long a request that has begun to arrive
+    may bring no byte."""
 
     request_bytes: int
     queued_bytes: int = 400 * 1024 * 1024
     connections: int = 2**31 - 1
     idle_ms: int | None = 600_000
+    stall_ms: int = 30_000
     descriptors: int = 2**31 - 1
 
 
@@ -58,6 +62,7 @@ def limits_of(settings: BrokerSettings) -> Limits:
         queued_bytes if queued_bytes >= 0 else QUEUED_REQUESTS * request_bytes,
         settings.max_connections,
         settings.connections_max_idle_ms if settings.connections_max_idle_ms >= 0 else None,
+        settings.request_stall_timeout_ms,
         *_usable_descriptors(),
     )
 
@@ -89,6 +94,10 @@ class Server:
         self._stalled: dict[Connection, None] = {}
         self._refused = 0  # since it was last said
         self._said_s: float | None = None
+        self.turns = Turns(network, self._failed)
+        self._large: dict[Connection, None] = {}
+        """Those within a large request, in the order in which it began to arrive."""
+        self._first_since_s: float | None = None
 
     def bind(self, listeners: Sequence[Listener]) -> Mapping[str, int]:
         """Each listener's port by its name, once all of them are had. CannotListen, with none of them kept."""
@@ -162,6 +171,11 @@ class Server:
                 bound.accepting.cancel()
         for connection in list(self.connections):
             connection.close()
+        self.turns.close()
+
+    def _failed(self, error: Exception) -> None:
+        """Steps let it out that should have told it themselves."""
+        self.note("error", "".join(traceback.format_exception(error)).rstrip())
 
     def _release(self) -> None:
         for bound in self._bound:
@@ -184,9 +198,55 @@ class Server:
             stalled, self._stalled = self._stalled, {}
             for connection in stalled:
                 self.network.loop.call_soon(connection.go_on)
+        if size < 0 and self._first_since_s is not None:
+            self.network.loop.call_soon(self._look_at_large)
 
     def stall(self, connection: Connection) -> None:
         self._stalled[connection] = None
+
+    # Large requests that have begun to arrive hold half of the memory for requests at most, the other half is for
+    # whole ones. When they hold that much, the first of them goes on alone, and is closed if it takes too long: the
+    # others wait for it.
+
+    @property
+    def stall_ms(self) -> int:
+        return self._limits.stall_ms
+
+    def begin_large(self, connection: Connection) -> None:
+        self._large[connection] = None
+
+    def end_large(self, connection: Connection) -> None:
+        self._large.pop(connection, None)
+        self._first_since_s = None
+        self.network.loop.call_soon(self._look_at_large)
+
+    def may_go_on(self, connection: Connection) -> bool:
+        if not self._large_full:
+            return True
+        if self._first_since_s is None:
+            self._first_since_s = self.network.loop.time()
+            self.network.loop.call_later(self._limits.stall_ms / 1_000.0, self._look_at_large)
+        return next(iter(self._large)) is connection
+
+    @property
+    def _large_full(self) -> bool:
+        return sum(one.arrived_bytes for one in self._large) >= self._limits.queued_bytes // 2
+
+    def _look_at_large(self) -> None:
+        if self._large_full:
+            since_s = self._first_since_s
+            if since_s is not None and self.network.loop.time() - since_s >= self._limits.stall_ms / 1_000.0:
+                first = next(iter(self._large))
+                self.note(
+                    "warning",
+                    f"connection closed: a request did not arrive in {self._limits.stall_ms} ms while others waited"
+                    " for its memory",
+                )
+                first.close()
+        else:
+            self._first_since_s = None
+        for connection in list(self._large):
+            connection.go_on()
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)

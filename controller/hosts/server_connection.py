@@ -18,14 +18,16 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from controller.broker.exchange import Respond
+from controller.broker.steps import Steps
 from controller.hosts.network import NetworkThread
 from controller.hosts.sending import Outgoing, RangeCut
+from controller.hosts.turns import TURN_S, Turns, Working
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer
 from controller.protocol.records import Part
 
-Receive: TypeAlias = Callable[[bytes, Respond, str], None]
-"""(frame, respond, listener name); see `Broker.receive`."""
+Receive: TypeAlias = Callable[[bytes, Respond, str], Steps | None]
+"""(frame, respond, listener name); see `Broker.begin`."""
 
 UNANSWERED_MAX = 100
 """Requests of one connection that may wait for their answers before it is read no further."""
@@ -34,6 +36,8 @@ UNANSWERED_BYTES = 16 * 1024 * 1024
 UNSENT_BYTES = 1024 * 1024
 """Of answers that the client has not taken, before it is read no further."""
 READ_BYTES = 256 * 1024
+LARGE_BYTES = 64 * 1024
+"""A request that announces more waits while large ones that have begun to arrive hold as much as they may."""
 
 
 class Host(Protocol):
@@ -41,9 +45,14 @@ class Host(Protocol):
 
     network: NetworkThread
     receive: Receive
+    turns: Turns
 
     @property
     def idle_ms(self) -> int | None: ...
+
+    @property
+    def stall_ms(self) -> int:
+        """How long a request that has begun to arrive may bring nothing."""
 
     @property
     def full(self) -> bool:
@@ -54,6 +63,15 @@ class Host(Protocol):
 
     def stall(self, connection: Connection) -> None:
         """Calls `connection.go_on` once it is not full."""
+
+    def begin_large(self, connection: Connection) -> None:
+        """A large request has begun to arrive on it."""
+
+    def end_large(self, connection: Connection) -> None:
+        """It is whole, or the connection is closed."""
+
+    def may_go_on(self, connection: Connection) -> bool:
+        """Whether there is memory for more of its large request; `connection.go_on` is called when there is."""
 
     def closed(self, connection: Connection) -> None: ...
 
@@ -86,10 +104,17 @@ class Connection:
         self._held = 0  # bytes of requests, as the host was told
         self._unanswered = 0  # bytes of those that were taken up
         self._reading = self._writing = self._taking = self._flushing = False
+        self._working: Working | None = None  # a request that takes several slices; the next one waits for it
+        self._waiting = False  # for its turn
+        self._is_large = False
+        self.arrived_bytes = 0
+        """Of the request that has begun to arrive."""
         self._ending = False  # nothing more is read; closed once what is there is sent
         self._closed = False
         self._active_s = self._loop.time()
+        self._arrived_s = self._active_s
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._watch_idle()
         self._throttle()
 
@@ -108,7 +133,7 @@ class Connection:
     # -- in
 
     def _readable(self) -> None:
-        if self._host.full and not self._buffer.begun_bytes:
+        if not self._may_read():
             self._throttle()
             return
         try:
@@ -121,32 +146,78 @@ class Connection:
             self._dispose()
             return
         self._active_s = self._loop.time()
-        begun = self._buffer.begun_bytes
         try:
             frames = self._buffer.feed(data)
         except MalformedFrame as error:
             self._host.note("warning", f"connection closed: {error}")
             self.close()
             return
-        self._hold(sum(map(len, frames)) + self._buffer.begun_bytes - begun)
+        arrived = self._buffer.arrived_bytes
+        self._hold(sum(map(len, frames)) + arrived - self.arrived_bytes)
+        self.arrived_bytes = arrived
+        self._note_large()
+        self._arrived_s = self._active_s
+        if self._stall_timer is None and self._buffer.is_within:
+            self._stall_timer = self._loop.call_later(self._host.stall_ms / 1_000.0, self._watch_stall)
         self._frames.extend(frames)
-        self._take()
+        if not self._waiting:
+            self._take()
+
+    def _note_large(self) -> None:
+        is_large = self._buffer.begun_bytes > LARGE_BYTES
+        if is_large is not self._is_large:
+            self._is_large = is_large
+            if is_large:
+                self._host.begin_large(self)
+            else:
+                self._host.end_large(self)
+
+    def _may_read(self) -> bool:
+        """A request that has begun to arrive is read on, since nobody's room would be given back otherwise."""
+        if self._is_large:
+            return self._host.may_go_on(self)
+        return bool(self._buffer.begun_bytes) or not self._host.full
 
     def _take(self) -> None:
-        """Hands over what may be handed over, and sends what was answered at once, together."""
+        """Hands over what may be handed over while it is this connection's turn, and sends what was answered at once,
+        together."""
+        until = self._loop.time() + TURN_S
         self._taking = True
         try:
-            while self._frames and self._has_room() and not self._ending:
+            while self._may_hand_over():
                 frame = self._frames.popleft()
                 slot = _Slot(len(frame))
                 self._slots.append(slot)
                 self._unanswered += slot.size
-                self._host.receive(frame, partial(self._answer, slot), self._listener)
-                if not (self._frames and self._has_room()):
+                steps = self._host.receive(frame, partial(self._answer, slot), self._listener)
+                del frame
+                if steps is not None:
+                    self._working = self._host.turns.work(steps, self._worked)
+                is_over = self._loop.time() >= until
+                if is_over or not self._may_hand_over():
                     self._flush()
+                if is_over:
+                    break
         finally:
             self._taking = False
+        if self._may_hand_over() and not self._waiting:
+            self._waiting = True
+            self._host.turns.wait(self._turn)
         self._throttle()
+
+    def _turn(self) -> None:
+        self._waiting = False
+        if not self._closed:
+            self._take()
+
+    def _worked(self) -> None:
+        """The request that took several slices has been handled; its answer may come later."""
+        self._working = None
+        if not (self._closed or self._waiting):
+            self._take()
+
+    def _may_hand_over(self) -> bool:
+        return bool(self._frames) and not (self._ending or self._working) and self._has_room()
 
     def _has_room(self) -> bool:
         return (
@@ -159,9 +230,9 @@ class Connection:
         if self._closed:
             return
         wanted = not (self._ending or self._frames) and self._has_room()
-        if wanted and self._host.full and not self._buffer.begun_bytes:
-            # One that is within a request reads on, since nobody's room would be given back otherwise.
-            self._host.stall(self)
+        if wanted and not self._may_read():
+            if not self._is_large:
+                self._host.stall(self)
             wanted = False
         if wanted is not self._reading:
             self._reading = wanted
@@ -192,7 +263,8 @@ class Connection:
         self._flushing = False
         if not self._closed:
             self._flush()
-            self._take()
+            if not self._waiting:
+                self._take()
 
     def _flush(self) -> None:
         """Sends the answers whose turn it is."""
@@ -237,7 +309,7 @@ class Connection:
 
     def _writable(self) -> None:
         self._send()
-        if not self._closed:
+        if not (self._closed or self._waiting):
             self._take()
 
     # -- end
@@ -255,6 +327,19 @@ class Connection:
             return
         self._idle_timer = self._loop.call_at(since_s + idle_s, self._watch_idle)
 
+    def _watch_stall(self) -> None:
+        """While a request has begun to arrive. The time when this connection is not read does not count."""
+        self._stall_timer = None
+        if self._closed or not self._buffer.is_within:
+            return
+        now_s, stall_ms = self._loop.time(), self._host.stall_ms
+        since_s = self._arrived_s if self._reading else now_s
+        if now_s - since_s >= stall_ms / 1_000.0:
+            self._host.note("warning", f"connection closed: no byte of a request that has begun in {stall_ms} ms")
+            self._dispose()
+            return
+        self._stall_timer = self._loop.call_at(since_s + stall_ms / 1_000.0, self._watch_stall)
+
     def _dispose(self) -> None:
         if self._closed:
             return
@@ -266,6 +351,13 @@ class Connection:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._socket.close()
+        if self._is_large:
+            self._host.end_large(self)
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        if self._working is not None:
+            self._working.abandoned = True
+        self._buffer.clear()
         self._frames.clear()
         self._slots.clear()
         self._hold(-self._held)

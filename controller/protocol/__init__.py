@@ -98,6 +98,7 @@ from controller.protocol.errors import (
     ErrorCode,
     MalformedFrame,
     ProtocolError,
+    TooManyEntries,
     UnencodableValue,
     UnknownApi,
 )
@@ -212,6 +213,7 @@ __all__ = [
     "StopReplicaResponse",
     "StopReplicaTopicState",
     "SupportedFeature",
+    "TooManyEntries",
     "UnencodableValue",
     "UnknownApi",
     "UnsupportedVersion",

@@ -83,7 +83,7 @@ _DESCRIBED = Struct(
         Field("documentation", TEXT, since=3, nullable=3),
     ),
 )
-_DESCRIBED_RESULT = Struct(
+DESCRIBED_RESULT = Struct(
     v.DescribeConfigsResult,
     (
         Field("error_code", INT16),
@@ -94,7 +94,7 @@ _DESCRIBED_RESULT = Struct(
     ),
 )
 DESCRIBE_CONFIGS_RESPONSE = Message(
-    Struct(v.DescribeConfigsResponse, (Field("throttle_time_ms", INT32), Field("results", Array(_DESCRIBED_RESULT)))),
+    Struct(v.DescribeConfigsResponse, (Field("throttle_time_ms", INT32), Field("results", Array(DESCRIBED_RESULT)))),
     first=0,
     last=4,
     flexible=4,

@@ -12,10 +12,12 @@ from collections.abc import Container
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from controller.protocol.admin_schemas import DESCRIBE_CONFIGS_RESPONSE, DESCRIBED_RESULT
+from controller.protocol.admin_values import DescribeConfigsResult
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_schemas import METADATA_PARTITION, METADATA_RESPONSE
 from controller.protocol.client_values import ApiVersion, ApiVersionsResponse, MetadataResponsePartition
-from controller.protocol.compiler import Writer, compile_struct, layout
+from controller.protocol.compiler import Entries, Writer, compile_struct, layout
 from controller.protocol.errors import ErrorCode, UnencodableValue
 from controller.protocol.fetch_values import FetchResponse
 from controller.protocol.headers import (
@@ -46,14 +48,19 @@ quick(Request)
 _request = maker(Request)
 
 
-def decode_request(frame: bytes, served: Container[int] = CLUSTER_MESSAGES) -> Request:
+def decode_request(
+    frame: bytes, served: Container[int] = CLUSTER_MESSAGES, entries: Entries | None = None, entries_max: int = 0
+) -> Request:
     """MalformedFrame, UnknownApi, UnsupportedVersion (with the header).
 
     `served`: the API keys that the receiver answers; of any other the body is not looked at. By default the data plane
-    is none of them. Records in the value are views into `frame`.
+    is none of them. Records in the value are views into `frame`. `entries`: TooManyEntries for a request whose arrays
+    have more than `entries_max` elements together; see `Entries`.
     """
     header, pos = read_request_header(frame, served)
-    value: RequestValue = layout(MESSAGES[header.api_key].request, header.api_version).read(
+    if entries is not None:
+        entries.left = entries_max
+    value: RequestValue = layout(MESSAGES[header.api_key].request, header.api_version, entries).read(
         frame, pos, rest_allowed=header.api_key in REST_ALLOWED
     )
     return _request(header, value)
@@ -75,6 +82,21 @@ def encode_request(header: RequestHeader, value: RequestValue) -> bytes:
 def encode_response_body(api_key: ApiKey, version: int, value: ResponseValue) -> bytes:
     """What follows the header, of a response without records."""
     return layout(MESSAGES[api_key].response, version).write(value)
+
+
+def encode_described_resource(version: int, value: DescribeConfigsResult) -> bytes:
+    """One result of a DescribeConfigs answer, for `written`. UnencodableValue."""
+    out = bytearray()
+    try:
+        _described_resource_writer(version)(value, out)
+    except (struct.error, TypeError, AttributeError) as error:
+        raise UnencodableValue(f"DescribeConfigs version {version}: {error}") from error
+    return bytes(out)
+
+
+@cache
+def _described_resource_writer(version: int) -> Writer:
+    return compile_struct(DESCRIBED_RESULT, version, version >= DESCRIBE_CONFIGS_RESPONSE.flexible).write
 
 
 def encode_metadata_partition(version: int, value: MetadataResponsePartition) -> bytes:

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from controller.protocol import primitives
-from controller.protocol.errors import MalformedFrame, UnencodableValue
+from controller.protocol.errors import MalformedFrame, TooManyEntries, UnencodableValue
 from controller.protocol.records import Output, Part, joined
 from controller.protocol.schema import (
     NO_DEFAULT,
@@ -55,17 +55,42 @@ class Compiled:
     size: int
 
 
-class Layout:
-    """A message in one version."""
+class Entries:
+    """The number of array elements that a reader compiled with it may still read.
 
-    def __init__(self, message: Message, version: int) -> None:
+    A reader compiled with an `Entries` raises TooManyEntries as soon as `left` falls below 0, before it reads the
+    elements. A frame then costs time and memory in proportion to the limit and not to its size. The object is part of
+    the compiled reader: two threads need two of them. Lists of grouped rows (control requests) are not counted.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TooManyEntries("it names more elements than one request may")
+
+    def take_list(self, data: bytes, pos: int, end: int, compact: bool, item_size: int) -> None:
+        """Counts a list of numbers or strings that begins at `pos`, before it is read."""
+        count, _ = primitives.read_count(data, pos, end, compact, item_size)
+        if count > 0:
+            self.take(count)
+
+
+class Layout:
+    """A message in one version. `entries` limits what `read` reads; the caller sets `entries.left` before."""
+
+    def __init__(self, message: Message, version: int, entries: Entries | None = None) -> None:
         if not message.first <= version <= message.last:
             raise UnencodableValue(
                 f"{message.struct.value.__name__} has versions {message.first} to {message.last}, not {version}"
             )
         self._name = f"{message.struct.value.__name__} version {version}"
         self._value = message.struct.value
-        self._compiled = compile_struct(message.struct, version, version >= message.flexible)
+        self._compiled = compile_struct(message.struct, version, version >= message.flexible, entries)
         adaptation = message.adaptation
         self._adaptation = adaptation if adaptation is not None and version <= adaptation.until else None
 
@@ -75,7 +100,7 @@ class Layout:
         try:
             value, stop = self._compiled.read(data, pos, len(data))
         except MalformedFrame as error:
-            raise MalformedFrame(f"{self._name}: {error}") from None
+            raise type(error)(f"{self._name}: {error}") from None
         except (IndexError, struct.error):
             raise MalformedFrame(f"{self._name}: the frame of {len(data)} bytes ends too early") from None
         except UnicodeDecodeError as error:
@@ -103,12 +128,12 @@ class Layout:
 
 
 @cache
-def layout(message: Message, version: int) -> Layout:
-    return Layout(message, version)
+def layout(message: Message, version: int, entries: Entries | None = None) -> Layout:
+    return Layout(message, version, entries)
 
 
 @cache
-def compile_struct(table: Struct, version: int, flexible: bool) -> Compiled:
+def compile_struct(table: Struct, version: int, flexible: bool, entries: Entries | None = None) -> Compiled:
     """Generates and compiles the reader and writer of one structure in one version."""
     present = [field for field in table.fields if field.is_in(version)]
     plain = [field for field in present if field.tag is None]
@@ -116,7 +141,7 @@ def compile_struct(table: Struct, version: int, flexible: bool) -> Compiled:
     if tagged and not flexible:
         raise ValueError(f"{table.value.__name__} has tagged fields in version {version}, which is not flexible")
     quick(table.value)
-    source = _Source(table, version, flexible)
+    source = _Source(table, version, flexible, entries)
     source.absent(present)
     for fixed, run in groupby(plain, key=lambda field: isinstance(field.type, Fixed)):
         if fixed:
@@ -132,8 +157,9 @@ def compile_struct(table: Struct, version: int, flexible: bool) -> Compiled:
 class _Source:
     """The lines of one reader and one writer as they grow, and the names that they refer to."""
 
-    def __init__(self, table: Struct, version: int, flexible: bool) -> None:
+    def __init__(self, table: Struct, version: int, flexible: bool, entries: Entries | None) -> None:
         self._table = table
+        self._entries = entries
         self._version = version
         self._flexible = flexible
         self._names: dict[str, Any] = {
@@ -141,6 +167,7 @@ class _Source:
             "MalformedFrame": MalformedFrame,
             "UnencodableValue": UnencodableValue,
             "Written": Written,
+            "entries": entries,
             **{name: getattr(primitives, name) for name in _PRIMITIVES},
         }
         self._reader: list[str] = []
@@ -245,7 +272,7 @@ class _Source:
 
     def _ints(self, name: str, nullable: bool) -> None:
         self._size += 1 if self._flexible else 4
-        general = f"_{name}, pos = read_ints(data, pos, end, {self._flexible})"
+        general = [*self._counted(4), f"_{name}, pos = read_ints(data, pos, end, {self._flexible})"]
         if self._flexible:  # The path of nearly every ISR and assignment: a length of one byte, and known by its bytes.
             self._reader += [
                 "count = data[pos]",
@@ -257,10 +284,10 @@ class _Source:
                 f"    _{name} = SHORT_INTS.get(data[pos:stop]) or short_ints(data[pos:stop])",
                 "    pos = stop",
                 "else:",
-                f"    {general}",
+                *_deeper(general),
             ]
         else:
-            self._reader.append(general)
+            self._reader += general
         write = f"write_ints(out, value.{name}, {self._flexible})"
         if self._flexible and not nullable:
             self._writer += [
@@ -281,11 +308,18 @@ class _Source:
         else:
             self._writer.append(write)
 
+    def _counted(self, item_size: int) -> list[str]:
+        if self._entries is None:
+            return []
+        return [f"entries.take_list(data, pos, end, {self._flexible}, {item_size})"]
+
     def _plain(self, name: str, kind: str) -> None:
         self._size += 1 if self._flexible else 4
         read = f"_{name}, pos = read_{kind}(data, pos, end, {self._flexible})"
         write = f"write_{kind}(out, value.{name}, {self._flexible})"
         if kind != "records" or not self._flexible:
+            if kind != "records":
+                self._reader += self._counted(8 if kind == "longs" else 1 if self._flexible else 2)
             self._reader.append(read)
             self._writer.append(write)
             return
@@ -307,6 +341,7 @@ class _Source:
             "if count < 0:",
             f"    _{name} = None",
             "else:",
+            *([] if self._entries is None else ["    entries.take(count)"]),
             "    items = []",
             "    for _ in range(count):",
             f"        item, pos = read_{name}(data, pos, end)",
@@ -398,7 +433,7 @@ class _Source:
         self._writer += [f"if {' or '.join(unlike)}:", *_deeper(writer), "else:", "    out.append(0)"]
 
     def _inner(self, name: str, table: Struct) -> Compiled:
-        inner = compile_struct(table, self._version, self._flexible)
+        inner = compile_struct(table, self._version, self._flexible, self._entries)
         self._names[f"read_{name}"] = inner.read
         self._names[f"write_{name}"] = inner.write
         return inner

@@ -148,6 +148,10 @@ class MalformedFrame(ProtocolError):
     Nothing can be answered to it; the connection is closed."""
 
 
+class TooManyEntries(MalformedFrame):
+    """The frame's arrays have more elements than the receiver reads. Whether it is sound otherwise is not known."""
+
+
 class UnknownApi(ProtocolError):
     """The frame's API key is none that is spoken here. The connection is closed, as Kafka does."""
 

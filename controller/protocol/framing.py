@@ -53,7 +53,7 @@ class FrameBuffer:
     A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each.
     """
 
-    __slots__ = ("_limit", "_missing", "_pieces", "_prefix", "begun_bytes")
+    __slots__ = ("_limit", "_missing", "_pieces", "_prefix", "arrived_bytes", "begun_bytes")
 
     def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
         self._limit = limit
@@ -63,6 +63,17 @@ class FrameBuffer:
         self._pieces: list[bytes] = []
         self.begun_bytes = 0
         """The size of the frame that is being waited for, once it is known; 0 between frames."""
+        self.arrived_bytes = 0
+        """How much of it is here."""
+
+    @property
+    def is_within(self) -> bool:
+        """Some bytes of a frame, or of its size, have come, and not all of them."""
+        return self._missing is not None or bool(self._prefix)
+
+    def clear(self) -> None:
+        """Drops what has come of a frame that will never be whole."""
+        self._pieces = []
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that `data` completes, in order. MalformedFrame once a size is impossible: the stream is lost
@@ -82,9 +93,10 @@ class FrameBuffer:
             pos += len(piece)
             self._missing -= len(piece)
             self._pieces.append(piece)
+            self.arrived_bytes += len(piece)
             if not self._missing:
                 frames.append(b"".join(self._pieces))
                 self._pieces = []
                 self._missing = None
-                self.begun_bytes = 0
+                self.begun_bytes = self.arrived_bytes = 0
         return frames

@@ -7,7 +7,8 @@ checkpoint and to delete is the host's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from controller.storage.checkpoints import (
@@ -43,6 +44,14 @@ def partition_of(name: str) -> TopicPartition | None:
     """The partition whose directory would have this name; None for another's."""
     topic, dash, number = name.rpartition("-")
     return (topic, int(number)) if dash and topic and number.isascii() and number.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Logs whose files were made, or what went wrong with that."""
+
+    logs: Mapping[TopicPartition, PartitionLog]
+    error: Exception | None = None
 
 
 class LogDirectory:
@@ -140,49 +149,89 @@ class LogDirectory:
 
     # Partitions come and go
 
-    @on_disk
     def create(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> PartitionLog:
         """The partition's log; an empty one, with this topic id (16 bytes, zeros for none), if there is none yet."""
-        log = self.logs.get(partition)
-        if log is not None:
-            return log
+        self.health.check()
+        if partition not in self.logs:
+            self.adopt(self.making({partition: topic_id})())
+        return self.logs[partition]
+
+    def making(self, wanted: Mapping[TopicPartition, bytes]) -> Callable[[], Made]:
+        """What makes the files of empty logs with these topic ids, on any thread; `adopt` takes what it returns. None
+        of the partitions is here yet, and nothing else is done with them meanwhile."""
+        settings = {partition: self._settings_of(partition[0]) for partition in wanted}
+
+        def make() -> Made:
+            made: dict[TopicPartition, PartitionLog] = {}
+            try:
+                for partition, topic_id in wanted.items():
+                    made[partition] = self._make(partition, topic_id, settings[partition])
+                self._disk.sync_names(self.path)  # once for all of them
+            except LogOffline as offline:
+                return Made(made, offline.cause)
+            except (OSError, CorruptLog, OutOfResources) as error:
+                return Made(made, error)
+            return Made(made)
+
+        return make
+
+    def _make(self, partition: TopicPartition, topic_id: bytes, settings: LogSettings) -> PartitionLog:
+        """With a health of its own: the directory's is told on the caller's thread."""
         directory = self._directory(partition)
         self._disk.make_directory(directory)
         if topic_id != NO_TOPIC_ID:
             self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id))
-        log = self._open(partition, directory, NOTHING_KNOWN)
-        self._disk.sync_names(self.path)
-        self.logs[partition] = log
-        return log
+        return PartitionLog(
+            self._disk,
+            directory,
+            settings,
+            self._now_ms,
+            known=NOTHING_KNOWN,
+            keep_recovery_point=self._keep_recovery_points,
+        )
 
     @on_disk
+    def adopt(self, made: Made) -> None:
+        for partition, log in made.logs.items():
+            log.health = self.health
+            self.logs[partition] = log
+        if made.error is not None:
+            raise made.error
+
     def delete(self, partition: TopicPartition) -> None:
         """The partition is gone at once, its files with `purge_deleted`. KeyError if it is not here."""
-        self._retire(partition, DELETED)
+        self.delete_all((partition,))
+
+    @on_disk
+    def delete_all(self, partitions: Sequence[TopicPartition]) -> None:
+        """`delete` for many, with one write of each checkpoint."""
+        self._retire(partitions, DELETED)
 
     @on_disk
     def set_aside(self, partition: TopicPartition) -> None:
         """The partition is gone, its files stay under another name for good. KeyError if it is not here."""
-        self._retire(partition, STRAY)
+        self._retire((partition,), STRAY)
 
-    def _retire(self, partition: TopicPartition, suffix: str) -> None:
-        log = self.logs.pop(partition)
+    def _retire(self, partitions: Sequence[TopicPartition], suffix: str) -> None:
+        logs = {partition: self.logs.pop(partition) for partition in partitions}
         try:
-            # Before the directory: a new life of the partition must not inherit the old one's offsets.
+            # Before the directories: a new life of a partition must not inherit the old one's offsets.
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
-            self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one != partition})
-            self._disk.rename(self._directory(partition), f"{self._directory(partition)}.{self._now_ms():032x}{suffix}")
+            self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one not in logs})
+            for partition in partitions:
+                directory = self._directory(partition)
+                self._disk.rename(directory, f"{directory}.{self._now_ms():032x}{suffix}")
+                logs.pop(partition).abandon()
         except OutOfResources:
-            self.logs[partition] = log  # it is still here, and can be asked for again
+            self.logs.update(logs)  # they are still here, and can be asked for again
             raise
-        log.abandon()
         self._disk.sync_names(self.path)
 
     @on_disk
-    def purge_deleted(self) -> int:
-        """Takes the files of deleted partitions off the disk. How many partitions."""
-        doomed = [name for name in self._disk.names(self.path) if name.endswith(DELETED)]
+    def purge_deleted(self, at_most: int | None = None) -> int:
+        """Takes the files of deleted partitions off the disk, of `at_most` so many. How many partitions."""
+        doomed = [name for name in self._disk.names(self.path) if name.endswith(DELETED)][:at_most]
         for name in doomed:
             for inner in self._disk.names(f"{self.path}/{name}"):
                 self._disk.remove(f"{self.path}/{name}/{inner}")

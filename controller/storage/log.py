@@ -29,7 +29,7 @@ from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOf
 from controller.storage.health import Health, on_disk, or_offline
 from controller.storage.opening import Known, open_files
 from controller.storage.producers import KnownBatch, ProducerStates
-from controller.storage.reading import Decompress, TimestampOffset, index_of, offset_for_time, range_from
+from controller.storage.reading import Decompress, TimedBatch, TimestampOffset, batch_for_time, index_of, range_from
 from controller.storage.rules import deletable, roll_reason
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from controller.storage.settings import LogSettings
@@ -356,10 +356,21 @@ class PartitionLog:
         return range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
 
     @on_disk
+    def batch_for_timestamp(self, timestamp_ms: int, from_offset: int = 0) -> TimedBatch | None:
+        """The first batch from `from_offset` on that may have a record of this time or later; its `find` tells, which
+        may take long. None if there is none."""
+        return batch_for_time(self._segments, timestamp_ms, max(from_offset, self.log_start_offset))
+
     def offset_for_timestamp(self, timestamp_ms: int, decompress: Decompress | None = None) -> TimestampOffset | None:
         """The first record of this time or later; None if there is none. Where `decompress` is missing or knows no
         way, a compressed batch counts as a whole, and its first offset is the answer."""
-        return offset_for_time(self._segments, timestamp_ms, self.log_start_offset, decompress)
+        batch = self.batch_for_timestamp(timestamp_ms)
+        while batch is not None:
+            found = batch.find(decompress)
+            if found is not None:
+                return found
+            batch = self.batch_for_timestamp(timestamp_ms, batch.header.last_offset + 1)
+        return None
 
     # Leader epochs
 

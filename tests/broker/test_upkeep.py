@@ -8,6 +8,7 @@ from controller.broker.logs import Logs
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
+from controller.broker.steps import finish
 from controller.broker.upkeep import NoLogDirectory, Upkeep, told_of_opening
 from controller.clock import VirtualClock
 from controller.protocol.errors import ErrorCode
@@ -54,7 +55,7 @@ class Kept:
         self.upkeep.on_all_offline = lambda: self.ended.append(self.clock.now_ms())
 
     def lead(self) -> Partition:
-        answer = self.replicas.become_leader_or_follower(leader_and_isr(BROKER, 1))
+        answer = finish(self.replicas.become_leader_or_follower(leader_and_isr(BROKER, 1)))
         assert answer.error_code == ErrorCode.NONE
         partition = self.replicas.partition(*KEY)
         assert partition is not None
@@ -138,7 +139,7 @@ def test_a_deleted_partitions_files_go_later() -> None:
     kept = Kept(log_segment_delete_delay_ms="2000")
     kept.append(1)
     kept.upkeep.start()
-    kept.logs.delete(*KEY)
+    kept.logs.delete_all([KEY])
     deleted = [name for name in kept.disk.names(PATHS[0]) if name.endswith("-delete")]
     assert len(deleted) == 1
     kept.clock.advance_to(1_999)

@@ -277,24 +277,111 @@ def test_requests_of_all_connections_together_have_a_limit() -> None:
         full = b"x" * REQUEST_BYTES_MAX
         with (
             closing(serving.connect()) as first,
+            closing(serving.connect()) as second,
             closing(serving.connect()) as begun,
             closing(serving.connect()) as last,
         ):
             begun.sendall(framed(full)[:100])
             first.sendall(framed(full))
-            eventually(lambda: len(serving.echo.held) == 1 and serving.server.full, "one is handled, one begun")
+            eventually(lambda: len(serving.echo.held) == 1, "one is handled")
+            assert not serving.server.full, "what was announced and has not arrived does not count"
+            second.sendall(framed(full))
+            eventually(lambda: len(serving.echo.held) == 2 and serving.server.full, "two are handled, one begun")
             last.sendall(framed(b"last"))
             begun.sendall(framed(full)[100:])
-            eventually(lambda: len(serving.echo.held) == 2, "the one that was begun is read to its end")
-            assert serving.echo.received == [full, full]
+            eventually(lambda: len(serving.echo.held) == 3, "the one that was begun is read to its end")
+            assert serving.echo.received == [full, full, full]
             serving.echo.held[0]()
-            assert read(first) == full
-            eventually(lambda: len(serving.echo.held) == 3, "there is room for the last one")
-            serving.echo.held[2]()
-            assert read(last) == b"last"
             serving.echo.held[1]()
+            assert read(first) == read(second) == full
+            eventually(lambda: len(serving.echo.held) == 4, "there is room for the last one")
+            serving.echo.held[3]()
+            assert read(last) == b"last"
+            serving.echo.held[2]()
             assert read(begun) == full
     assert serving.server.held_bytes == 0
+
+
+def test_requests_that_are_announced_and_do_not_come_keep_nobody_waiting() -> None:
+    """Five connections announce more than there is memory for and send nothing."""
+    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=REQUEST_BYTES_MAX, stall_ms=1_500)) as serving:
+        stalled = [serving.connect() for _ in range(5)]
+        for connection in stalled:
+            connection.sendall(REQUEST_BYTES_MAX.to_bytes(4, "big") + b"x")
+        eventually(lambda: serving.server.held_bytes == 5, "each has one byte")
+        with closing(serving.connect()) as other:
+            other.sendall(framed(b"other"))
+            assert read(other) == b"other"
+        for connection in stalled:
+            assert connection.recv(1) == b"", "it is closed when nothing more has come for the stall timeout"
+            connection.close()
+    assert serving.server.held_bytes == 0
+    assert len([note for note in serving.trace.notes("warning") if "no byte of a request" in note]) == 5
+
+
+def test_a_request_that_comes_slowly_and_steadily_is_answered() -> None:
+    """Each byte comes after most of the stall timeout: the connection's clock is set back instead of waiting."""
+    stall_ms = 1_000_000
+
+    async def age(connection: connection_module.Connection) -> None:
+        connection._arrived_s -= 0.9 * stall_ms / 1_000.0
+        connection._watch_stall()
+
+    with serving_with(Limits(REQUEST_BYTES_MAX, stall_ms=stall_ms)) as serving, closing(serving.connect()) as slow:
+        frame = framed(b"slow")
+        slow.sendall(frame[:4])
+        for at in range(4, len(frame) - 1):
+            slow.sendall(frame[at : at + 1])
+            eventually(lambda at=at: serving.server.held_bytes == at - 3, "the byte arrived")  # type: ignore[misc]
+            (connection,) = serving.server.connections
+            serving.server.network.run(age(connection), DEADLINE_S)
+            assert serving.server.connections
+        slow.sendall(frame[-1:])
+        assert read(slow) == b"slow"
+        slow.sendall(frame[:6])
+        eventually(lambda: serving.server.held_bytes == 2, "another begins")
+        serving.server.network.run(age(connection), DEADLINE_S)
+        serving.server.network.run(age(connection), DEADLINE_S)
+        assert not serving.server.connections, "no byte came in nearly twice the time"
+
+
+def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "LARGE_BYTES", 100)
+    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
+        whole = framed(b"l" * REQUEST_BYTES_MAX)
+        with (
+            closing(serving.connect()) as first,
+            closing(serving.connect()) as second,
+            closing(serving.connect()) as small,
+        ):
+            first.sendall(whole[:704])
+            eventually(lambda: serving.server.held_bytes == 700, "the first has begun")
+            second.sendall(whole[:404])
+            eventually(lambda: serving.server.held_bytes == 1_100, "the second has begun")
+            second.sendall(whole[404:])
+            small.sendall(framed(b"small"))
+            assert read(small) == b"small"
+            assert serving.server.held_bytes == 1_100, "the second waits"
+            first.sendall(whole[704:])
+            assert read(first) == read(second) == b"l" * REQUEST_BYTES_MAX
+    assert serving.server.held_bytes == 0
+
+
+def test_a_large_request_that_keeps_others_waiting_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "LARGE_BYTES", 100)
+    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=1_200, stall_ms=300)) as serving:
+        whole = framed(b"l" * REQUEST_BYTES_MAX)
+        with closing(serving.connect()) as first, closing(serving.connect()) as second:
+            first.sendall(whole[:704])
+            eventually(lambda: serving.server.held_bytes == 700, "the first has begun")
+            second.sendall(whole)
+            with suppress(OSError):
+                for at in range(704, len(whole)):  # never stalls, and is never whole in time
+                    first.sendall(whole[at : at + 1])
+                    threading.Event().wait(0.02)
+            assert read(second) == b"l" * REQUEST_BYTES_MAX
+    assert serving.server.held_bytes == 0
+    assert any("while others waited" in note for note in serving.trace.notes("warning"))
 
 
 def test_one_connection_has_a_limit_of_unanswered_bytes(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

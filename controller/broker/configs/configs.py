@@ -39,7 +39,9 @@ from controller.protocol.admin_values import (
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
+from controller.protocol.codec import encode_described_resource
 from controller.protocol.errors import ErrorCode
+from controller.protocol.written import written
 from controller.trace import Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
@@ -48,6 +50,9 @@ from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.errors import DamagedZnode, NoNode
 from controller.zookeeper.operations import Row
 
+RESOLVED_AT_ONCE = 500
+DESCRIBED_AT_ONCE = 10
+"""Resources that are looked at, or described, before other requests have their turn: some milliseconds."""
 Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
 Change: TypeAlias = Callable[[Config], Config]
 
@@ -80,7 +85,7 @@ class Configs:
             assert isinstance(refusal, DescribeConfigsResponse)
             return refusal
 
-        answer_later(self._describe(request), self._clock, self._trace, answer, failed)
+        answer_later(self._describe(request, version), self._clock, self._trace, answer, failed)
 
     def alter(self, request: AlterConfigsRequest, version: int, answer: Callable[[AlterConfigsResponse], None]) -> None:
         def change_of(resource: AlterConfigsResource) -> Change:
@@ -119,23 +124,46 @@ class Configs:
 
     # -- describing
 
-    async def _describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        wanted = [self._path_or_refusal(resource) for resource in request.resources]
-        asked = list(dict.fromkeys(one for one in wanted if isinstance(one, str)))
+    async def _describe(self, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
+        """In slices. Each result is encoded at once, and those beyond `camerlengo.response.max.bytes` are refused."""
+        wanted: dict[int, str | Refused] = {}
+        for place, resource in enumerate(request.resources):
+            wanted[place] = self._path_or_refusal(resource)
+            if place % RESOLVED_AT_ONCE == RESOLVED_AT_ONCE - 1:
+                await self._clock.sleep(0.0)
+        asked = list(dict.fromkeys(one for one in wanted.values() if isinstance(one, str)))
         reading = await self._client.read([paths.CONFIG_BROKER_DEFAULT, *asked])
         rows = {row.path: row for row in reading.rows if row is not None}
-        results = []
-        for resource, path in zip(request.resources, wanted, strict=True):
-            try:
-                if isinstance(path, Refused):
-                    raise path
-                shown = _asked_for(request, resource, self._shown(resource, path, rows))
-                results.append(_described(resource, ErrorCode.NONE, None, shown))
-            except Refused as refused:
-                results.append(_described(resource, refused.error, refused.message))
-            except DamagedZnode as damaged:
-                results.append(_described(resource, ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged)))
-        return DescribeConfigsResponse(tuple(results))
+        results: list[bytes] = []
+        size_bytes = 0
+        for place, resource in enumerate(request.resources):
+            result = self._result(request, resource, wanted[place], rows, size_bytes)
+            results.append(encode_described_resource(version, result))
+            size_bytes += len(results[-1])
+            if place % DESCRIBED_AT_ONCE == DESCRIBED_AT_ONCE - 1:
+                await self._clock.sleep(0.0)
+        return DescribeConfigsResponse(written(results))
+
+    def _result(
+        self,
+        request: DescribeConfigsRequest,
+        resource: DescribeConfigsResource,
+        path: str | Refused,
+        rows: Mapping[str, Row],
+        size_bytes: int,
+    ) -> DescribeConfigsResult:
+        try:
+            if isinstance(path, Refused):
+                raise path
+            if size_bytes >= self._settings.response_max_bytes:
+                limit = f"camerlengo.response.max.bytes={self._settings.response_max_bytes}"
+                raise Refused(ErrorCode.POLICY_VIOLATION, f"The response is larger than {limit}: ask for fewer at once")
+            shown = _asked_for(request, resource, self._shown(resource, path, rows))
+            return _described(resource, ErrorCode.NONE, None, shown)
+        except Refused as refused:
+            return _described(resource, refused.error, refused.message)
+        except DamagedZnode as damaged:
+            return _described(resource, ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged))
 
     def _shown(
         self, resource: DescribeConfigsResource, path: str, rows: Mapping[str, Row]
@@ -162,7 +190,9 @@ class Configs:
     ) -> tuple[AlteredResource, ...]:
         """One after the other: a request is not to flood ZooKeeper."""
         results = []
-        for resource, change_of in prepared:
+        for place, (resource, change_of) in enumerate(prepared, 1):
+            if place % RESOLVED_AT_ONCE == 0:
+                await self._clock.sleep(0.0)
             error: ErrorCode = ErrorCode.NONE
             message: str | None = None
             try:

@@ -73,6 +73,11 @@ DATA_SETTINGS: Mapping[str, Setting] = {
     "log.segment.delete.delay.ms": ("log_segment_delete_delay_ms", "60000", types.integer(1, LONG_MAX)),
     "connections.max.idle.ms": ("connections_max_idle_ms", "600000", types.integer(-1, LONG_MAX)),
     "max.connections": ("max_connections", str(INT_MAX), types.integer(0)),
+    "camerlengo.request.stall.timeout.ms": ("request_stall_timeout_ms", "30000", types.integer(1)),
+    "camerlengo.request.entries.max": ("request_entries_max", "100000", types.integer(2_000)),
+    "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", types.integer(1)),
+    "camerlengo.request.partitions.max": ("request_partitions_max", "20000", types.integer(1)),
+    "camerlengo.response.max.bytes": ("response_max_bytes", "67108864", types.integer(1024)),
     "queued.max.request.bytes": ("queued_max_request_bytes", "-1", types.integer(-1, LONG_MAX)),
 }
 
@@ -105,6 +110,16 @@ class DataSettings:
     connections_max_idle_ms: int
     """-1: for ever."""
     max_connections: int
+    request_stall_timeout_ms: int
+    """How long a request that has begun to arrive may bring no byte before its connection is closed."""
+    request_entries_max: int
+    """Elements of all arrays of one client request together: names, partitions, resources."""
+    topic_partitions_max: int
+    """Partitions that a client may give one topic."""
+    request_partitions_max: int
+    """Partitions that a client may create with one request."""
+    response_max_bytes: int
+    """Of a DescribeConfigs response; a fetch has fetch.max.bytes."""
     queued_max_request_bytes: int
     """Of all connections' requests together that were read and not answered; -1: `QUEUED_REQUESTS` of the largest
     there may be, where Kafka has no limit."""

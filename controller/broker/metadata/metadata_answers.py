@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import TypeAlias
+from collections.abc import Generator, Iterable
+from typing import Any, TypeAlias
 
 from controller.broker.metadata.metadata_cache import MetadataSnapshot, Partitions, endpoint_of
+from controller.broker.steps import Job, Yielded
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (
     NO_AUTHORIZED_OPERATIONS,
@@ -25,6 +27,10 @@ from controller.protocol.written import written
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 TOPIC_NAME_LENGTH_MAX = 249
 BODIES_KEPT = 4
+KEPT_TOPICS = 1_000
+"""Answers to requests that name more topics are not kept."""
+SLICE = 500
+"""Topics and partitions of an answer that are made between two yields; most partitions are encoded already."""
 ROWS_KEPT = 20_000
 _Asked: TypeAlias = tuple[int, MetadataRequest, int, str, str | None]
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
@@ -45,14 +51,28 @@ def metadata_response(
     listener: str,
     cluster_id: str | None,
     rows: MetadataRows | None = None,
-) -> MetadataResponse:
-    """`listener`: the one that the request came in by; only brokers that have it are told of. With `rows` it is for the
-    encoder alone: its partitions are encoded already, where they were before."""
+) -> Generator[None, Any, MetadataResponse]:
+    """Made in slices. `listener`: the one that the request came in by; only brokers that have it are told of. With
+    `rows` it is for the encoder alone: its partitions are encoded already, where they were before. A topic that is
+    named several times is answered once, as Kafka does: the answer is bounded by the cluster's size."""
     answer = _Answer(snapshot, version, listener, request.include_topic_authorized_operations, rows)
-    if request.topics is None:
-        topics = [answer.topic(name, partitions) for name, partitions in snapshot.topics.items()]
-    else:
-        topics = [answer.asked_for(topic) for topic in request.topics]
+    named = None if request.topics is None else dict[MetadataRequestTopic, None]()
+    topics: list[MetadataResponseTopic] = []
+    done = 0  # topics and partitions since the last yield
+    asked: Iterable[str | MetadataRequestTopic] = snapshot.topics if request.topics is None else request.topics
+    for one in asked:
+        if isinstance(one, str):
+            topics.append(answer.topic(one, snapshot.topics[one]))
+        elif named is not None and one not in named:
+            named[one] = None
+            topics.append(answer.asked_for(one))
+        else:
+            done += 1
+            continue
+        done += 1 + len(topics[-1].partitions)
+        if done >= SLICE:
+            done = 0
+            yield None
     brokers = [
         MetadataResponseBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
         for broker in snapshot.brokers.values()
@@ -79,16 +99,34 @@ class MetadataBodies:
 
     def body(
         self, snapshot: MetadataSnapshot, request: MetadataRequest, version: int, listener: str, cluster_id: str | None
-    ) -> bytes:
-        """UnencodableValue."""
+    ) -> Generator[Yielded, Any, bytes]:
+        """Made in slices. UnencodableValue."""
+        if request.topics is not None and len(request.topics) > KEPT_TOPICS:
+            # One of a kind, and too large to be compared with others.
+            value = yield from metadata_response(snapshot, request, version, listener, cluster_id, self._rows)
+            return (yield Job(lambda: encode_response_body(ApiKey.METADATA, version, value)))  # type: ignore[no-any-return]
         key = (id(snapshot), request, version, listener, cluster_id)
         known = self._bodies.get(key)
-        if known is None:
-            value = metadata_response(snapshot, request, version, listener, cluster_id, self._rows)
-            known = self._bodies[key] = (snapshot, encode_response_body(ApiKey.METADATA, version, value))
-            if len(self._bodies) > BODIES_KEPT:
-                self._bodies.popitem(last=False)
-        return known[1]
+        if known is not None:
+            return known[1]
+        making = metadata_response(snapshot, request, version, listener, cluster_id, self._rows)
+        sliced = False
+        while True:
+            try:
+                next(making)
+            except StopIteration as end:
+                value = end.value
+                break
+            sliced = True
+            yield None
+        if sliced:
+            body: bytes = yield Job(lambda: encode_response_body(ApiKey.METADATA, version, value))
+        else:
+            body = encode_response_body(ApiKey.METADATA, version, value)
+        self._bodies[key] = (snapshot, body)
+        if len(self._bodies) > BODIES_KEPT:
+            self._bodies.popitem(last=False)
+        return body
 
 
 class MetadataRows:

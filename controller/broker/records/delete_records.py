@@ -15,6 +15,7 @@ from controller.broker.partition import Partition
 from controller.broker.progress import Progress
 from controller.broker.records.delayed_delete_records import DelayedDeleteRecords, Deletion, Part
 from controller.broker.records.record_access import RecordAccess, Refused, refused
+from controller.broker.steps import SLICE, Steps
 from controller.protocol.admin_values import (
     UP_TO_HIGH_WATERMARK,
     DeleteRecordsPartition,
@@ -53,8 +54,17 @@ class DeleteRecords:
 
     def handle(
         self, request: DeleteRecordsRequest, version: int, answer: Callable[[DeleteRecordsResponse], None]
-    ) -> None:
-        parts = [(topic.name, [self._delete(topic.name, one) for one in topic.partitions]) for topic in request.topics]
+    ) -> Steps:
+        parts = []
+        done = 0
+        for topic in request.topics:
+            those = []
+            for one in topic.partitions:
+                those.append(self._delete(topic.name, one))
+                done += 1
+                if done % SLICE == 0:
+                    yield None
+            parts.append((topic.name, those))
         operation = DelayedDeleteRecords(request.timeout_ms, parts, self._metadata, answer)
         keys = operation.keys()
         if not self._purgatory.try_complete_else_watch(operation, keys):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.broker.records.record_access import RecordAccess, Refused, refused
+from controller.broker.steps import SLICE, Steps
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     OffsetForLeaderEpochRequest,
@@ -27,18 +28,18 @@ class EpochOffsets:
         request: OffsetForLeaderEpochRequest,
         version: int,
         answer: Callable[[OffsetForLeaderEpochResponse], None],
-    ) -> None:
-        answer(
-            OffsetForLeaderEpochResponse(
-                tuple(
-                    OffsetForLeaderTopicResult(
-                        topic.topic,
-                        tuple(self._result(topic.topic, one) for one in topic.partitions),
-                    )
-                    for topic in request.topics
-                )
-            )
-        )
+    ) -> Steps:
+        topics = []
+        done = 0
+        for topic in request.topics:
+            results = []
+            for one in topic.partitions:
+                results.append(self._result(topic.topic, one))
+                done += 1
+                if done % SLICE == 0:
+                    yield None
+            topics.append(OffsetForLeaderTopicResult(topic.topic, tuple(results)))
+        answer(OffsetForLeaderEpochResponse(tuple(topics)))
 
     def _result(self, topic: str, asked: OffsetForLeaderPartition) -> OffsetForLeaderResult:
         try:

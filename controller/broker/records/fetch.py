@@ -7,14 +7,15 @@ partition is `fetch_reading.py`, what waits is `delayed_fetch.py`, which partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 
 from controller.broker.partition import Partition, Reader
 from controller.broker.progress import Progress
 from controller.broker.records.delayed_fetch import DelayedFetch
-from controller.broker.records.fetch_reading import Ask, FetchReading
-from controller.broker.records.fetch_sessions import FetchSessions, SessionRefused
+from controller.broker.records.fetch_reading import Ask, FetchReading, Reading
+from controller.broker.records.fetch_sessions import Asked, FetchContext, FetchSessions, SessionRefused
+from controller.broker.steps import SLICE, Steps, finish
 from controller.protocol.fetch_values import FetchRequest, FetchResponse
 from controller.timer.purgatory import Purgatory
 
@@ -48,20 +49,46 @@ class Fetch:
         progress.of_appends.append(self._news)
         progress.of_others.append(self._changed)
 
-    def handle(self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None]) -> None:
+    def handle(self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None]) -> Steps | None:
         try:
             session = self._sessions.begin(request)
         except SessionRefused as refusal:
             answer(FetchResponse((), refusal.error))
-            return
+            return None
         if session.is_empty:
             answer(session.response(()))
-            return
+            return None
         ask = self._ask(request, version)
         session.asks(ask)
         partitions = session.partitions()
-        readings = self._reading.read(ask, partitions, session.before())
-        size_bytes, ended = 0, request.max_wait_ms <= 0
+        reading = self._reading.read(ask, partitions, session.before())
+        if len(partitions) > SLICE:
+            return self._in_slices(request.max_wait_ms, ask, session, partitions, reading, answer)
+        self._answer(request.max_wait_ms, ask, session, partitions, finish(reading), answer)
+        return None
+
+    def _in_slices(
+        self,
+        max_wait_ms: int,
+        ask: Ask,
+        session: FetchContext,
+        partitions: Sequence[Asked],
+        reading: Generator[None, None, list[Reading]],
+        answer: Callable[[FetchResponse], None],
+    ) -> Steps:
+        readings = yield from reading
+        self._answer(max_wait_ms, ask, session, partitions, readings, answer)
+
+    def _answer(
+        self,
+        max_wait_ms: int,
+        ask: Ask,
+        session: FetchContext,
+        partitions: Sequence[Asked],
+        readings: Sequence[Reading],
+        answer: Callable[[FetchResponse], None],
+    ) -> None:
+        size_bytes, ended = 0, max_wait_ms <= 0
         for one in readings:
             size_bytes += one.size_bytes
             ended = ended or one.ends_the_wait
@@ -69,7 +96,7 @@ class Fetch:
             answer(session.response(readings))
             return
         session.found(readings)
-        operation = DelayedFetch(request.max_wait_ms, self._reading, ask, session, partitions, readings, answer)
+        operation = DelayedFetch(max_wait_ms, self._reading, ask, session, partitions, readings, answer)
         self._waiting.try_complete_else_watch(operation, session.keys())
 
     def _ask(self, request: FetchRequest, version: int) -> Ask:

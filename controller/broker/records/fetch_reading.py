@@ -7,7 +7,7 @@ it already. Source: Kafka 2.8's Partition.readRecords and ReplicaManager.readFro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ from controller.broker.partition import Partition
 from controller.broker.progress import Progress
 from controller.broker.records.record_access import RecordAccess, Refused, local_log, refused
 from controller.broker.replication_throttle import ReplicationThrottle
+from controller.broker.steps import SLICE, finish
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
@@ -101,17 +102,18 @@ class FetchReading:
 
     def read(
         self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
-    ) -> list[Reading]:
-        """In the order asked for, no more than `max_bytes` in all. `before`: what the very same question about that
-        partition was answered the last time, where it was asked: if that was nothing, and nothing has changed, it is
-        the answer again."""
+    ) -> Generator[None, None, list[Reading]]:
+        """In slices, in the order asked for, no more than `max_bytes` in all. `before`: what the very same question
+        about that partition was answered the last time, where it was asked: if that was nothing, and nothing has
+        changed, it is the answer again."""
         return self._read_all(ask, partitions, before, told=True)
 
     def read_again(
         self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
     ) -> list[Reading]:
         """The same fetch when its wait is over: a follower has told nothing new by it."""
-        return self._read_all(ask, partitions, before, told=False)
+        readings: list[Reading] = finish(self._read_all(ask, partitions, before, told=False))
+        return readings
 
     def holds_back(self, ask: Ask, reading: Reading) -> bool:
         """Whether the partition has nothing for who asks only since that goes too fast."""
@@ -133,11 +135,13 @@ class FetchReading:
         before: Sequence[Reading | None],
         *,
         told: bool,
-    ) -> list[Reading]:
+    ) -> Generator[None, None, list[Reading]]:
         left, whole = ask.max_bytes, ask.whole_first_batch
-        readings = []
+        readings: list[Reading] = []
         told_ms = self._clock.now_ms() if told and ask.from_follower and partitions else None
-        for (topic, asked), known in zip(partitions, before, strict=True):
+        for done, ((topic, asked), known) in enumerate(zip(partitions, before, strict=True), 1):
+            if done % SLICE == 0:
+                yield None
             tells_ms = told_ms
             if known is not None and known.is_still_empty(ask, asked):
                 if tells_ms is None:

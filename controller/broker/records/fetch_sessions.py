@@ -29,6 +29,11 @@ from controller.protocol.fetch_values import (
 EVICTABLE_AFTER_MS = 120_000.0
 """How long a session is safe from newcomers, after it was made or used last (Kafka's)."""
 ID_MAX = 2**31 - 1
+SESSION_PARTITIONS_MAX = 10_000
+"""A client that fetches more partitions at once has no session, and names all of them each time: a fetch in a session
+takes a moment, however many partitions are in it."""
+ALL_PARTITIONS_MAX = 1_000_000
+"""Partitions of all sessions together: half a gigabyte."""
 
 Asked: TypeAlias = tuple[str, FetchPartition]
 
@@ -72,13 +77,14 @@ class FetchContext(Protocol):
 class _Full:
     """One that names all its partitions; `sessions` where it asks for a session."""
 
-    __slots__ = ("_ask", "_before", "_request", "_sessions")
+    __slots__ = ("_ask", "_before", "_partitions", "_request", "_sessions")
 
     def __init__(self, request: FetchRequest, sessions: FetchSessions | None = None) -> None:
         self._request = request
         self._sessions = sessions
         self._ask: Ask | None = None
         self._before: Sequence[Reading | None] | None = None
+        self._partitions: Sequence[Asked] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -88,7 +94,12 @@ class _Full:
         self._ask = ask
 
     def partitions(self) -> Sequence[Asked]:
-        return [(topic.topic, asked) for topic in self._request.topics for asked in topic.partitions]
+        """One that is named several times is read once, as it was asked for last (as in Kafka)."""
+        if self._partitions is None:
+            topics = self._request.topics
+            named = {(topic.topic, asked.partition): asked for topic in topics for asked in topic.partitions}
+            self._partitions = [(topic, asked) for (topic, _), asked in named.items()]
+        return self._partitions
 
     def before(self) -> Sequence[Reading | None]:
         return [None] * len(self.partitions()) if self._before is None else self._before
@@ -183,6 +194,9 @@ class FetchSessions:
             raise SessionRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise SessionRefused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if len(session.places) + _named(request) > SESSION_PARTITIONS_MAX:
+            self._drop(session.id)
+            raise SessionRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.update(request)
         del self._sessions[session.id]
         if not session.places:
@@ -194,6 +208,10 @@ class FetchSessions:
 
     def made_for(self, request: FetchRequest) -> Session | None:
         """A new session with the partitions of a full fetch; None if there is no place for it, or nothing to keep."""
+        held = sum(len(one.places) for one in self._sessions.values())
+        named = _named(request)
+        if named > SESSION_PARTITIONS_MAX or held + named > ALL_PARTITIONS_MAX:
+            return None
         session = Session(NO_SESSION, request.replica_id >= 0, self._clock.now_ms())
         session.update(request)
         if not session.places or not (len(self._sessions) < self._slots or self._made_room(session)):
@@ -232,6 +250,10 @@ class FetchSessions:
             return False
         self._drop(least.id)
         return True
+
+
+def _named(request: FetchRequest) -> int:
+    return sum(len(topic.partitions) for topic in request.topics)
 
 
 def _worth(session: Session) -> tuple[bool, int]:

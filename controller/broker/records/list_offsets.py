@@ -7,11 +7,14 @@ levels have the same end, as there are no transactions here. Version 0 is answer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
 
 from controller.broker.partition import Partition
 from controller.broker.records.decompression import decompress
 from controller.broker.records.record_access import RecordAccess, Refused, local_log, refused
+from controller.broker.steps import SLICE, Job, Lane, Steps, Yielded
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     CONSUMER,
@@ -26,7 +29,7 @@ from controller.protocol.fetch_values import (
     ListOffsetsResponse,
     ListOffsetsTopicResult,
 )
-from controller.storage import PartitionLog, StorageError
+from controller.storage import PartitionLog, StorageError, TimestampOffset
 
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 """From here on a client knows OFFSET_NOT_AVAILABLE."""
@@ -37,23 +40,24 @@ class ListOffsets:
         self._access = access
         self._wall_ms = wall_ms
 
-    def handle(self, request: ListOffsetsRequest, version: int, answer: Callable[[ListOffsetsResponse], None]) -> None:
+    def handle(self, request: ListOffsetsRequest, version: int, answer: Callable[[ListOffsetsResponse], None]) -> Steps:
         named = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
-        topics = tuple(
-            ListOffsetsTopicResult(
-                topic.name,
-                tuple(
-                    self._result(request, version, topic.name, one, twice=named[topic.name, one.partition_index] > 1)
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-        answer(ListOffsetsResponse(topics))
+        topics = []
+        done = 0
+        for topic in request.topics:
+            results = []
+            for one in topic.partitions:
+                twice = named[topic.name, one.partition_index] > 1
+                results.append((yield from self._result(request, version, topic.name, one, twice=twice)))
+                done += 1
+                if done % SLICE == 0:
+                    yield None
+            topics.append(ListOffsetsTopicResult(topic.name, tuple(results)))
+        answer(ListOffsetsResponse(tuple(topics)))
 
     def _result(
         self, request: ListOffsetsRequest, version: int, topic: str, asked: ListOffsetsPartition, *, twice: bool
-    ) -> ListOffsetsPartitionResult:
+    ) -> Generator[Yielded, Any, ListOffsetsPartitionResult]:
         try:
             if twice and version > 0:
                 raise Refused(ErrorCode.INVALID_REQUEST)
@@ -63,8 +67,16 @@ class ListOffsets:
             if version == 0:
                 offsets = self._segments_before(log, asked, _limit(partition, log, request.replica_id))
                 return ListOffsetsPartitionResult(asked.partition_index, ErrorCode.NONE, old_style_offsets=offsets)
-            client, limit = request.replica_id == CONSUMER, _limit(partition, log, request.replica_id)
-            return _found(partition, log, asked, limit, client=client)
+            client = request.replica_id == CONSUMER
+            if asked.timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+                limit = _limit(partition, log, request.replica_id)
+                return _end(partition, log, asked, limit, client=client)
+            found = yield from _at_time(log, asked.timestamp)
+            # Meanwhile the partition may have another leader, or another log.
+            if local_log(partition, asked.current_leader_epoch, only_leader=only_leader) is not log:
+                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            limit = _limit(partition, log, request.replica_id)
+            return _answer_to_time(partition, asked.partition_index, found, limit, client=client)
         except (Refused, StorageError) as error:
             return ListOffsetsPartitionResult(asked.partition_index, _error(refused(error).error, version))
 
@@ -96,22 +108,35 @@ def _limit(partition: Partition, log: PartitionLog, replica_id: int) -> int:
     return partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
 
 
-def _found(
+def _at_time(log: PartitionLog, timestamp_ms: int) -> Generator[Yielded, Any, TimestampOffset | None]:
+    """The first record of that time or later. Batches are looked through by jobs: one that is compressed takes long."""
+    batch = log.batch_for_timestamp(timestamp_ms)
+    while batch is not None:
+        found: TimestampOffset | None = yield Job(partial(batch.find, decompress), Lane.RECORDS)
+        if found is not None:
+            return found
+        batch = log.batch_for_timestamp(timestamp_ms, batch.header.last_offset + 1)
+    return None
+
+
+def _answer_to_time(
+    partition: Partition, index: int, found: TimestampOffset | None, limit: int, *, client: bool
+) -> ListOffsetsPartitionResult:
+    if found is not None and found.offset < limit:
+        epoch = max(found.leader_epoch, NO_LEADER_EPOCH)
+        return ListOffsetsPartitionResult(index, ErrorCode.NONE, found.timestamp_ms, found.offset, epoch)
+    _require_committed_epoch(partition, client)
+    return ListOffsetsPartitionResult(index, ErrorCode.NONE)
+
+
+def _end(
     partition: Partition, log: PartitionLog, asked: ListOffsetsPartition, limit: int, *, client: bool
 ) -> ListOffsetsPartitionResult:
     index = asked.partition_index
     if asked.timestamp == EARLIEST_TIMESTAMP:
         return ListOffsetsPartitionResult(index, ErrorCode.NONE, NO_TIMESTAMP, log.log_start_offset, _first_epoch(log))
-    if asked.timestamp == LATEST_TIMESTAMP:
-        _require_committed_epoch(partition, client)
-        return ListOffsetsPartitionResult(index, ErrorCode.NONE, NO_TIMESTAMP, limit, partition.leader_epoch)
-    found = log.offset_for_timestamp(asked.timestamp, decompress)
-    if found is not None and found.offset < limit:
-        return ListOffsetsPartitionResult(
-            index, ErrorCode.NONE, found.timestamp_ms, found.offset, max(found.leader_epoch, NO_LEADER_EPOCH)
-        )
     _require_committed_epoch(partition, client)
-    return ListOffsetsPartitionResult(index, ErrorCode.NONE)
+    return ListOffsetsPartitionResult(index, ErrorCode.NONE, NO_TIMESTAMP, limit, partition.leader_epoch)
 
 
 def _first_epoch(log: PartitionLog) -> int:

@@ -22,6 +22,7 @@ from controller.broker.ports import OffLoop
 from controller.broker.progress import Progress
 from controller.broker.records.delayed_produce import DelayedProduce, MinInsync, Part, Parts, Replication, response
 from controller.broker.records.record_access import RecordAccess, Refused, refused
+from controller.broker.steps import SLICE, SLICE_BYTES, Steps, finish
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import (
     ACKS_ALL,
@@ -116,7 +117,7 @@ class Produce:
         progress.of_high_watermarks.append(self._news)
         progress.have_nobody[self._news] = lambda: not waiting.delayed
 
-    def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> None:
+    def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> Steps:
         """For acks 1 and -1, and for those that are none."""
 
         def appended(parts: Parts) -> None:
@@ -126,26 +127,31 @@ class Produce:
             operation = DelayedProduce(request.timeout_ms, parts, self._min_insync, answer)
             self._waiting.try_complete_else_watch(operation, operation.keys())
 
-        self._take(request, version, appended)
+        return self._take(request, version, appended)
 
-    def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> None:
+    def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> Steps:
         """For acks 0. `then` is called with False if something was refused, which the client can only be told by
         closing its connection."""
 
         def appended(parts: Parts) -> None:
             then(all(part.result.error_code == ErrorCode.NONE for _, those in parts for part in those))
 
-        self._take(request, version, appended)
+        return self._take(request, version, appended)
 
     # -- first stage
 
-    def _take(self, request: ProduceRequest, version: int, then: Callable[[Parts], None]) -> None:
+    def _take(self, request: ProduceRequest, version: int, then: Callable[[Parts], None]) -> Steps:
+        """In slices; a connection's next request waits for all of them."""
         budget_us = AT_ONCE_US
+        begun = 0
         finished = True
         taken = _Request(request.acks, [], then)
         for topic in request.topic_data:
             ones = []
             for asked in topic.partition_data:
+                begun += 1
+                if begun % SLICE == 0:
+                    yield None
                 one = self._begin(topic.name, asked, request.acks, version)
                 if one.work is not None:
                     budget_us = one.check(budget_us)
@@ -153,7 +159,7 @@ class Produce:
                 ones.append(one)
             taken.topics.append((topic.name, ones))
         if finished and not (self._queues and any((one.topic, one.index) in self._queues for one in taken.ones())):
-            self._append_all(taken)
+            yield from self._append_all(taken)
             return
         for one in taken.ones():
             taken.keys[one.topic, one.index] = None
@@ -209,15 +215,22 @@ class Produce:
                     ready.append(queue[0])
                 else:
                     del self._queues[key]
-            self._append_all(first)
+            finish(self._append_all(first))
 
-    def _append_all(self, request: _Request) -> None:
-        request.then(
-            [
-                (topic, [self._append(topic, one, request.acks) if one.part is None else one.part for one in ones])
-                for topic, ones in request.topics
-            ]
-        )
+    def _append_all(self, request: _Request) -> Steps:
+        parts = []
+        done = done_bytes = 0
+        for topic, ones in request.topics:
+            those = []
+            for one in ones:
+                if done >= SLICE or done_bytes >= SLICE_BYTES:
+                    done = done_bytes = 0
+                    yield None
+                those.append(self._append(topic, one, request.acks) if one.part is None else one.part)
+                done += 1
+                done_bytes += 0 if one.checked is None else len(one.checked.batches)
+            parts.append((topic, those))
+        request.then(parts)
 
     def _append(self, topic: str, one: _One, acks: int) -> Part:
         assert one.checked is not None

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from controller.broker.configs.settings import BrokerSettings
+from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.metadata.metadata_wait import MetadataWait, without_leaders
 from controller.broker.topics.asking import ask_controller
 from controller.clock import Clock
@@ -26,6 +28,7 @@ from controller.protocol.client_values import (
 )
 from controller.protocol.errors import ErrorCode
 
+UNSET = -1
 TOO_LATE = "The topic's leaders were not known to this broker in time; it may have been created all the same."
 R = TypeVar("R", CreatableTopicResult, CreatePartitionsTopicResult)
 
@@ -44,20 +47,62 @@ class _Asked(Generic[R]):
     answer: Callable[[tuple[R, ...]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class CreationLimits:
+    """Partitions that one topic may have, and that one request may create. `default`: of a topic whose creator does
+    not say."""
+
+    topic: int
+    request: int
+    default: int
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> CreationLimits:
+        return cls(settings.topic_partitions_max, settings.request_partitions_max, settings.num_partitions)
+
+    def faults(self, wanted: Iterable[tuple[str, int, int]]) -> dict[str, tuple[ErrorCode, str]]:
+        """What is refused of (topic, partitions that it would have, partitions that are added): a topic with too many,
+        and whatever would bring the request above its limit."""
+        found: dict[str, tuple[ErrorCode, str]] = {}
+        added = 0
+        for topic, partitions, more in wanted:
+            if partitions > self.topic:
+                limit = f"camerlengo.topic.partitions.max={self.topic}"
+                found[topic] = ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: expected at most {limit}"
+            elif added + max(more, 0) > self.request:
+                limit = f"camerlengo.request.partitions.max={self.request}"
+                found[topic] = (
+                    ErrorCode.POLICY_VIOLATION,
+                    f"The request creates more partitions than {limit}: ask for fewer at once",
+                )
+            else:
+                added += max(more, 0)
+        return found
+
+
 class Creation:
-    def __init__(self, events: EventSink, waits: MetadataWait, clock: Clock) -> None:
+    """What is beyond `limits` is refused here, before the controller hears of it."""
+
+    def __init__(
+        self, events: EventSink, waits: MetadataWait, clock: Clock, limits: CreationLimits, metadata: MetadataCache
+    ) -> None:
         self._events = events
         self._waits = waits
         self._clock = clock
+        self._limits = limits
+        self._metadata = metadata
 
     def create_topics(
         self, request: CreateTopicsRequest, version: int, answer: Callable[[CreateTopicsResponse], None]
     ) -> None:
-        twice = _named_twice(topic.name for topic in request.topics)
-        topics = tuple(topic for topic in request.topics if topic.name not in twice)
+        refused = _named_twice(topic.name for topic in request.topics)
+        counts = ((topic.name, len(topic.assignments) or topic.num_partitions) for topic in request.topics)
+        numbers = ((name, self._limits.default if count == UNSET else count) for name, count in counts)
+        refused |= self._limits.faults((name, count, count) for name, count in numbers if name not in refused)
+        topics = tuple(topic for topic in request.topics if topic.name not in refused)
         asked = _Asked(
             topics=tuple(topic.name for topic in topics),
-            refused=tuple(CreatableTopicResult(name, ErrorCode.INVALID_REQUEST, _TWICE) for name in twice),
+            refused=tuple(CreatableTopicResult(name, *why) for name, why in refused.items()),
             timeout_ms=request.timeout_ms,
             deadline_ms=self._clock.now_ms() + request.timeout_ms,
             validate_only=request.validate_only,
@@ -75,12 +120,18 @@ class Creation:
     def create_partitions(
         self, request: CreatePartitionsRequest, answer: Callable[[CreatePartitionsResponse], None]
     ) -> None:
-        twice = _named_twice(topic.name for topic in request.topics)
-        topics = tuple(topic for topic in request.topics if topic.name not in twice)
+        refused = _named_twice(topic.name for topic in request.topics)
+        known = self._metadata.snapshot.topics
+        refused |= self._limits.faults(
+            (topic.name, topic.count, topic.count - len(known.get(topic.name, ())))
+            for topic in request.topics
+            if topic.name not in refused
+        )
+        topics = tuple(topic for topic in request.topics if topic.name not in refused)
         counts = {topic.name: topic.count for topic in topics}
         asked = _Asked(
             topics=tuple(counts),
-            refused=tuple(CreatePartitionsTopicResult(name, ErrorCode.INVALID_REQUEST, _TWICE) for name in twice),
+            refused=tuple(CreatePartitionsTopicResult(name, *why) for name, why in refused.items()),
             timeout_ms=request.timeout_ms,
             deadline_ms=self._clock.now_ms() + request.timeout_ms,
             validate_only=request.validate_only,
@@ -130,5 +181,5 @@ class Creation:
 _TWICE = "The topic is named more than once in the request."
 
 
-def _named_twice(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name for name, count in Counter(names).items() if count > 1)
+def _named_twice(names: Iterable[str]) -> dict[str, tuple[ErrorCode, str]]:
+    return {name: (ErrorCode.INVALID_REQUEST, _TWICE) for name, count in Counter(names).items() if count > 1}

@@ -1,0 +1,144 @@
+"""Who has the network's loop next: requests in slices, connections in turn, and threads for what must not run on it.
+
+The loop handles all sockets, so a piece of work on it is felt by every client. Connections that have requests waiting
+take turns, some requests each; requests that take several slices take turns among themselves, one slice each time the
+loop comes round. Jobs of a lane run one after the other on the lane's threads. All of it is called on the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from controller.broker.steps import Job, Lane, Steps, Yielded
+from controller.hosts.network import NetworkThread
+
+TURN_S = 0.002
+"""How long one connection's requests, or one request's slices, have the loop before others do."""
+ROUND_S = 0.006
+"""How long turns are given before the loop looks at its sockets again."""
+THREADS = {Lane.CODEC: 1, Lane.RECORDS: 1, Lane.DISK: 2}
+"""The codec's has to be one: see `Entries`."""
+
+
+class Working:
+    """Steps under way. `ended` is called once, when there are none left."""
+
+    __slots__ = ("abandoned", "ended", "outcome", "steps", "yielded")
+
+    def __init__(self, steps: Steps, ended: Callable[[], None]) -> None:
+        self.steps = steps
+        self.ended = ended
+        self.yielded: Yielded = None
+        self.outcome: Future[Any] | None = None
+        self.abandoned = False
+
+    def step(self) -> bool:
+        """Runs one slice; False if it was the last."""
+        outcome, self.outcome = self.outcome, None
+        try:
+            if outcome is None:
+                self.yielded = self.steps.send(None)
+            elif (error := outcome.exception()) is not None:
+                self.yielded = self.steps.throw(error)
+            else:
+                self.yielded = self.steps.send(outcome.result())
+        except StopIteration:
+            return False
+        return True
+
+
+class Turns:
+    """`on_error` is told of an error that steps let out; they are over then."""
+
+    def __init__(self, network: NetworkThread, on_error: Callable[[Exception], None]) -> None:
+        self._network = network
+        self._on_error = on_error
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._working: deque[Working] = deque()
+        self._pools: dict[Lane, ThreadPoolExecutor] = {}
+        self._scheduled = self._closed = False
+
+    def wait(self, turn: Callable[[], None]) -> None:
+        """Calls `turn` once, when its turn has come."""
+        self._waiting.append(turn)
+        self._schedule()
+
+    def work(self, steps: Steps, ended: Callable[[], None]) -> Working:
+        """Runs the steps, beginning in a later round. They are closed instead once they are `abandoned`."""
+        working = Working(steps, ended)
+        self._go_on(working)
+        return working
+
+    def drive(self, steps: Steps) -> None:
+        """As `work`, but begins at once: mostly there is one slice. May be called on any thread."""
+        self._network.call(lambda: self._step(Working(steps, lambda: None)))
+
+    def _go_on(self, working: Working) -> None:
+        self._working.append(working)
+        self._schedule()
+
+    def close(self) -> None:
+        """No job begins any more. One that runs ends by itself; nobody waits for it."""
+        self._closed = True
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._closed and (self._waiting or self._working):
+            self._scheduled = True
+            self._network.loop.call_soon(self._round)
+
+    def _round(self) -> None:
+        self._scheduled = False
+        until = time.perf_counter() + ROUND_S
+        # One slice of one request whatever else there is, and then as many connections as there is time for.
+        if self._working:
+            self._step(self._working.popleft())
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()()
+            if time.perf_counter() >= until:
+                break
+        self._schedule()
+
+    def _step(self, working: Working) -> None:
+        until = time.perf_counter() + TURN_S
+        while True:
+            if working.abandoned:
+                working.steps.close()
+                return
+            try:
+                goes_on = working.step()
+            except Exception as error:  # noqa: BLE001 - told; the steps of other requests go on
+                self._on_error(error)
+                goes_on = False
+            if not goes_on:
+                working.ended()
+                return
+            if isinstance(working.yielded, Job):
+                self._submit(working, working.yielded)
+                return
+            if working.yielded is not None and not working.yielded.enter(lambda: self._go_on(working)):
+                return
+            if time.perf_counter() >= until:
+                self._go_on(working)
+                return
+
+    def _submit(self, working: Working, job: Job) -> None:
+        def resume(outcome: Future[Any]) -> None:
+            self._network.call(lambda: self._resume(working, outcome))
+
+        if self._closed:
+            return
+        pool = self._pools.get(job.lane)
+        if pool is None:
+            pool = self._pools[job.lane] = ThreadPoolExecutor(THREADS[job.lane], job.lane.value)
+        pool.submit(job.call).add_done_callback(resume)
+
+    def _resume(self, working: Working, outcome: Future[Any]) -> None:
+        if not outcome.cancelled():
+            working.outcome = outcome
+            self._go_on(working)
