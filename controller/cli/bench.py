@@ -23,6 +23,7 @@ BENCHMARKS = (  # one a line, in the order of --help
     "purgatory",
     "schemes",
     "simulator",
+    "hostile",
 )
 
 

@@ -18,6 +18,7 @@ from controller.storage.errors import CorruptBatch
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LOG_APPEND_TIME = 0x08
+_CRC_AT, _LAST_OFFSET_DELTA_AT, _RECORD_COUNT_AT = 17, 23, 57
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,15 @@ def encode_batch(
     )
     struct.pack_into(">I", batch, 17, crc32c(batch[CRC_FROM:]))
     return bytes(batch)
+
+
+def resealed(batch: bytes, record_count: int) -> bytes:
+    """The batch as one that claims so many records, with the CRC of that: for tests of what must be refused."""
+    claiming = bytearray(batch)
+    struct.pack_into(">i", claiming, _LAST_OFFSET_DELTA_AT, record_count - 1)
+    struct.pack_into(">i", claiming, _RECORD_COUNT_AT, record_count)
+    struct.pack_into(">I", claiming, _CRC_AT, crc32c(claiming[CRC_FROM:]))
+    return bytes(claiming)
 
 
 def record_times(header: BatchHeader, payload: Bytes) -> Iterator[tuple[int, int]]:

@@ -77,7 +77,7 @@ DATA_SETTINGS: Mapping[str, Setting] = {
     "camerlengo.request.entries.max": ("request_entries_max", "100000", types.integer(2_000)),
     "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", types.integer(1)),
     "camerlengo.request.partitions.max": ("request_partitions_max", "20000", types.integer(1)),
-    "camerlengo.response.max.bytes": ("response_max_bytes", "67108864", types.integer(1024)),
+    "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", types.integer(1024)),
     "queued.max.request.bytes": ("queued_max_request_bytes", "-1", types.integer(-1, LONG_MAX)),
 }
 

@@ -1,0 +1,211 @@
+"""`camerlengo bench hostile`: how long a client waits while another one attacks, and what the brokers spend."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from controller.cli.benches.hostile_attacks import ATTACKS, TOPIC, Attack, Client, Target, scaled
+from controller.cli.main import UsageError
+from controller.hosts.ask import ask_metadata
+from controller.hosts.local_cluster import LocalCluster
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import CreatableTopic, CreateTopicsRequest
+from controller.zookeeper.jars import EmbeddedServerUnavailable
+
+HELP = "attack three brokers with hostile requests while a probe measures"
+COULD_NOT_RUN = 3
+BROKERS = 3
+BOUND_MS = 100.0
+BOUND_BYTES = 4 * 104_857_600
+"""queued.max.request.bytes by default."""
+PROBE_LIMIT_S = 60.0
+CALM_S = 3.0
+"""Between two attacks, and how long the probe measures what is quiet before each."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Starts a ZooKeeper and three brokers on loopback, each with `ulimit -n 1024`. One attack after the other runs"
+        " against them, while a probe in a process of its own asks each broker for little every 10 ms. For each attack"
+        " the table has the probe's worst latency beside that of the quiet seconds before, how much more memory a"
+        " broker used at most, the descriptors it held, and whether the bounds held: 100 ms more than when quiet,"
+        " queued.max.request.bytes, and every broker alive."
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="attacks whose names contain it")
+    parser.add_argument("--scale", type=float, default=1.0, metavar="N", help="times the number of requests (1)")
+    parser.add_argument("--descriptors", type=int, default=1024, metavar="N", help="limit of each broker (1024)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the brokers' settings, logs and data there")
+    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    attacks = scaled(ATTACKS, arguments.only)
+    if not attacks:
+        names = "; ".join(one.name for one in ATTACKS)
+        raise UsageError(f"--only {arguments.only[-1]}: expected a part of one of: {names}")
+    if not 0 < arguments.scale <= 1:
+        raise UsageError(f"--scale {arguments.scale:g}: expected more than 0, and 1 at most")
+    if arguments.descriptors < 256:
+        raise UsageError(f"--descriptors {arguments.descriptors}: expected 256 or more")
+    try:
+        cluster = LocalCluster(brokers=BROKERS, zookeeper_jars=arguments.zookeeper_jars, data_dir=arguments.logs)
+    except EmbeddedServerUnavailable as error:
+        print(f"camerlengo bench: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
+    try:
+        with _descriptors(arguments.descriptors):
+            cluster.start()
+        rows = list(_rows(cluster, attacks, arguments.scale))
+    finally:
+        cluster.close()
+    found = {"benchmark": "hostile", "descriptors": arguments.descriptors, "scale": arguments.scale, "attacks": rows}
+    print(json.dumps(found, indent=2) if arguments.json else table(rows))
+    return 0 if all(row["verdict"] == "held" for row in rows) else 1
+
+
+@contextmanager
+def _descriptors(count: int) -> Iterator[None]:
+    """The limit that processes started within have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4_096, hard)), hard))
+
+
+class Probe:
+    """The process that measures; see `hostile_probe`."""
+
+    def __init__(self, servers: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "controller.cli.benches.hostile_probe", servers],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def measured(self) -> dict[str, Any]:
+        """Since the last time."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _rows(cluster: LocalCluster, attacks: list[Attack], scale: float) -> Iterator[dict[str, Any]]:
+    target = _target(cluster, scale)
+    probe = Probe(cluster.bootstrap_servers)
+    try:
+        time.sleep(CALM_S)
+        for attack in attacks:
+            probe.measured()
+            time.sleep(CALM_S)
+            quiet = probe.measured()
+            before = {number: resident(broker.pid) for number, broker in cluster.brokers.items()}
+            for broker in cluster.brokers.values():
+                _forget_peak(broker.pid)
+            began_s = time.monotonic()
+            try:
+                note = attack.run(target)
+            except OSError as error:
+                note = f"{type(error).__name__}: {error}"
+            measured = probe.measured()
+            alive = [number for number, broker in cluster.brokers.items() if broker.running]
+            grown = max((peak(cluster.brokers[number].pid) - before[number] for number in alive), default=0)
+            row = {
+                "attack": attack.name,
+                "outcome": note,
+                "seconds": round(time.monotonic() - began_s, 1),
+                "quiet_worst_ms": quiet["worst_ms"],
+                "p50_ms": measured["p50_ms"],
+                "worst_ms": measured["worst_ms"],
+                "grown_mib": round(grown / 2**20, 1),
+                "descriptors": max((descriptors(cluster.brokers[number].pid) for number in alive), default=0),
+                "verdict": verdict(quiet, measured, grown, len(alive)),
+            }
+            print(f"{attack.name}: {note} ({row['verdict']})", file=sys.stderr)
+            yield row
+            if len(alive) < BROKERS:
+                return
+    finally:
+        probe.close()
+
+
+def _target(cluster: LocalCluster, scale: float) -> Target:
+    addresses = {number: broker.ready_at() for number, broker in cluster.brokers.items()}
+    known = {number: at for number, at in addresses.items() if at is not None}
+    controller = ask_metadata(known[1], PROBE_LIMIT_S).controller_id
+    client = Client(known[controller])
+    client.ask(ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest((CreatableTopic(TOPIC, 1, 3),), 30_000))
+    client.close()
+    deadline = time.monotonic() + PROBE_LIMIT_S
+    while time.monotonic() < deadline:
+        topics = {topic.name: topic for topic in ask_metadata(known[1], PROBE_LIMIT_S).topics}
+        if TOPIC in topics and topics[TOPIC].partitions[0].leader_id >= 0:
+            return Target(known, controller, topics[TOPIC].partitions[0].leader_id, scale)
+        time.sleep(0.1)
+    raise UsageError(f"topic {TOPIC} has no leader after {PROBE_LIMIT_S:g} s")
+
+
+def verdict(quiet: dict[str, Any], measured: dict[str, Any], grown: int, alive: int) -> str:
+    broken = []
+    if alive < BROKERS:
+        broken.append("a broker is gone")
+    if measured["worst_ms"] is None or measured["worst_ms"] > BOUND_MS + (quiet["worst_ms"] or 0.0):
+        broken.append("latency")
+    if grown > BOUND_BYTES:
+        broken.append("memory")
+    return ", ".join(broken) or "held"
+
+
+def resident(pid: int) -> int:
+    return _status(pid, "VmRSS")
+
+
+def peak(pid: int) -> int:
+    return _status(pid, "VmHWM")
+
+
+def _status(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _forget_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'attack':<46}{'quiet':>8}{'p50':>8}{'worst ms':>10}{'MiB more':>10}{'fds':>6}  {'verdict':<9} outcome"]
+    for row in rows:
+        figures = f"{_shown(row['quiet_worst_ms']):>8}{_shown(row['p50_ms']):>8}{_shown(row['worst_ms']):>10}"
+        spent = f"{row['grown_mib']:>10}{row['descriptors']:>6}"
+        lines.append(f"{row['attack']:<46}{figures}{spent}  {row['verdict']:<9} {row['outcome']}")
+    return "\n".join(lines)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
