@@ -180,10 +180,13 @@ class Broker:
         self._offer()
 
     def _offer(self) -> None:
-        self._versions_with_coordinator = tuple(
+        self._versions_with_coordinator = self._offered()
+        self._versions = tuple(one for one in self._versions_with_coordinator if one.api_key != ApiKey.FIND_COORDINATOR)
+
+    def _offered(self) -> tuple[ApiVersion, ...]:
+        return tuple(
             ApiVersion(key, spoken.first, spoken.last) for key, spoken in SUPPORTED.items() if key in self._handlers
         )
-        self._versions = tuple(one for one in self._versions_with_coordinator if one.api_key != ApiKey.FIND_COORDINATOR)
 
     def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
         """One request's frame, without its size. `listener`: the name of the one it came in by (None: that between

@@ -1,10 +1,10 @@
-"""FindCoordinator: consumer groups and transactions are not supported, so ApiVersions does not offer it, and a client that
-needs a coordinator fails at once with an error that names the request.
+"""FindCoordinator: consumer groups and transactions are not supported, so ApiVersions does not offer it, and a client
+that needs a coordinator fails at once with an error that names the request.
 
-librdkafka is the exception. It takes FindCoordinator for the sign that a broker reads lz4, and without it sends lz4 batches
-uncompressed; and its `subscribe()` waits in silence whether or not the request is offered. So it is offered to
-librdkafka alone, whose requests are answered COORDINATOR_NOT_AVAILABLE, which a consumer with `assign()` passes over, and
-named in the log, once per client.
+librdkafka is the exception. It takes FindCoordinator for the sign that a broker reads lz4, and without it sends lz4
+batches uncompressed; and its `subscribe()` waits in silence whether or not the request is offered. So it is offered to
+librdkafka alone, which gets COORDINATOR_NOT_AVAILABLE, an error that a consumer with `assign()` passes over, and each
+client is named once in the log.
 """
 
 from __future__ import annotations

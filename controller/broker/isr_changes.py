@@ -1,4 +1,5 @@
-"""ISRs as their leaders change them: what a leader asks of the controller by AlterIsr or AlterPartition (KIP-497).
+"""ISRs as their leaders change them: what a leader asks of the controller by AlterIsr or AlterPartition (KIP-497), or
+below inter-broker protocol 2.7 writes to ZooKeeper itself (`isr_znodes.py`).
 
 A partition has one slot: from the moment a change is proposed until it is settled, or until a newer leader epoch makes
 it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal whose answer is lost is sent again as it
@@ -22,6 +23,7 @@ from controller.broker.configs.settings import BrokerSettings
 from controller.broker.controller_link import ControllerLink
 from controller.broker.following.fetcher_requests import error_of
 from controller.broker.isr_proposals import Key, Proposal, Verdict, request_of, results_of, verdict, version_to_ask
+from controller.broker.isr_znodes import IsrZnodes
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.ports import PeerError, Peers
@@ -43,6 +45,7 @@ from controller.protocol.versions import SUPPORTED, control_versions
 from controller.quick import maker
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.drive import drive
+from controller.zookeeper.errors import ZooKeeperError
 
 _proposal, _proposed = maker(Proposal), maker(IsrProposed)
 NOBODY = -1
@@ -65,8 +68,8 @@ class NotAnswered(Exception):
 
 class IsrChanges:
     """`metadata_changed` after it has, `roles_changed` after a LeaderAndIsr was applied. In a broker with logs
-    `follow_progress`, once: then followers' fetches decide, and not the metadata. Does nothing below inter-broker
-    protocol 2.7, where there is no AlterIsr."""
+    `follow_progress`, once: then followers' fetches decide, and not the metadata. Below inter-broker protocol 2.7
+    `znodes` has to be set."""
 
     def __init__(
         self,
@@ -89,6 +92,8 @@ class IsrChanges:
         self._wanted = by_metadata(metadata)
         self._progress: Progress | None = None
         self._version = control_versions(settings.inter_broker_protocol).alter_isr
+        self.znodes: IsrZnodes | None = None
+        """Where there is no AlterIsr."""
         # Led here, with an ISR that lacks a replica or a change of it that was refused.
         self._open: dict[Key, Partition] = {}
         # What the metadata had of each of them when it was looked at last, and who was live then.
@@ -99,6 +104,10 @@ class IsrChanges:
         self._failures = 0
         self._again: Timer | None = None
         self._asked = NOBODY
+
+    @property
+    def _can_change(self) -> bool:
+        return self._version is not None or self.znodes is not None
 
     def proposal(self, topic: str, index: int) -> Proposal | None:
         """What is asked for of a partition and not answered yet."""
@@ -123,13 +132,13 @@ class IsrChanges:
 
     def look(self) -> None:
         """Proposes for every partition that lacks a replica the ISR that it should have."""
-        if self._version is None:
+        if not self._can_change:
             return
         self._look_at(list(self._open.items()))
 
     def metadata_changed(self) -> None:
         """As `look`, at those of which the metadata tells anything else than when they were looked at last."""
-        if self._version is None:
+        if not self._can_change:
             return
         snapshot = self._metadata.snapshot
         if self._asking and snapshot.controller_id != self._asked:
@@ -189,7 +198,7 @@ class IsrChanges:
         self._clock.call_later(lag_max_ms / 2, self._look_at_all)
 
     def _follower_fetched(self, partition: Partition, broker: int) -> None:
-        if broker in partition.isr or self._version is None:
+        if broker in partition.isr or not self._can_change:
             return
         key = partition.key
         if key not in self._slots:
@@ -210,7 +219,7 @@ class IsrChanges:
     def _look_by_time(self, partition: Partition) -> None:
         self._changed(partition)  # what held the high watermark back may be over with time
         key = partition.key
-        if self._version is not None and len(partition.replicas) > 1 and key not in self._slots:
+        if self._can_change and len(partition.replicas) > 1 and key not in self._slots:
             self._propose(key, partition, self._state_of(key))
 
     def _changed(self, partition: Partition) -> None:
@@ -258,7 +267,7 @@ class IsrChanges:
     def _ask(self) -> None:
         """Everything that waits for an answer, unless a request is under way, or the same controller was asked in vain
         a moment ago."""
-        if self._version is None or self._asking or not self._slots:
+        if not self._can_change or self._asking or not self._slots:
             return
         controller = self._metadata.snapshot.controller_id
         if self._again is not None and controller == self._asked:
@@ -270,6 +279,9 @@ class IsrChanges:
             self._again.cancel()
             self._again = None
         self._asking, self._asked = True, controller
+        if self.znodes is not None:
+            self.znodes.change(sent, lambda answer: self._answered(sent, answer))
+            return
         answer = drive(self._exchange(sent))
         answer.on_done(lambda: self._answered(sent, answer))
 
@@ -289,7 +301,7 @@ class IsrChanges:
         self._asking = False
         try:
             results = answer.result()
-        except (NotAnswered, PeerError, ProtocolError) as error:
+        except (NotAnswered, PeerError, ProtocolError, ZooKeeperError) as error:
             self._link.close()
             self._retry(f"ISR changes are not made yet: {error}")
             return

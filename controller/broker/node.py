@@ -15,6 +15,7 @@ from controller.broker.administration import Administration, ClientEvents
 from controller.broker.broker import Broker, Identity
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.exchange import Respond
+from controller.broker.isr_znodes import IsrZnodes
 from controller.broker.lifecycle import Lifecycle
 from controller.broker.logs import Logs
 from controller.broker.ports import Peers
@@ -29,6 +30,7 @@ from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
 from controller.pending import Pending
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
+from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.connection import Connection
 from controller.zookeeper.operations import SessionState
@@ -119,6 +121,11 @@ class Node:
         self.broker = Broker(
             settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers, logs
         )
+        if controller_settings(settings).versions.alter_isr is None:
+            writes = BrokerDataWrites(self.client)
+            self.broker.isr_changes.znodes = IsrZnodes(
+                settings.broker_id, writes, self.broker.replicas.told_by, clock, trace
+            )
         self.administration: Administration | None = None
         self.upkeep: Upkeep | None = None
         if self.broker.data is not None:

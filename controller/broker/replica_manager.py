@@ -72,6 +72,11 @@ class ReplicaManager:
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
 
+    def told_by(self, key: tuple[str, int]) -> int:
+        """The controller epoch of the partition's latest LeaderAndIsr, 0 if there is none."""
+        partition = self._partitions.get(key)
+        return 0 if partition is None else partition.controller_epoch
+
     def partitions(self) -> Iterator[Partition]:
         """In the order in which they came here."""
         return iter(self._partitions.values())

@@ -17,7 +17,7 @@ from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NO
 from controller.simulator import plan as told
 from controller.simulator.drawn_operations import with_operations
 from controller.simulator.drawn_reassignments import with_reassignments
-from controller.simulator.plan import Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
+from controller.simulator.plan import PROTOCOL, Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
 from controller.simulator.randomness import Streams
 
 SAFETY_MS = (4_000.0, 12_000.0)
@@ -121,6 +121,10 @@ def _reset(drawing: _Drawing, at_ms: float) -> Fault:
     return told.Reset(at_ms=at_ms, source=source, target=target, late_ms=drawing.rng.choice((0.0, 100.0, 1_500.0)))
 
 
+OLD_PROTOCOL = 0.12
+"""The chance that the inter-broker protocol is below 2.7."""
+
+
 def draw_plan(seed: int) -> Plan:
     """The plan of that seed: always the same."""
     rng = Streams(seed).stream("swarm")
@@ -147,7 +151,17 @@ def draw_plan(seed: int) -> Plan:
         happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)),
     )
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
-    return with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
+    return with_old_protocol(with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan))))
+
+
+def with_old_protocol(plan: Plan) -> Plan:
+    """The plan with an inter-broker protocol below 2.7 in some runs: leaders change ISRs in ZooKeeper. From a stream of
+    its own, so that any other plan is the one that it was."""
+    rng = Streams(plan.seed).stream("swarm-protocol")
+    if rng.random() >= OLD_PROTOCOL:
+        return plan
+    settings = dict(plan.cluster.settings) | {PROTOCOL: rng.choice(("2.4", "2.6"))}
+    return msgspec.structs.replace(plan, cluster=msgspec.structs.replace(plan.cluster, settings=settings))
 
 
 def _cluster(rng: Random) -> tuple[PlanCluster, bool, bool]:

@@ -39,10 +39,12 @@ _OWN_DATA = frozenset([paths.BROKER_SEQUENCE, paths.PRODUCER_ID_BLOCK, paths.CON
 
 
 class Fencing:
-    """`row` reads a znode as it is once the present transaction is applied."""
+    """`row` reads a znode as it is once the present transaction is applied. `leaders_write`: whether leaders set the
+    states of their partitions (inter-broker protocol below 2.7)."""
 
-    def __init__(self, row: Callable[[str], Row | None]) -> None:
+    def __init__(self, row: Callable[[str], Row | None], *, leaders_write: bool = False) -> None:
         self._row = row
+        self._leaders_write = leaders_write
         self._winner = NO_SESSION
         self._topics: dict[str, bytes | None] = {}  # before the present transaction
 
@@ -74,6 +76,8 @@ class Fencing:
         if isinstance(write, Create):
             return write.path in _OWN_NODES
         if isinstance(write, SetData):
+            if self._leaders_write and write.version != ANY_VERSION and paths.partition_of(write.path) is not None:
+                return True
             return write.path in _OWN_DATA or (parent == paths.BROKER_TOPICS and self._only_adds(write))
         return False
 

@@ -16,6 +16,7 @@ from controller.scenarios.records.workload import ACKS_ALL
 
 FORMAT = 1
 UNCLEAN = "unclean.leader.election.enable"
+PROTOCOL = "inter.broker.protocol.version"
 
 
 class Outside(StrEnum):

@@ -14,6 +14,7 @@ from controller.broker.node import Node
 from controller.broker.partition import Role
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS, is_watched_in_term
 from controller.core.partition_table import NO_STATE
+from controller.protocol.versions import control_versions
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator
 from controller.simulator.broker_process import BrokerProcess
@@ -319,13 +320,27 @@ def _watches(rest: Rest) -> Iterator[Missing]:
             needed |= {("children", parent) for parent, _ in WATCHED_PARENTS}
             needed |= {("node", path) for path, _ in WATCHED_NODES}
             needed |= {("node", paths.broker(broker)) for broker in rest.core}
-            needed |= {("node", paths.topic(name)) for name in rest.zookeeper.children(paths.BROKER_TOPICS) or ()}
+            topics = rest.zookeeper.children(paths.BROKER_TOPICS) or ()
+            needed |= {("node", paths.topic(name)) for name in topics}
+            if control_versions(inside.settings.inter_broker_protocol).alter_isr is None:
+                needed |= {("node", path) for name in topics for path in _moving_states(rest, name)}
         armed = rest.zookeeper.watched(process.connection.session())
         table = inside.client.watched()
         fewer = sorted(needed - armed)
         more = sorted(one for one in table - needed if is_watched_in_term(one[1]))
         if fewer or more:
             yield Missing("watches-fit-the-role", (node,), f"watches missing: {fewer}, too many: {more}")
+
+
+def _moving_states(rest: Rest, topic: str) -> Iterator[str]:
+    """The states of a topic's partitions that are being reassigned: below inter-broker protocol 2.7 nothing else says
+    that a replica has come into sync."""
+    row = rest.zookeeper.row(paths.topic(topic))
+    if row is not None:
+        found = decode_topic_assignment(row.path, row.data)
+        for partition in sorted({*found.adding, *found.removing}):
+            if rest.zookeeper.row(paths.partition_state(topic, partition)) is not None:
+                yield paths.partition_state(topic, partition)
 
 
 def _answered(rest: Rest) -> Iterator[Missing]:

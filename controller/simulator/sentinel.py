@@ -67,12 +67,13 @@ class Sentinel(Recorder):
     called it knows ZooKeeper's writes too. `subscribers` are told of each event, once it has been looked at.
     `expected_errors`: words of errors that a node may
     note without a defect of its own. `clean` says whether leaders may come from their ISRs alone, but for those of
-    `unclean_topics`."""
+    `unclean_topics`; `leaders_write`, whether leaders change ISRs in ZooKeeper (inter-broker protocol below 2.7)."""
 
-    def __init__(self, *, clean: bool) -> None:
+    def __init__(self, *, clean: bool, leaders_write: bool = False) -> None:
         super().__init__()
         self.violation: Violation | None = None
         self.clean = clean
+        self._leaders_write = leaders_write
         self._now_ms: Callable[[], float] = lambda: 0.0
         self._zookeeper: InMemoryZooKeeper | None = None
         self._fencing = Fencing(lambda _path: None)
@@ -103,7 +104,7 @@ class Sentinel(Recorder):
 
     def guard(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
         self._zookeeper = zookeeper
-        self._fencing = Fencing(zookeeper.row)
+        self._fencing = Fencing(zookeeper.row, leaders_write=self._leaders_write)
         self._now_ms = now_ms
         zookeeper.on_commit(self._committed)
 
@@ -179,7 +180,9 @@ class Sentinel(Recorder):
         self._states[path] = state
         self.forgotten.state_written(path, state.isr)
         node = self._nodes.get(session, NOBODY)
-        if session != self._winner or state.controller_epoch != self._epoch:
+        if (session != self._winner or state.controller_epoch != self._epoch) and not (
+            self._leaders_write and last is not None and _is_leaders_change(node, state, last)
+        ):
             self.violated(
                 "one-writer-an-epoch",
                 [node, self._node_of(self._winner)],
@@ -318,6 +321,11 @@ class Sentinel(Recorder):
         self._roles[key] = (incarnation, event.leader_epoch)
         if event.leader == node and self.forgotten.members:
             self.forgotten.leads(node, paths.partition_state(event.topic, event.partition))
+
+
+def _is_leaders_change(node: int, state: PartitionState, last: PartitionState) -> bool:
+    """Of its ISR alone, by the partition's leader, in its leader epoch."""
+    return node == last.leader == state.leader and state.leader_epoch == last.leader_epoch
 
 
 def _where(path: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from controller.broker.node import Node
 from controller.clock import VirtualClock
 from controller.pending import Pending
+from controller.protocol.versions import control_versions
 from controller.scenarios.host import ClusterSpec, PartitionView, Workload
 from controller.simulator.administrator import Administrator
 from controller.simulator.columns import log_text
@@ -20,7 +21,7 @@ from controller.simulator.injector import Injector
 from controller.simulator.inspection import inside
 from controller.simulator.observer import controller_epoch, partitions
 from controller.simulator.own_node import OwnNode
-from controller.simulator.plan import UNCLEAN, Plan
+from controller.simulator.plan import PROTOCOL, UNCLEAN, Plan
 from controller.simulator.process import ProcessState
 from controller.simulator.rest import Rest, missing
 from controller.simulator.run import trace_hash
@@ -56,7 +57,10 @@ class SimulatedWorld:
         """In place of a constructor: booted, with nothing begun."""
         cluster = plan.cluster
         self._brokers = cluster.nodes
-        self.sentinel = Sentinel(clean=cluster.settings.get(UNCLEAN, "false") != "true")
+        self.sentinel = Sentinel(
+            clean=cluster.settings.get(UNCLEAN, "false") != "true",
+            leaders_write=control_versions(cluster.settings.get(PROTOCOL, "2.8")).alter_isr is None,
+        )
         self.sentinel.unclean_topics = plan.unclean_topics
         self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
         settings = tuple(sorted(cluster.settings.items()))

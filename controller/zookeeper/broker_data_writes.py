@@ -1,5 +1,6 @@
 """What a broker that holds records writes to ZooKeeper of its own, besides what every broker does: blocks of producer
-ids, changed configs and the notices of them, which go when all have read them, and notices of failed log directories.
+ids, changed configs and the notices of them, which go when all have read them, notices of failed log directories, and
+below inter-broker protocol 2.7 the ISRs of what this broker leads, with the notifications of them.
 
 With `broker_writes.py` this is all that is written past the fence. Each write handles its own unknown outcome.
 """
@@ -7,25 +8,33 @@ With `broker_writes.py` this is all that is written past the fence. Each write h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites, Undecided
 from controller.zookeeper.codecs import (
     ConfigChange,
     ConfigZnode,
+    IsrChangeNotification,
     LogDirEvent,
+    PartitionState,
     ProducerIdBlock,
     decode_config,
+    decode_partition_state,
     decode_producer_id_block,
     encode_config,
     encode_config_change,
+    encode_isr_change_notification,
     encode_log_dir_event,
+    encode_partition_state,
     encode_producer_id_block,
 )
 from controller.zookeeper.errors import BadVersion, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
 from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Write
 
 PRODUCER_IDS_A_BLOCK = 1_000
+PARTITIONS_A_NOTICE = 3_000
+"""So that the longest names stay below a znode's size limit, 1 MiB."""
 LAST_PRODUCER_ID = 2**63 - 1
 
 Config = Mapping[str, str]
@@ -103,6 +112,40 @@ class BrokerDataWrites(BrokerWrites):
             await self._write([Create(notice, data, sequential=True)])
 
         await self._decide(attempt)
+
+    async def change_isr(
+        self, topic: str, partition: int, state: PartitionState, version: int
+    ) -> tuple[PartitionState, int] | None:
+        """Writes a state with another ISR over that of `version`, unless another leader or leader epoch stands there.
+        The state that stands then, this one or not, and its version; None if there is none. DamagedZnode."""
+        path = paths.partition_state(topic, partition)
+
+        async def attempt() -> tuple[PartitionState, int] | None:
+            row = await self._look(path)
+            if row is None:
+                return None
+            found = decode_partition_state(path, row.data)
+            another = (found.leader, found.leader_epoch) != (state.leader, state.leader_epoch)
+            if row.stat.version > version or (row.stat.version == version and another):
+                return found, row.stat.version  # an older one is that of a server that lags: the write decides
+            written = replace(found, isr=state.isr, controller_epoch=state.controller_epoch)
+            await self._write([SetData(path, encode_partition_state(written), version)], BadVersion, NoNode)
+            return written, version + 1
+
+        return await self._decide(attempt)
+
+    async def notify_of_isr_changes(self, partitions: tuple[tuple[str, int], ...]) -> None:
+        """Leaves the notifications by which the controller hears of states that this broker wrote. One whose write had
+        no answer may be left twice, and makes the controller read the same twice."""
+        notice = paths.child(paths.ISR_CHANGE_NOTIFICATION, paths.ISR_CHANGE_PREFIX)
+        for start in range(0, len(partitions), PARTITIONS_A_NOTICE):
+            named = IsrChangeNotification(partitions[start : start + PARTITIONS_A_NOTICE])
+            data = encode_isr_change_notification(named)
+
+            async def attempt(data: bytes = data) -> None:
+                await self._write([Create(notice, data, sequential=True)])
+
+            await self._decide(attempt)
 
     async def remove_config_changes(self, names: Sequence[str]) -> None:
         """Deletes notices that are old enough for all to have read them. One that is gone was another broker's to

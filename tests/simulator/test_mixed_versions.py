@@ -108,3 +108,19 @@ def test_an_old_controller_asked_in_a_newer_version_would_be_noticed(monkeypatch
     monkeypatch.setattr(isr_changes, "version_to_ask", lambda *_: NEWEST)
     bounce(at_rest(), FOLLOWER)
     assert set(versions.heard) != {(CONTROLLER, 0)}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "logs"), [("2.4", {}), ("2.6", {"log.dirs": "/logs", "replica.lag.time.max.ms": "3000"})]
+)
+def test_below_2_7_leaders_change_isrs_in_zookeeper(protocol: str, logs: dict[str, str]) -> None:
+    """Each broker dies, and is in every ISR again; the controller hears of it by a notification."""
+    settings = {"inter.broker.protocol.version": protocol, **logs}
+    world = Simulation(len(BROKERS), seed=SEED, settings=settings)
+    world.run_until(lambda: len(world.registered) == len(BROKERS))
+    assert world.answer(world.create_topic("t", 3, len(BROKERS))) == "done"
+    for broker in BROKERS:
+        world.kill(broker, for_ms=DEAD_MS)
+        world.run_until(lambda broker=broker: all(broker not in one.isr for one in world.partitions().values()))  # type: ignore[misc]
+        world.run_until(lambda: all(len(one.isr) == len(BROKERS) for one in world.partitions().values()))
+        world.run_until_rest()
