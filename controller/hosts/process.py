@@ -156,9 +156,11 @@ class BrokerProcess:
         settings = self.settings
         if not settings.log_dirs:
             return None
+        open_files_max = settings.log_open_files_max
+        disk = FileDisk(open_files_max if open_files_max >= 0 else None)
         try:
             unusable = unreadable(settings.log_dirs)
-            logs = Logs(FileDisk(), settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms, unusable)
+            logs = Logs(disk, settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms, unusable)
             for note in told_of_opening(logs):
                 self._trace.emit(note)
         except (AlreadyLocked, NoLogDirectory) as error:

@@ -112,7 +112,7 @@ def _snappy(payload: memoryview, limit: int) -> Steps:
             if len(blocks) % _LZ4_BLOCKS_A_STEP == 0:
                 yield 1_000
     total = 0
-    out: list[np.ndarray] = []
+    out: list[memoryview] = []
     for block in blocks:
         try:
             size = cramjam.snappy.decompress_raw_len(block)
@@ -120,13 +120,13 @@ def _snappy(payload: memoryview, limit: int) -> Steps:
             if total > limit:
                 raise _too_much(limit)
             yield 1 + size // _BYTES_A_US
-            piece = np.empty(size, np.uint8)
+            piece = np.empty(size, np.uint8).data
             if size != cramjam.snappy.decompress_raw_into(block, piece):
                 raise BadCompression("snappy: a block has another size than it says")
         except cramjam.DecompressionError as error:
             raise BadCompression(f"snappy: {error}") from None
         out.append(piece)
-    return memoryview(out[0] if len(out) == 1 else np.concatenate([np.empty(0, np.uint8), *out]))
+    return out[0] if len(out) == 1 else memoryview(b"".join(out))
 
 
 def _lz4(payload: memoryview, limit: int) -> Steps:
@@ -167,15 +167,15 @@ def _zstd(payload: memoryview, limit: int) -> Steps:
     return (yield from _into_buffer("zstd", cramjam.zstd.decompress_into, payload, limit))
 
 
-def _into_buffer(name: str, into: Callable[[memoryview, np.ndarray], int], payload: memoryview, limit: int) -> Steps:
+def _into_buffer(name: str, into: Callable[[memoryview, memoryview], int], payload: memoryview, limit: int) -> Steps:
     """In two attempts: into a small buffer, and then into one of `limit` bytes, whose pages are only taken as they are
     written."""
     guessed = max(_FIRST_PIECE, len(payload) * _GUESSED_RATIO)
     for size in (min(guessed, limit), limit):
         yield size // _BYTES_A_US
-        out = np.empty(size, np.uint8)
+        out = np.empty(size, np.uint8).data
         try:
-            return memoryview(out)[: into(payload, out)]
+            return out[: into(payload, out)]
         except cramjam.DecompressionError as error:
             if _FULL not in str(error):
                 raise BadCompression(f"{name}: {error}") from None

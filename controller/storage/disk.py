@@ -16,7 +16,7 @@ from controller.storage.batches import Bytes
 
 
 class File(Protocol):
-    """One open file. It stays readable after `remove` of its path, until it is closed or nobody refers to it."""
+    """One file, opened to read and append."""
 
     def append(self, data: Bytes) -> None:
         """Writes at the end, all of it."""
@@ -33,6 +33,9 @@ class File(Protocol):
 
     def fileno(self) -> int:
         """For sendfile. OSError where the file is none of the system's."""
+
+    def held(self) -> File:
+        """The file for a `FileRange`: as far as descriptors suffice, it stays readable after `remove` of its path."""
 
     def close(self) -> None:
         """Safe to call twice."""
@@ -83,8 +86,9 @@ class Lock(Protocol):
 class FileRange:
     """Bytes of a log that need not be read to be sent: `file.fileno()` from `position`, `length` of them.
 
-    A range stays readable when its segment is removed. It is not protected from a truncation: whoever truncates a log
-    has stopped being its leader, and what then goes out is cut or fails its CRC at the receiver.
+    A range stays readable when its segment is removed, unless too many files are sent from at once. It is not protected
+    from a truncation: whoever truncates a log has stopped being its leader, and what then goes out is cut or fails its
+    CRC at the receiver.
     """
 
     file: File

@@ -1,79 +1,18 @@
-"""The machine's own file system, as storage asks for it. The only file of this room that imports `os`, and so one that
-the broker's core must not import: a host makes a `FileDisk` and hands it in."""
+"""The machine's own file system, as storage asks for it. The broker's core must not import it, since it imports `os`: a
+host makes a `FileDisk` and hands it in."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from collections.abc import Sequence
 
-from controller.storage.batches import Bytes
 from controller.storage.disk_closing import Closing
+from controller.storage.disk_descriptors import CachedFile, Descriptors
 from controller.storage.disk_later import Later
 from controller.storage.errors import AlreadyLocked
 from controller.storage.health import is_shortage
-
-
-class OpenFile:
-    """`closing` closes what nobody refers to any more; at once, if not given."""
-
-    __slots__ = ("_closing", "_fd", "path")
-
-    def __init__(self, path: str, closing: Closing | None = None) -> None:
-        self._fd = -1
-        self._closing = closing
-        self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-
-    def append(self, data: Bytes) -> None:
-        written = os.write(self._fd, data)
-        if written < len(data):
-            size = self.size() - written
-            try:
-                with memoryview(data) as rest:
-                    while written < len(data):
-                        written += os.write(self._fd, rest[written:])
-            except OSError:
-                os.ftruncate(self._fd, size)  # the caller may go on, and what is appended next begins here
-                raise
-
-    def read_at(self, position: int, length: int) -> bytes:
-        data = os.pread(self._fd, length, position)
-        if len(data) == length or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < length and (data := os.pread(self._fd, length - got, position + got)):
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
-
-    def size(self) -> int:
-        return os.fstat(self._fd).st_size
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
-
-    def sync(self) -> None:
-        os.fdatasync(self._fd)
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd != -1:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        # A removed segment's file is closed here, once the last range that was read from it is gone: closed earlier,
-        # its descriptor could be another file's by the time sendfile comes to it.
-        if self._closing is None:
-            self.close()
-            return
-        fd, self._fd = self._fd, -1
-        if fd != -1:
-            self._closing.close(fd)
 
 
 class _HeldLock:
@@ -86,13 +25,28 @@ class _HeldLock:
             os.close(fd)
 
 
+OPEN_FILES_SHARE = 6
+"""One in so many of the process's descriptors is for log files that nobody sends from, if nothing else is said."""
+OPEN_FILES_MIN = 16
+
+
+def open_files_default() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft // OPEN_FILES_SHARE, OPEN_FILES_MIN) if soft != resource.RLIM_INFINITY else 1 << 16
+
+
 class FileDisk:
-    def __init__(self) -> None:
+    """`open_files_max`: how many files have a descriptor while nobody sends from them; see `disk_descriptors.py`."""
+
+    def __init__(self, open_files_max: int | None = None) -> None:
         self._later = Later(self._replace)
         self._closing = Closing(os.close)
+        self.descriptors = Descriptors(
+            open_files_default() if open_files_max is None else open_files_max, self._closing
+        )
 
-    def open(self, path: str) -> OpenFile:
-        return OpenFile(path, self._closing)
+    def open(self, path: str) -> CachedFile:
+        return CachedFile(path, self.descriptors)
 
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:

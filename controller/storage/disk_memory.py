@@ -162,6 +162,9 @@ class MemoryFile:
     def fileno(self) -> int:
         raise OSError("a file in memory has no descriptor")
 
+    def held(self) -> MemoryFile:
+        return self
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -152,7 +152,7 @@ class _Walk:
         run = uniform_run(self._data, self._payload, self._at, self._done, most)
         if run is None:
             run = sound_run(self._data, self._at, self._done, min(most, MIXED_RECORDS), _HEADERS_A_RUN)
-        if not run.count:
+        if not run.records:
             return 0
         for at, count, end in run.headers:
             if self._headers(at, count, end) != end:
@@ -160,9 +160,9 @@ class _Walk:
         if self._keys_needed and not run.keyed.all():
             raise Malformed(_NO_KEY)
         self._times.add_all(run.deltas)
-        self._done += run.count
+        self._done += run.records
         self._at = run.end
-        return run.count
+        return run.records
 
     def _alone(self, count: int) -> Generator[int, None, None]:
         """The next `count` records, one by one. Raises Malformed."""

@@ -24,10 +24,10 @@ UNIFORM_FROM = 16
 
 
 class Run(NamedTuple):
-    """The first `count` records, up to `end`. Their timestamp deltas, which of them have a key, and the place and
+    """The first `records` of them, up to `end`. Their timestamp deltas, which of them have a key, and the place and
     number of the headers of those that have any."""
 
-    count: int
+    records: int
     end: int
     deltas: Integers
     keyed: npt.NDArray[np.bool_]
@@ -100,7 +100,7 @@ def _numbers(data: Bytes8, at: Integers) -> tuple[Integers, Integers]:
 
 def _marks(data: Bytes8, start: int, count: int) -> Integers:
     """Where up to `count` records begin by their lengths, and where the last of them ends."""
-    view = memoryview(data)
+    view = data.data
     marks = [start]
     add = marks.append
     at = start

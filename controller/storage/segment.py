@@ -248,7 +248,7 @@ class Segment:
         return next((header.size_bytes for _, header in self._headers(position)), 0)
 
     def range(self, position: int, length: int) -> FileRange:
-        return FileRange(self.file, position, length)
+        return FileRange(self.file.held(), position, length)
 
     def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """From where the first batch with a record of this time or later, at `offset` or above, is to be sought."""

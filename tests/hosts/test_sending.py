@@ -14,7 +14,8 @@ from controller.hosts.sending import SENDFILE_FROM_BYTES, Outgoing, RangeCut
 from controller.protocol.framing import framed
 from controller.protocol.records import Part, joined
 from controller.storage.disk import FileRange
-from controller.storage.disk_files import FileDisk, OpenFile
+from controller.storage.disk_descriptors import OpenFile
+from controller.storage.disk_files import FileDisk
 
 FILE_BYTES = 2 * 1024 * 1024
 BUFFER_BYTES = 16 * 1024
@@ -32,7 +33,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[OpenFile]:
-    opened = FileDisk().open(str(tmp_path / "log"))
+    opened = OpenFile(str(tmp_path / "log"))
     opened.append(random.Random(1).randbytes(FILE_BYTES))
     yield opened
     opened.close()
@@ -118,7 +119,7 @@ def test_a_removed_file_is_sent_to_its_end(pair: tuple[socket.socket, socket.soc
     file.append(bytes(300_000))
     near, far = pair
     outgoing = Outgoing(near)
-    outgoing.put([FileRange(file, 0, 300_000)])
+    outgoing.put([FileRange(file.held(), 0, 300_000)])
     outgoing.send()
     disk.remove(file.path)
     del file

@@ -53,7 +53,7 @@ def test_a_removed_file_is_gone_at_once_and_let_go_with_its_last_range(
     path = str(tmp_path / "old.log")
     file = disk.open(path)
     file.append(b"records")
-    on_its_way = FileRange(file, 0, 7)
+    on_its_way = FileRange(file.held(), 0, 7)
     disk.remove(path)
     assert not os.path.exists(path)
     del file

@@ -100,7 +100,7 @@ def sound(rng: random.Random, count: int) -> list[Record]:
 
 def read_by_others(data: bytes) -> list[list[tuple[int, int, bytes | None, bytes | None]]]:
     """(offset, timestamp, key, value) as kafka-python and aiokafka read them."""
-    found = []
+    found: list[list[tuple[int, int, bytes | None, bytes | None]]] = []
     for kind in (KafkaRecords, AioRecords):
         records = kind(data)
         found.append([])
@@ -128,6 +128,11 @@ def test_what_clients_make_is_taken_and_read_as_it_was_made(codec: str, count: i
         assert read_by_others(stored) == [expected, expected]
 
 
+SPOILED: Mapping[str, Callable[[bytes], bytes]] = {
+    "cut off": lambda data: data[:-3],
+    "followed by a byte": lambda data: data + b"\0",
+    "empty": lambda _data: b"",
+}
 BAD: Mapping[str, tuple[bytes, type[BadBatches]]] = {
     "no records in it": (holding(count=1), InvalidBatch),
     "garbage": (holding(b"\xff" * 50, count=1), InvalidBatch),
@@ -173,11 +178,7 @@ BAD: Mapping[str, tuple[bytes, type[BadBatches]]] = {
     f"{codec}: {what}": (remade(batch(), attributes=number, payload=spoil(compress(record(0)))), InvalidBatch)
     for codec, (number, compress) in CODECS.items()
     if number
-    for what, spoil in {
-        "cut off": lambda data: data[:-3],
-        "followed by a byte": lambda data: data + b"\0",
-        "empty": lambda data: b"",
-    }.items()
+    for what, spoil in SPOILED.items()
 }  # fmt: skip
 
 
@@ -264,7 +265,7 @@ def test_both_ways_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         payload = bytearray(b"".join(encode_record(one, 0, records[0].timestamp_ms) for one in records))
         payload[rng.randrange(len(payload))] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
         data = encode_batch(records, payload=bytes(payload))
-        outcomes = []
+        outcomes: list[object] = []
         for way in (ONE, COLUMNS):
             monkeypatch.setattr(record_checks, "ALONE", way)
             try:

@@ -261,7 +261,7 @@ def test_a_failed_sync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("controller.storage.disk_files.OpenFile.sync", fail)
+        patch.setattr("controller.storage.disk_descriptors.OpenFile.sync", fail)
         with pytest.raises(LogOffline):
             log.flush()
     with pytest.raises(LogOffline, match="Input/output error"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOM = Path(__file__).parents[2] / "controller" / "storage"
-REAL_DISK = {f"controller.storage.{name}" for name in ("disk_files", "disk_later", "disk_closing")}
+REAL_DISK = {f"controller.storage.{name}" for name in ("disk_files", "disk_later", "disk_closing", "disk_descriptors")}
 MACHINE = {"os", "fcntl", "time", "random", "threading", "asyncio", "socket", "pathlib", "tempfile", "shutil"}
 
 
@@ -26,6 +26,7 @@ def test_only_the_real_disk_imports_the_machine() -> None:
     files = {path.name: reached(path.read_text(encoding="utf-8")) for path in ROOM.glob("*.py")}
     assert len(files) > 15
     assert files.pop("disk_files.py") == {"os", "fcntl"} | REAL_DISK - {"controller.storage.disk_files"}
+    assert files.pop("disk_descriptors.py") == {"os", "controller.storage.disk_closing"}
     assert files.pop("disk_later.py") == {"threading"}
     assert files.pop("disk_closing.py") == {"threading"}
     assert {name: modules for name, modules in files.items() if modules} == {}

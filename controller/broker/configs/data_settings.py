@@ -78,6 +78,7 @@ DATA_SETTINGS: Mapping[str, Setting] = {
     "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", types.integer(1)),
     "camerlengo.request.partitions.max": ("request_partitions_max", "20000", types.integer(1)),
     "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", types.integer(1024)),
+    "camerlengo.log.open.files.max": ("log_open_files_max", "-1", types.integer(-1)),
     "queued.max.request.bytes": ("queued_max_request_bytes", "-1", types.integer(-1, LONG_MAX)),
 }
 
@@ -120,6 +121,8 @@ class DataSettings:
     """Partitions that a client may create with one request."""
     response_max_bytes: int
     """Of a DescribeConfigs response; a fetch has fetch.max.bytes."""
+    log_open_files_max: int
+    """-1: a sixth of the descriptors that the process may have."""
     queued_max_request_bytes: int
     """Of all connections' requests together that were read and not answered; -1: `QUEUED_REQUESTS` of the largest
     there may be, where Kafka has no limit."""

@@ -199,7 +199,7 @@ class Produce:
     # -- second stage
 
     def _advance(self, request: _Request) -> None:
-        """Append the request if it is checked and its turn has come in each partition; then those that waited for it."""
+        """Append the request, if it is checked and the first of each of its queues; then those that waited for it."""
         ready = deque([request])
         while ready:
             first = ready.popleft()
