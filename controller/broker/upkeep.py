@@ -158,6 +158,7 @@ def told_of_opening(logs: Logs) -> list[Noted]:
     notes: list[Noted] = []
     offline: list[str] = []
     for directory in logs.directories:
+        notes += [Noted("warning", warning) for warning in directory.health.warnings]
         if directory.health.cause is not None:
             offline.append(f"log directory {directory.path} is offline: {directory.health.cause}")
             continue

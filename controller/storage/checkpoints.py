@@ -1,7 +1,7 @@
 """The small text files of a log directory, in Kafka's formats. Pure: text in, values out, and back.
 
-A checkpoint is a version (0), a count, and as many lines. What can't be read so raises CorruptLog with the line: these
-files are replaced whole, so a torn one was not torn by a crash.
+A checkpoint is a version (0), a count, and as many lines. What can't be read so raises CorruptLog with the line; what
+a start does without the file is the reader's decision.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from controller.storage.batches import LONG_MAX
 from controller.storage.epochs import EpochStart
 from controller.storage.errors import CorruptLog
 
@@ -38,17 +39,21 @@ def _decode(file: str, data: bytes) -> list[list[str]]:
         raise CorruptLog(file, 1, f"not UTF-8: {error}") from None
     if not lines or lines[0] != "0":
         raise CorruptLog(file, 1, f"version {lines[0] if lines else 'missing'}: expected 0")
-    if len(lines) < 2 or not lines[1].isdecimal():
+    if len(lines) < 2:
         raise CorruptLog(file, 2, "no count of entries")
-    if len(lines) - 2 != int(lines[1]):
-        raise CorruptLog(file, 2, f"{lines[1]} entries announced, {len(lines) - 2} there")
+    announced = _number(file, 2, lines[1])
+    if len(lines) - 2 != announced:
+        raise CorruptLog(file, 2, f"{announced} entries announced, {len(lines) - 2} there")
     return [line.split(" ") for line in lines[2:]]
 
 
 def _number(file: str, line: int, text: str) -> int:
     if not text.isascii() or not text.isdecimal():
         raise CorruptLog(file, line, f"{text!r}: expected a whole number")
-    return int(text)
+    number = int(text) if len(text) < 20 else LONG_MAX + 1
+    if number > LONG_MAX:
+        raise CorruptLog(file, line, f"{text[:40]!r}: expected at most {LONG_MAX}")
+    return number
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

@@ -7,10 +7,13 @@ checkpoint and to delete is the host's.
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from controller.storage.batches import INT_MAX
 from controller.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -31,9 +34,13 @@ from controller.storage.log import PartitionLog
 from controller.storage.opening import NOTHING_KNOWN, Known
 from controller.storage.settings import LogSettings
 
+_NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
 DELETED = "-delete"
 STRAY = "-stray"
 """Of a topic that is there no more, under a name that another has now: kept for a person to look at."""
+
+
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 
 
 def directory_name(partition: TopicPartition) -> str:
@@ -41,9 +48,9 @@ def directory_name(partition: TopicPartition) -> str:
 
 
 def partition_of(name: str) -> TopicPartition | None:
-    """The partition whose directory would have this name; None for another's."""
-    topic, dash, number = name.rpartition("-")
-    return (topic, int(number)) if dash and topic and number.isascii() and number.isdecimal() else None
+    """The partition whose directory has this name; None for any other name."""
+    found = _PARTITION.fullmatch(name)
+    return (found[1], int(found[2])) if found is not None and int(found[2]) <= INT_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class LogDirectory:
         self.high_watermarks: Mapping[TopicPartition, int] = {}
         """As last written; what replication starts from."""
         self.was_clean = False
+        self._kept: set[str] = set()
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._disk = disk
         self._settings_of = settings_of
@@ -101,21 +109,34 @@ class LogDirectory:
 
     def _load(self) -> None:
         disk = self._disk
-        recovery_points = self._read_offsets(RECOVERY_POINTS)
-        start_offsets = self._read_offsets(LOG_START_OFFSETS)
-        self.high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         names = disk.names(self.path)
         self.was_clean = CLEAN_SHUTDOWN in names
+        recovery_points = self._read_offsets(RECOVERY_POINTS, "every batch of the logs is checked")
+        if recovery_points is None:
+            self.was_clean = False  # which of the bytes were synced is not known
+        start_offsets = self._read_offsets(LOG_START_OFFSETS, "the logs begin with their first segments") or {}
+        self.high_watermarks = self._read_offsets(HIGH_WATERMARKS, "the high watermarks begin at 0") or {}
         for name in names:
             partition = partition_of(name)
-            if partition is not None and self.health.cause is None:
-                known = Known(recovery_points.get(partition, 0), start_offsets.get(partition, 0), self.was_clean)
+            if partition is not None and not disk.is_directory(f"{self.path}/{name}"):
+                self.health.warn(f"{self.path}/{name}: expected a directory, and left alone")
+            elif partition is not None and self.health.cause is None:
+                flushed = (recovery_points or {}).get(partition, 0)
+                known = Known(flushed, start_offsets.get(partition, 0), self.was_clean)
                 self.logs[partition] = self._open(partition, self._directory(partition), known)
+        self._miss(recovery_points or {})
         self.purge_deleted()
         if self.was_clean:
             # From here on the files change, and the next start must look at them.
             disk.remove(f"{self.path}/{CLEAN_SHUTDOWN}")
             disk.sync_names(self.path)
+
+    def _miss(self, recovery_points: Mapping[TopicPartition, int]) -> None:
+        """Says which logs had been flushed and are not here: their replicas begin empty, if they are this broker's."""
+        for partition, flushed in recovery_points.items():
+            if flushed and partition not in self.logs and self.health.cause is None:
+                missing = f"{self._directory(partition)} is missing, though offsets up to {flushed} were flushed"
+                self.health.warn(missing)
 
     def _open(self, partition: TopicPartition, directory: str, known: Known) -> PartitionLog:
         return PartitionLog(
@@ -131,12 +152,16 @@ class LogDirectory:
     def _directory(self, partition: TopicPartition) -> str:
         return f"{self.path}/{directory_name(partition)}"
 
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+    def _read_offsets(self, name: str, otherwise: str) -> dict[TopicPartition, int] | None:
+        """None for a file that can't be understood: a start goes on without it, as Kafka's does, and says what
+        follows."""
         try:
-            data = self._disk.read(f"{self.path}/{name}")
+            return decode_offsets(f"{self.path}/{name}", self._disk.read(f"{self.path}/{name}"))
         except FileNotFoundError:
             return {}
-        return decode_offsets(f"{self.path}/{name}", data)
+        except CorruptLog as error:
+            self.health.warn(f"{error}; {otherwise}")
+            return None
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], soon: bool = False) -> None:
         written = self._written.get(name)
@@ -231,12 +256,23 @@ class LogDirectory:
     @on_disk
     def purge_deleted(self, at_most: int | None = None) -> int:
         """Takes the files of deleted partitions off the disk, of `at_most` so many. How many partitions."""
-        doomed = [name for name in self._disk.names(self.path) if name.endswith(DELETED)][:at_most]
-        for name in doomed:
-            for inner in self._disk.names(f"{self.path}/{name}"):
-                self._disk.remove(f"{self.path}/{name}/{inner}")
-            self._disk.remove(f"{self.path}/{name}")
-        return len(doomed)
+        doomed = [name for name in self._disk.names(self.path) if name.endswith(DELETED)]
+        paths = [path for name in doomed if (path := f"{self.path}/{name}") not in self._kept]
+        return sum(map(self._purge, paths[:at_most]))
+
+    def _purge(self, path: str) -> bool:
+        """Removes a deleted partition's directory; one that holds directories, or is none, is somebody else's."""
+        try:
+            for inner in self._disk.names(path):
+                self._disk.remove(f"{path}/{inner}")
+            self._disk.remove(path)
+        except OSError as error:
+            if error.errno not in _NOT_A_PARTITIONS:
+                raise
+            self._kept.add(path)
+            self.health.warn(f"{path} is not removed: {error}")
+            return False
+        return True
 
     @on_disk
     def truncate(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, bool]:

@@ -65,6 +65,9 @@ class Disk(Protocol):
     def names(self, directory: str) -> Sequence[str]:
         """What is in a directory, sorted. FileNotFoundError."""
 
+    def is_directory(self, path: str) -> bool:
+        """Whether a directory is there, or a link to one."""
+
     def make_directory(self, path: str) -> None:
         """With the ones above it; one that exists is left alone."""
 

@@ -96,6 +96,9 @@ class FileDisk:
     def names(self, directory: str) -> Sequence[str]:
         return sorted(os.listdir(directory))
 
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 

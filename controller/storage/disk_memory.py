@@ -307,6 +307,10 @@ class MemoryDisk:
             raise FileNotFoundError(directory)
         return found.listed()
 
+    def is_directory(self, path: str) -> bool:
+        found = self._directories.get(path)
+        return found is not None and found.is_there
+
     def make_directory(self, path: str) -> None:
         self._make(path)
         while "/" in path:

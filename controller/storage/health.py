@@ -25,12 +25,18 @@ def is_shortage(error: OSError) -> bool:
 
 
 class Health:
-    __slots__ = ("_on_failure", "cause", "directory")
+    """`warnings`: what a start repaired or left alone, for whoever reports it."""
+
+    __slots__ = ("_on_failure", "cause", "directory", "warnings")
 
     def __init__(self, directory: str, on_failure: Callable[[Exception], None] | None = None) -> None:
         self.directory = directory
         self.cause: Exception | None = None
+        self.warnings: list[str] = []
         self._on_failure = on_failure
+
+    def warn(self, warning: str) -> None:
+        self.warnings.append(warning)
 
     def check(self) -> None:
         if self.cause is not None:

@@ -109,7 +109,7 @@ class PartitionLog:
     @on_disk
     def _open(self, known: Known) -> None:
         now_ms = self._now_ms()
-        opened = open_files(self._disk, self.directory, self.settings, known, now_ms)
+        opened = open_files(self._disk, self.directory, self.settings, known, now_ms, self.health.warn)
         self._held: list[Segment] | None = opened.segments
         """None while there is one without a batch, which is opened when something is done with it: of a broker's many
         logs most lie idle."""

@@ -1,13 +1,13 @@
 """Opening a partition's directory: which files are its segments, what a crash left of them, and where the log ends.
 
-After a clean shutdown only the end is looked at. After a crash every batch from the recovery point's segment on is
-read and checked, the torn end is cut off, and all that is kept is synced. Damage below the recovery point is no
-crash's doing, and raises CorruptLog: to cut there would be to lose what was acknowledged.
+After a clean shutdown only the end is looked at, and whether the segments join. After a crash every batch from the
+recovery point's segment on is read and checked, the torn end is cut off, and all that is kept is synced. Damage below
+the recovery point is no crash's doing, and raises CorruptLog: to cut there would be to lose what was acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -21,13 +21,16 @@ from controller.storage.checkpoints import (
     decode_topic_id,
 )
 from controller.storage.disk import Disk
-from controller.storage.epochs import EpochStart, LeaderEpochs
-from controller.storage.errors import CorruptLog
+from controller.storage.epochs import LeaderEpochs
+from controller.storage.errors import CorruptBatch, CorruptLog
+from controller.storage.joins import check_joins
 from controller.storage.producers import ProducerStates
 from controller.storage.rules import Verdict, verdict_on
-from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from controller.storage.scan import headers_between
+from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, base_offset_of
 from controller.storage.settings import LogSettings
 from controller.storage.snapshots import restore, snapshot_offsets
+from controller.storage.swaps import CLEANED, SWAP, complete_swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +64,34 @@ class Opened:
 quick(Opened)
 
 
-def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, now_ms: int) -> Opened:
-    """Raises CorruptLog and OSError."""
+def _ignore(_warning: str) -> None:
+    pass
+
+
+def open_files(
+    disk: Disk,
+    directory: str,
+    settings: LogSettings,
+    known: Known,
+    now_ms: int,
+    warn: Callable[[str], None] = _ignore,
+) -> Opened:
+    """Raises CorruptLog and OSError. `warn` is called with what was repaired or left alone."""
     names = disk.names(directory)
     found = _files(tuple(names))
+    if found.of_the_cleaner and complete_swaps(disk, directory, names, warn):
+        names = disk.names(directory)
+        found = _files(tuple(names))
+    for name in found.strange:
+        warn(f"{directory}/{name}: not the name of a segment, left alone")
     segments = _segments(disk, directory, found, settings, now_ms)
-    epochs = LeaderEpochs(_epochs(disk, directory) if LEADER_EPOCHS in names else ())
+    epochs = _epochs(disk, directory, names, segments, known, warn)
     cut_bytes = 0
     # One empty segment that begins where all was synced, as most of a broker's logs: there is nothing that a crash
     # could have done to it.
     is_bare = len(segments) == 1 and not segments[0].size_bytes and segments[0].base_offset == known.recovery_point
     if segments and not is_bare:
-        cut_bytes = _settle(disk, directory, segments, epochs, known)
+        cut_bytes = _settle(disk, directory, names, segments, epochs, known)
     elif not segments and known.recovery_point > known.log_start_offset:
         raise CorruptLog(directory, 0, f"no segment, though offsets up to {known.recovery_point} were flushed")
     if not segments or known.log_start_offset > segments[-1].next_offset:
@@ -83,6 +102,10 @@ def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, 
     log_end_offset = segments[-1].next_offset
     epochs.truncate_from_end(log_end_offset)
     log_start_offset = max(known.log_start_offset, segments[0].base_offset)
+    if known.clean and epochs.entries() and epochs.entries()[0].start_offset < segments[0].base_offset:
+        # What retention deletes it takes out of the epochs too.
+        begin, end = epochs.entries()[0].start_offset, segments[0].base_offset
+        warn(f"{directory}: the segments with offsets {begin} to {end} are missing; the log begins at {end}")
     epochs.truncate_from_start(log_start_offset)
     snapshots = snapshot_offsets(disk.names(directory)) if found.snapshots else []  # a cut has removed some
     if is_bare and not snapshots:
@@ -96,23 +119,28 @@ def open_files(disk: Disk, directory: str, settings: LogSettings, known: Known, 
 @dataclass(frozen=True, slots=True)
 class _Files:
     """What a directory's files are by their names: segments, by base offset; what is of no segment that is there, or
-    was left over; whether there are snapshots."""
+    was left over; whether there are snapshots, or files of the log cleaner's; `.log` files of another name than a
+    segment's."""
 
     bases: tuple[int, ...]
     useless: tuple[str, ...]
     snapshots: bool
+    of_the_cleaner: bool
+    strange: tuple[str, ...]
 
 
 @lru_cache(maxsize=1_000)  # most of a broker's logs have files of the very same names
 def _files(names: tuple[str, ...]) -> _Files:
-    bases = tuple(sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name)))
+    bases = tuple(sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None))
     stems = {f"{base:020d}" for base in bases}
     useless = [
         name
         for name in names
         if name.endswith(_LEFT_OVER) or (name.endswith(_DERIVED) and name.rpartition(".")[0] not in stems)
     ]
-    return _Files(bases, tuple(useless), bool(snapshot_offsets(names)))
+    strange = [name for name in names if name.endswith(LOG_SUFFIX) and base_offset_of(name, LOG_SUFFIX) is None]
+    of_the_cleaner = any(name.endswith((SWAP, CLEANED)) for name in names)
+    return _Files(bases, tuple(useless), bool(snapshot_offsets(names)), of_the_cleaner, tuple(strange))
 
 
 def _segments(disk: Disk, directory: str, files: _Files, settings: LogSettings, now_ms: int) -> list[Segment]:
@@ -128,17 +156,18 @@ _DERIVED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 _LEFT_OVER = (".tmp", ".deleted")
 
 
-def _is_segment(name: str) -> bool:
-    return name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdecimal()
-
-
-def _settle(disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, known: Known) -> int:
+def _settle(
+    disk: Disk, directory: str, names: Sequence[str], segments: list[Segment], epochs: LeaderEpochs, known: Known
+) -> int:
     """Makes `segments` those that are kept, with their ends known. How many bytes were cut off."""
     if known.clean:
         cut_bytes = 0
+        check_joins(disk, directory, names, segments, len(segments))
         segments[-1].find_end()
     else:
-        cut_bytes = _recover(disk, directory, segments, epochs, known.recovery_point)
+        first = _first_to_recover(segments, known.recovery_point)
+        check_joins(disk, directory, names, segments[: first + 1], first)
+        cut_bytes = _recover(disk, directory, segments, first, epochs, known.recovery_point)
     last = segments[-1]
     if verdict_on(last.next_offset, False, known.recovery_point) is Verdict.LOST:
         reason = f"the log ends at offset {last.next_offset}, though offsets up to {known.recovery_point} were flushed"
@@ -146,10 +175,14 @@ def _settle(disk: Disk, directory: str, segments: list[Segment], epochs: LeaderE
     return cut_bytes
 
 
-def _recover(disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int) -> int:
-    first = 0
-    if len(segments) > 1:
-        first = max((index for index, one in enumerate(segments) if one.base_offset <= recovery_point), default=0)
+def _first_to_recover(segments: Sequence[Segment], recovery_point: int) -> int:
+    """The index of the segment that the recovery point lies in."""
+    return max((index for index, one in enumerate(segments) if one.base_offset <= recovery_point), default=0)
+
+
+def _recover(
+    disk: Disk, directory: str, segments: list[Segment], first: int, epochs: LeaderEpochs, recovery_point: int
+) -> int:
     cut_bytes = 0
     for index in range(first, len(segments)):
         segment = segments[index]
@@ -179,11 +212,12 @@ def _recover(disk: Disk, directory: str, segments: list[Segment], epochs: Leader
 
 def _assign_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
     """The checkpoint may not have the epochs of what was appended since it was written."""
-    if not segment.size_bytes:
-        return
-    for _, header in segment.headers_from(segment.base_offset):
-        if header.leader_epoch > epochs.latest:
-            epochs.assign(header.leader_epoch, header.base_offset)
+    try:
+        for _, header in headers_between(segment.file, 0, segment.size_bytes):
+            if header.leader_epoch > epochs.latest:
+                epochs.assign(header.leader_epoch, header.base_offset)
+    except CorruptBatch:
+        return  # judged by the recovery, or met by a reader
 
 
 def _remove(segments: Sequence[Segment]) -> None:
@@ -192,9 +226,28 @@ def _remove(segments: Sequence[Segment]) -> None:
         segment.remove()
 
 
-def _epochs(disk: Disk, directory: str) -> list[EpochStart]:
+def _epochs(
+    disk: Disk,
+    directory: str,
+    names: Sequence[str],
+    segments: Sequence[Segment],
+    known: Known,
+    warn: Callable[[str], None],
+) -> LeaderEpochs:
+    """As the checkpoint has them. Where it is damaged, or missing after a clean shutdown, they are read from the
+    batches, of which each has the epoch of its leader; Kafka takes the log directory offline."""
     path = f"{directory}/{LEADER_EPOCHS}"
-    return decode_epochs(path, disk.read(path))
+    if LEADER_EPOCHS in names:
+        try:
+            return LeaderEpochs(decode_epochs(path, disk.read(path)))
+        except CorruptLog as error:
+            warn(f"{error}; the leader epochs are read from the batches")
+    elif not known.clean:
+        return LeaderEpochs()  # there were none when the log was last flushed
+    epochs = LeaderEpochs()
+    for segment in segments:
+        _assign_epochs(segment, epochs)
+    return epochs
 
 
 def _topic_id(disk: Disk, directory: str) -> bytes:

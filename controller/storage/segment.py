@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from controller.storage.batches import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Bytes, header_at
+from controller.storage.batches import HEADER_BYTES, INT_MAX, LONG_MAX, NO_TIMESTAMP, BatchHeader, Bytes, header_at
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
@@ -20,6 +20,15 @@ LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX = ".log", ".index",
 
 def segment_path(directory: str, offset: int, suffix: str) -> str:
     return f"{directory}/{offset:020d}{suffix}"
+
+
+def base_offset_of(name: str, suffix: str) -> int | None:
+    """The offset in the name of a segment's file, as `segment_path` makes it; None for any other name."""
+    stem = name[: -len(suffix)]
+    if not name.endswith(suffix) or len(stem) != 20 or not (stem.isascii() and stem.isdecimal()):
+        return None
+    offset = int(stem)
+    return offset if offset <= LONG_MAX - INT_MAX else None
 
 
 class Segment:

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Sequence
 from controller.storage.disk import Disk
 from controller.storage.errors import CorruptLog
 from controller.storage.producers import ProducerStates
-from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
+from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, base_offset_of, segment_path
 
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
     """Of what is in a log's directory. Ascending."""
-    stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX)]
-    return sorted([int(stem) for stem in stems if stem.isdecimal()])
+    return sorted([offset for name in names if (offset := base_offset_of(name, SNAPSHOT_SUFFIX)) is not None])
 
 
 def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerStates) -> None:

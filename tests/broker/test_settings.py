@@ -36,7 +36,7 @@ def test_kafkas_defaults_hold() -> None:
 
 
 def test_every_setting_has_its_field() -> None:
-    names = {field for field, _, _ in _SETTINGS.values()} | {"log", "without_effect", "given"}
+    names = {field for field, _, _ in _SETTINGS.values()} | {"log", "cluster_id", "without_effect", "given"}
     assert names - {"log_dir"} == {field.name for field in fields(BrokerSettings)}
 
 

@@ -81,6 +81,10 @@ def an_older_offset(data: bytearray) -> None:
     data[-SIZE : -SIZE + 8] = (0).to_bytes(8)
 
 
+def cut_whole_batch(data: bytearray) -> None:
+    del data[-SIZE:]
+
+
 TEARS = (
     cut_short,
     cut_to_a_header,
@@ -279,23 +283,195 @@ def test_a_directory_is_held_by_one_process(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "position"),
-    [
-        ("recovery-point-offset-checkpoint", "1\n0\n", 1),
-        ("recovery-point-offset-checkpoint", "0\n", 2),
-        ("recovery-point-offset-checkpoint", "0\n2\na 0 1\n", 2),
-        ("log-start-offset-checkpoint", "0\n1\na 0 x\n", 3),
-        ("replication-offset-checkpoint", "0\n1\na 0\n", 3),
-        ("replication-offset-checkpoint", "", 1),
-        ("torn-3/leader-epoch-checkpoint", "0\n2\n5 0\n4 9\n", 4),
-        ("torn-3/partition.metadata", "version: 0\ntopic_id: abc", 2),
-        ("torn-3/partition.metadata", "version: 1\n", 1),
-    ],
-)
-def test_an_unreadable_checkpoint_is_named_with_its_line(tmp_path: Path, name: str, text: str, position: int) -> None:
+@pytest.mark.parametrize(("text", "position"), [("version: 0\ntopic_id: abc", 2), ("version: 1\n", 1)])
+def test_unreadable_partition_metadata_is_named_with_its_line(tmp_path: Path, text: str, position: int) -> None:
     filled(tmp_path, count=3, flush_at=3)
+    name = "torn-3/partition.metadata"
     (tmp_path / "logs" / name).write_text(text)
     cause = opened(tmp_path).health.cause
     assert isinstance(cause, CorruptLog)
     assert (cause.file, cause.position) == (str(tmp_path / "logs" / name), position)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("name", "content", "position"),
+    [
+        ("recovery-point-offset-checkpoint", b"", 1),
+        ("recovery-point-offset-checkpoint", b"1\n0\n", 1),
+        ("recovery-point-offset-checkpoint", b"0\n", 2),
+        ("recovery-point-offset-checkpoint", b"0\n2\na 0 1\n", 2),
+        ("recovery-point-offset-checkpoint", b"0\n" + b"9" * 5_000 + b"\n", 2),
+        ("recovery-point-offset-checkpoint", "0\n\u0663\n".encode(), 2),
+        ("log-start-offset-checkpoint", b"0\n1\na 0 x\n", 3),
+        ("log-start-offset-checkpoint", b"0\n1\na 0 9223372036854775808\n", 3),
+        ("replication-offset-checkpoint", b"0\n1\na 0\n", 3),
+        ("replication-offset-checkpoint", b"", 1),
+        ("replication-offset-checkpoint", b"\xff\x00", 1),
+        ("torn-3/leader-epoch-checkpoint", b"0\n2\n5 0\n4 9\n", 4),
+        ("torn-3/leader-epoch-checkpoint", b"", 1),
+    ],
+)
+def test_a_start_goes_on_without_a_damaged_checkpoint_and_names_it(
+    tmp_path: Path, name: str, content: bytes, position: int, clean: bool
+) -> None:
+    directory = filled(tmp_path, count=3, flush_at=3)
+    if clean:
+        opened(tmp_path).close()
+    epochs = directory.logs[PARTITION].epochs.entries()
+    (tmp_path / "logs" / name).write_bytes(content)
+    directory = opened(tmp_path)
+    assert directory.health.cause is None
+    (warning,) = directory.health.warnings
+    assert warning.startswith(f"{tmp_path / 'logs' / name} at {position}: ")
+    log = directory.logs[PARTITION]
+    assert (log.log_end_offset, log.epochs.entries()) == (3, epochs)
+    directory.write_high_watermarks({PARTITION: 3})
+    directory.close()
+    assert opened(tmp_path).health.warnings == [], "it is written anew"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 40])
+def test_without_recovery_points_every_batch_is_checked(tmp_path: Path, content: bytes) -> None:
+    filled(tmp_path, count=6, flush_at=6)
+    opened(tmp_path).close()
+    (tmp_path / "logs" / "recovery-point-offset-checkpoint").write_bytes(content)
+    change(segment(tmp_path, 0), one_bit)
+    log = opened(tmp_path).logs[PARTITION]
+    assert (log.log_end_offset, log.cut_bytes > 0) == (5, True)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_sealed_segment_that_is_missing_is_a_loss(tmp_path: Path, which: int, clean: bool) -> None:
+    directory = filled(tmp_path, count=40, flush_at=40)
+    bases = directory.logs[PARTITION].segment_offsets
+    if clean:
+        opened(tmp_path).close()
+    segment(tmp_path, bases[which]).unlink()
+    cause = opened(tmp_path).health.cause
+    assert isinstance(cause, CorruptLog)
+    assert cause.file == str(segment(tmp_path, bases[which - 1]))
+    assert f"ends at offset {bases[which]}, but the next one begins at {bases[which + 1]}" in str(cause)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_sealed_segment_that_is_cut_renamed_or_there_twice_is_a_loss(tmp_path: Path, clean: bool) -> None:
+    def cut(bases: tuple[int, ...]) -> None:
+        change(segment(tmp_path, bases[1]), cut_whole_batch)
+
+    def renamed(bases: tuple[int, ...]) -> None:
+        segment(tmp_path, bases[1]).rename(segment(tmp_path, bases[1] + 1))
+
+    def twice(bases: tuple[int, ...]) -> None:
+        segment(tmp_path, bases[1] + 1).write_bytes(segment(tmp_path, bases[1]).read_bytes())
+
+    def emptied(bases: tuple[int, ...]) -> None:
+        change(segment(tmp_path, bases[2]), bytearray.clear)
+
+    for number, damage in enumerate((cut, renamed, twice, emptied)):
+        folder = tmp_path / str(number)
+        directory = filled(folder, count=40, flush_at=40)
+        bases = directory.logs[PARTITION].segment_offsets
+        if clean:
+            opened(folder).close()
+        (tmp_path / "logs").unlink(missing_ok=True)
+        (tmp_path / "logs").symlink_to(folder / "logs")
+        damage(bases)
+        cause = opened(folder).health.cause
+        assert isinstance(cause, CorruptLog), damage.__name__
+        assert ".log" in cause.file
+
+
+def test_the_oldest_segments_that_are_missing_are_said(tmp_path: Path) -> None:
+    directory = filled(tmp_path, count=40, flush_at=40)
+    bases = directory.logs[PARTITION].segment_offsets
+    opened(tmp_path).close()
+    segment(tmp_path, bases[0]).unlink()
+    directory = opened(tmp_path)
+    assert directory.logs[PARTITION].log_start_offset == bases[1]
+    (warning,) = directory.health.warnings
+    assert f"offsets 0 to {bases[1]} are missing" in warning
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_gaps_of_a_compacted_log_are_sound(tmp_path: Path, clean: bool) -> None:
+    """Kafka's cleaner takes records out of batches, batches out of segments, and the last ones of a segment too."""
+    directory = opened(tmp_path)
+    directory.create(PARTITION).append_as_follower(batch(1, base_offset=0) + batch(1, base_offset=4))
+    directory.close()
+    for base, offset in ((10, 10), (20, 23)):
+        segment(tmp_path, base).write_bytes(batch(1, base_offset=offset))
+    (tmp_path / "logs" / "recovery-point-offset-checkpoint").write_text("0\n1\ntorn 3 24\n")
+    if clean:
+        (tmp_path / "logs" / ".kafka_cleanshutdown").write_bytes(b"")
+    directory = opened(tmp_path)
+    assert directory.health.cause is None
+    log = directory.logs[PARTITION]
+    assert (log.segment_offsets, log.log_end_offset) == ((0, 10, 20), 24)
+    assert headers_of(log.read(5, 1).read())[0].base_offset == 10
+
+
+def test_a_replacement_that_the_cleaner_did_not_end_is_completed(tmp_path: Path) -> None:
+    directory = filled(tmp_path, count=40, flush_at=40)
+    bases = directory.logs[PARTITION].segment_offsets
+    opened(tmp_path).close()
+    whole = b"".join(segment(tmp_path, base).read_bytes() for base in bases[1:3])
+    swap = segment(tmp_path, bases[1]).with_suffix(".log.swap")
+    swap.write_bytes(whole)
+    segment(tmp_path, bases[1]).rename(segment(tmp_path, bases[1]).with_suffix(".log.deleted"))
+    segment(tmp_path, bases[1]).with_suffix(".index.swap").write_bytes(b"x")
+    directory = opened(tmp_path)
+    assert directory.health.cause is None
+    assert "replacement of segments by the log cleaner was completed" in directory.health.warnings[0]
+    log = directory.logs[PARTITION]
+    assert log.segment_offsets == (bases[0], bases[1], *bases[3:])
+    for offset in range(40):
+        assert headers_of(log.read(offset, 1).read())[0].base_offset == offset
+    assert not [path for path in swap.parent.iterdir() if path.suffix in (".swap", ".deleted")]
+
+
+def test_an_unfinished_replacement_is_undone(tmp_path: Path) -> None:
+    directory = filled(tmp_path, count=40, flush_at=40)
+    bases = directory.logs[PARTITION].segment_offsets
+    segment(tmp_path, bases[1]).with_suffix(".log.cleaned").write_bytes(b"half")
+    segment(tmp_path, bases[2]).with_suffix(".log.swap").write_bytes(b"half")
+    directory = opened(tmp_path)
+    assert directory.health.cause is None
+    assert directory.logs[PARTITION].segment_offsets == bases
+
+
+def test_a_replacement_that_is_damaged_is_a_loss(tmp_path: Path) -> None:
+    directory = filled(tmp_path, count=40, flush_at=40)
+    bases = directory.logs[PARTITION].segment_offsets
+    swap = segment(tmp_path, bases[1]).with_suffix(".log.swap")
+    swap.write_bytes(b"half")
+    cause = opened(tmp_path).health.cause
+    assert isinstance(cause, CorruptLog)
+    assert cause.file == str(swap)
+    assert swap.exists()
+
+
+def test_what_is_no_partitions_is_left_alone_and_said(tmp_path: Path) -> None:
+    directory = filled(tmp_path, count=3, flush_at=3)
+    logs = tmp_path / "logs"
+    files = ("plain-0", "torn-3/1.log", "torn-3/x.log", "torn-3/\u0663.snapshot", "gone-0.00-delete")
+    for name in files:
+        (logs / name).write_bytes(b"x")
+    for name in ("torn-03", "\u0663-\u0663", "lost+found", "odd-1.00-delete/within/deeper", "t-99999999999"):
+        (logs / name).mkdir(parents=True)
+    (logs / "recovery-point-offset-checkpoint").write_text("0\n2\ntorn 3 3\nremoved 0 7\n")
+    directory = opened(tmp_path)
+    assert directory.health.cause is None
+    assert [*directory.logs] == [PARTITION]
+    assert (logs / "odd-1.00-delete" / "within" / "deeper").is_dir()
+    assert [name for name in files if not (logs / name).exists()] == []
+    said = "\n".join(directory.health.warnings)
+    for what in (
+        "plain-0: expected a directory",
+        "1.log: not the name",
+        "x.log: not the name",
+        "odd-1.00-delete is not",
+    ):
+        assert what in said
+    assert "removed-0 is missing, though offsets up to 7 were flushed" in said
