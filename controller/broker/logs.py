@@ -14,6 +14,7 @@ from controller.broker.steps import Job, Lane, Steps
 from controller.storage import (
     NO_TOPIC_ID,
     Disk,
+    DuplicateLogs,
     LogDirectory,
     LogOffline,
     LogSettings,
@@ -28,7 +29,7 @@ SettingsOf = Callable[[str], LogSettings]
 
 class Logs:
     """Opens the directories at `paths`, which recovers what is in them; those that are `unusable` are offline with that
-    cause from the start. AlreadyLocked and OutOfResources, with none of them kept.
+    cause from the start. AlreadyLocked, OutOfResources and DuplicateLogs, with none of them kept.
 
     `settings_of` gives a topic's settings, and may be replaced: logs that are there get theirs by `settings_changed`.
     `on_offline` hears of each directory that goes offline, with the OSError or CorruptLog, while the call that found
@@ -49,6 +50,7 @@ class Logs:
         try:
             for path in paths:
                 opened.append(self._open(disk, path, wall_ms, (unusable or {}).get(path)))
+                _refuse_duplicates(opened)
         except BaseException:
             for directory in opened:
                 directory.unlock()
@@ -170,3 +172,12 @@ class Logs:
                 trouble = trouble or offline
         if trouble is not None:
             raise trouble
+
+
+def _refuse_duplicates(opened: Sequence[LogDirectory]) -> None:
+    """As Kafka: a log that a failed directory has kept from before must not take the place of the one in use."""
+    *before, last = opened
+    for directory in before:
+        for key in last.logs:
+            if key in directory.logs:
+                raise DuplicateLogs(f"{key[0]}-{key[1]}", (directory.path, last.path))

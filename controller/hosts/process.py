@@ -42,7 +42,7 @@ from controller.hosts.peers import SocketPeers
 from controller.hosts.server import CannotListen, Server, limits_of
 from controller.hosts.trace_file import ProcessTrace
 from controller.log import logger
-from controller.storage import AlreadyLocked, OutOfResources
+from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
 from controller.storage.disk_files import FileDisk
 from controller.trace import Noted
 from controller.zookeeper.blocking import run, wait
@@ -163,7 +163,7 @@ class BrokerProcess:
             logs = Logs(disk, settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms, unusable)
             for note in told_of_opening(logs):
                 self._trace.emit(note)
-        except (AlreadyLocked, NoLogDirectory) as error:
+        except (AlreadyLocked, DuplicateLogs, NoLogDirectory) as error:
             raise CouldNotStart(str(error)) from error
         except OutOfResources as shortage:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -112,6 +112,9 @@ class LogDirectory:
         names = disk.names(self.path)
         self.was_clean = CLEAN_SHUTDOWN in names
         recovery_points = self._read_offsets(RECOVERY_POINTS, "every batch of the logs is checked")
+        if recovery_points is not None and self.was_clean and RECOVERY_POINTS not in names:
+            recovery_points = None
+            self.health.warn(f"{self.path}/{RECOVERY_POINTS} is missing; every batch of the logs is checked")
         if recovery_points is None:
             self.was_clean = False  # which of the bytes were synced is not known
         start_offsets = self._read_offsets(LOG_START_OFFSETS, "the logs begin with their first segments") or {}

@@ -115,5 +115,18 @@ class OutOfResources(StorageError):
         return f"{self.directory}: not possible now: {self.cause}"
 
 
+class DuplicateLogs(StorageError):
+    """A partition's log is in two log directories, and which of them is the right one is not known."""
+
+    def __init__(self, name: str, directories: tuple[str, str]) -> None:
+        super().__init__(name, directories)
+        self.name = name
+        self.directories = directories
+
+    def __str__(self) -> str:
+        one, other = (f"{directory}/{self.name}" for directory in self.directories)
+        return f"{one} and {other} are the same partition's: remove the one that is not to be kept"
+
+
 class AlreadyLocked(StorageError):
     """Another process has the log directory."""

@@ -10,47 +10,62 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from controller.storage.batches import HEADER_BYTES, BatchHeader, header_at
+from controller.storage.batches import HEADER_BYTES, header_at
 from controller.storage.disk import Disk
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.index import OFFSET_ENTRY
-from controller.storage.scan import headers_between
+from controller.storage.scan import Damage, headers_between
 from controller.storage.segment import INDEX_SUFFIX, Segment
 
 
-def check_joins(disk: Disk, directory: str, names: Sequence[str], segments: Sequence[Segment], begun: int) -> None:
+class Joins:
+    """The segments of one log; whether it was compacted is looked up when there is a gap, and once."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._compacted: bool | None = None
+
+    @property
+    def is_compacted(self) -> bool:
+        if self._compacted is None:
+            self._compacted = _is_compacted(self._segments)
+        return self._compacted
+
+    def wrong_beginning(self, segment: Segment) -> Damage | None:
+        """Damage if the segment's first batch is not the one that its name says."""
+        if not segment.size_bytes:
+            return None
+        try:
+            first = header_at(segment.file.read_at(0, HEADER_BYTES), 0, segment.size_bytes)
+        except CorruptBatch as error:
+            return Damage(0, error.reason)
+        if first.base_offset == segment.base_offset or (first.base_offset > segment.base_offset and self.is_compacted):
+            return None
+        return Damage(0, f"the first batch has base offset {first.base_offset}, expected {segment.base_offset}")
+
+    def join(self, end: int, after: Segment) -> bool:
+        """Whether `after` may follow a segment that ends at `end`."""
+        return end == after.base_offset or (end < after.base_offset and self.is_compacted)
+
+
+def check_joins(
+    disk: Disk, directory: str, names: Sequence[str], segments: Sequence[Segment], begun: int, joins: Joins
+) -> None:
     """Checks that the first `begun` segments begin with their own offset, and that each of `segments` but the last ends
     where the next begins. Raises CorruptLog.
 
     `names`: what is in the directory.
     """
     present = frozenset(names)
-    compacted: bool | None = None
     for segment in segments[:begun]:
-        first = _first(segment)
-        if first is not None and first.base_offset != segment.base_offset:
-            reason = f"the first batch has base offset {first.base_offset}, expected {segment.base_offset}"
-            compacted = compacted or (first.base_offset > segment.base_offset and _is_compacted(segments))
-            if not compacted:
-                raise CorruptLog(segment.path, 0, reason)
+        damage = joins.wrong_beginning(segment)
+        if damage is not None:
+            raise CorruptLog(segment.path, damage.position, damage.reason)
     for segment, after in pairwise(segments):
         end = _end(disk, directory, present, segment)
-        if end == after.base_offset:
-            continue
-        if compacted is None or not compacted:
-            compacted = end < after.base_offset and _is_compacted(segments)
-        if not compacted or end > after.base_offset:
+        if not joins.join(end, after):
             reason = f"the segment ends at offset {end}, but the next one begins at {after.base_offset}"
             raise CorruptLog(segment.path, segment.size_bytes, reason)
-
-
-def _first(segment: Segment) -> BatchHeader | None:
-    if not segment.size_bytes:
-        return None
-    try:
-        return header_at(segment.file.read_at(0, HEADER_BYTES), 0, segment.size_bytes)
-    except CorruptBatch as error:
-        raise CorruptLog(segment.path, 0, error.reason) from None
 
 
 def _end(disk: Disk, directory: str, present: frozenset[str], segment: Segment) -> int:
@@ -62,7 +77,9 @@ def _end(disk: Disk, directory: str, present: frozenset[str], segment: Segment) 
     for at in (start, 0) if start else (0,):
         end = segment.base_offset
         try:
-            for _, header in headers_between(segment.file, at, segment.size_bytes):
+            for position, header in headers_between(segment.file, at, segment.size_bytes):
+                if header.base_offset < end:
+                    raise CorruptBatch(position, f"base offset {header.base_offset}, expected {end} or more")
                 end = header.next_offset
         except CorruptBatch as error:
             if at:
@@ -101,6 +118,6 @@ def _is_compacted(segments: Sequence[Segment]) -> bool:
                 if header.record_count <= header.last_offset_delta or expected not in (None, header.base_offset):
                     return True
                 expected = header.next_offset
-        except CorruptBatch as error:
-            raise CorruptLog(segment.path, error.position, error.reason) from None
+        except CorruptBatch:
+            return False  # what damage there is will be met by whoever reads the batches
     return False

@@ -23,7 +23,7 @@ from controller.storage.checkpoints import (
 from controller.storage.disk import Disk
 from controller.storage.epochs import LeaderEpochs
 from controller.storage.errors import CorruptBatch, CorruptLog
-from controller.storage.joins import check_joins
+from controller.storage.joins import Joins, check_joins
 from controller.storage.producers import ProducerStates
 from controller.storage.rules import Verdict, verdict_on
 from controller.storage.scan import headers_between
@@ -160,14 +160,15 @@ def _settle(
     disk: Disk, directory: str, names: Sequence[str], segments: list[Segment], epochs: LeaderEpochs, known: Known
 ) -> int:
     """Makes `segments` those that are kept, with their ends known. How many bytes were cut off."""
+    joins = Joins(tuple(segments))
     if known.clean:
         cut_bytes = 0
-        check_joins(disk, directory, names, segments, len(segments))
+        check_joins(disk, directory, names, segments, len(segments), joins)
         segments[-1].find_end()
     else:
         first = _first_to_recover(segments, known.recovery_point)
-        check_joins(disk, directory, names, segments[: first + 1], first)
-        cut_bytes = _recover(disk, directory, segments, first, epochs, known.recovery_point)
+        check_joins(disk, directory, names, segments[: first + 1], first, joins)
+        cut_bytes = _recover(disk, directory, segments, first, epochs, known.recovery_point, joins)
     last = segments[-1]
     if verdict_on(last.next_offset, False, known.recovery_point) is Verdict.LOST:
         reason = f"the log ends at offset {last.next_offset}, though offsets up to {known.recovery_point} were flushed"
@@ -181,15 +182,23 @@ def _first_to_recover(segments: Sequence[Segment], recovery_point: int) -> int:
 
 
 def _recover(
-    disk: Disk, directory: str, segments: list[Segment], first: int, epochs: LeaderEpochs, recovery_point: int
+    disk: Disk,
+    directory: str,
+    segments: list[Segment],
+    first: int,
+    epochs: LeaderEpochs,
+    recovery_point: int,
+    joins: Joins,
 ) -> int:
     cut_bytes = 0
     for index in range(first, len(segments)):
         segment = segments[index]
         damage = segment.recover() if segment.size_bytes else None
+        beginning = joins.wrong_beginning(segment)
+        if beginning is not None or not segment.size_bytes:
+            damage, segment.next_offset = beginning, segment.base_offset  # and not where the next begins
         after = segments[index + 1 : index + 2]
-        joins = not after or after[0].base_offset == segment.next_offset
-        if damage is None and joins:
+        if damage is None and (not after or joins.join(segment.next_offset, after[0])):
             continue
         position = segment.size_bytes if damage is None else damage.position
         reason = f"the next segment begins at {after[0].base_offset}" if damage is None else damage.reason

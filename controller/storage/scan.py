@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from controller.storage.batches import CRC_FROM, HEADER_BYTES, BatchHeader, header_at
+from controller.storage.batches import CRC_FROM, HEADER_BYTES, INT_MAX, BatchHeader, header_at
 from controller.storage.disk import File
 from controller.storage.errors import CorruptBatch
 
@@ -56,16 +56,24 @@ def crc_holds(file: File, position: int, header: BatchHeader, piece_bytes: int =
     return crc == header.crc
 
 
+def too_far(header: BatchHeader, base_offset: int) -> str:
+    """No segment is given such a batch: the base offset, which no CRC covers, is another."""
+    return f"base offset {header.base_offset}, too far from the segment's first, {base_offset}"
+
+
 def check_batches(
     file: File, base_offset: int, accept: Callable[[int, BatchHeader], None], start: int = 0, end: int | None = None
 ) -> Damage | None:
     """Hands each sound batch from `start` to `accept`, with its position, up to the first that is not: one whose
-    shape or CRC is wrong, or whose offsets do not go on upwards from `base_offset`. None when all are sound."""
+    shape or CRC is wrong, or whose offsets do not go on upwards from `base_offset` or are too far from it for the
+    segment's indexes. None when all are sound."""
     expected = base_offset
     try:
         for position, header in headers_between(file, start, file.size() if end is None else end):
             if header.base_offset < expected:
                 return Damage(position, f"base offset {header.base_offset}, expected {expected} or more")
+            if header.last_offset - base_offset > INT_MAX:
+                return Damage(position, too_far(header, base_offset))
             if not crc_holds(file, position, header):
                 return Damage(position, "CRC-32C of the batch is not the header's")
             accept(position, header)

@@ -12,7 +12,7 @@ from controller.storage.batches import HEADER_BYTES, INT_MAX, LONG_MAX, NO_TIMES
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
-from controller.storage.scan import Damage, check_batches, headers_between
+from controller.storage.scan import Damage, check_batches, headers_between, too_far
 
 MARKS = 32
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX = ".log", ".index", ".timeindex", ".snapshot"
@@ -161,7 +161,9 @@ class Segment:
             return
         self.first_timestamp_ms = first[1].max_timestamp_ms
         last = self.offsets.last()
-        for _, header in self._headers(0 if last is None else last[1]):
+        for position, header in self._headers(0 if last is None else last[1]):
+            if header.last_offset - self.base_offset > INT_MAX:
+                raise CorruptLog(self.path, position, too_far(header, self.base_offset))
             self.next_offset = header.next_offset
             if header.max_timestamp_ms > self.max_timestamp_ms:
                 self.max_timestamp_ms, self._max_timestamp_offset = header.max_timestamp_ms, header.last_offset
