@@ -162,6 +162,9 @@ class Segment:
         self.first_timestamp_ms = first[1].max_timestamp_ms
         last = self.offsets.last()
         for position, header in self._headers(0 if last is None else last[1]):
+            if header.base_offset < self.next_offset:
+                reason = f"base offset {header.base_offset}, expected {self.next_offset} or more"
+                raise CorruptLog(self.path, position, reason)
             if header.last_offset - self.base_offset > INT_MAX:
                 raise CorruptLog(self.path, position, too_far(header, self.base_offset))
             self.next_offset = header.next_offset
