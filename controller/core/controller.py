@@ -35,7 +35,7 @@ from controller.core.handlers import (
     unclean,
 )
 from controller.core.handlers.failover import fail_over, is_watched_in_term
-from controller.core.leadership import EPOCH_STEP, ElectionBlocked, EpochRefused, Known, Lost, elect
+from controller.core.leadership import EPOCH_STEP, ElectionBlocked, EpochRefused, EpochTooLow, Known, Lost, elect
 from controller.core.obstacles import Obstacle, another_cluster, in_cluster_id, in_controller, named_in, shown, wiped
 from controller.core.placement import Rng
 from controller.core.ports import Channels, Resign
@@ -210,6 +210,9 @@ class Controller:
             ended = str(error)
         except EpochRefused as refused:
             ended = self._refused_by(refused)
+        except EpochTooLow as too_low:
+            self._highest_epoch = max(self._highest_epoch, too_low.highest)
+            ended = str(too_low)
         except Resign as resign:
             ended = str(resign)
         except Exception as error:  # noqa: BLE001 - named in the log, and the term ends with it

@@ -79,6 +79,14 @@ class EpochRefused(ZooKeeperError):
         self.epoch = epoch
 
 
+class EpochTooLow(ZooKeeperError):
+    """A term's epoch is below `highest`, which a partition's state has: /controller_epoch was lowered by hand."""
+
+    def __init__(self, epoch: int, highest: int) -> None:
+        super().__init__(f"controller epoch {epoch} is below epoch {highest}, which a partition's state has")
+        self.highest = highest
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What the broker knows, beside ZooKeeper.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.scenarios.judge import FAIL, InvariantResult, Judgement
@@ -12,13 +12,26 @@ from controller.trace_records import TraceRecord
 NO_DEFECTS = "no-defects"
 OF_BROKEN_DISKS = ("offline", "failed log directories")
 """What brokers' and controllers' errors say that come of a broken disk."""
-BREAK_DISKS = frozenset({"break-disk", "break-log-directory"})
+OF_HAND_EDITS = (
+    "no controller can be elected",
+    "was rewritten by hand",
+    "/controller_epoch held",
+    "/controller_epoch was missing",
+)
+"""What controllers' errors say that come of an administrator's edits of /controller and /controller_epoch."""
+EXPECTED_WITH: Mapping[str, tuple[str, ...]] = {
+    "break-disk": OF_BROKEN_DISKS,
+    "break-log-directory": OF_BROKEN_DISKS,
+    "edit-controller": OF_HAND_EDITS,
+    "edit-controller-epoch": OF_HAND_EDITS,
+}
+"""By fault: words of the errors that it explains."""
 
 
 def with_defects(judgement: Judgement, records: Sequence[TraceRecord]) -> Judgement:
     """Adds whether any node noted an error: an event that a handler did not bring to its end, a request that failed
-    in its handler, an exception in a callback. A node goes on after those; a run exists to find them. What is said of
-    a disk is none once one was broken."""
+    in its handler, an exception in a callback. A node goes on after those; a run exists to find them. An error that a
+    fault of the run explains is none (`EXPECTED_WITH`)."""
     errors = _errors(records)
     if not errors:
         result = InvariantResult(NO_DEFECTS, True, "no node noted an error")
@@ -36,8 +49,8 @@ def _errors(records: Sequence[TraceRecord]) -> list[TraceRecord]:
     expected: tuple[str, ...] = ()
     for record in records:
         event = record.event
-        if isinstance(event, FaultInjected) and event.fault in BREAK_DISKS:
-            expected = OF_BROKEN_DISKS
+        if isinstance(event, FaultInjected):
+            expected += EXPECTED_WITH.get(event.fault, ())
         elif isinstance(event, Noted) and event.level == "error" and not any(one in event.message for one in expected):
             found.append(record)
     return found

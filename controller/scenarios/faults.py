@@ -8,6 +8,7 @@ and so on) are in `language.py`.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from controller.scenarios.step import NodeName, Step
 
@@ -85,6 +86,20 @@ class Depose(_Lasting, frozen=True, kw_only=True, tag="depose"):
     """As `delete-controller`, and its owner stands still meanwhile."""
 
 
+class EditController(_Node, frozen=True, kw_only=True, tag="edit-controller"):
+    """An administrator rewrites /controller: it names broker `node`, or broker -1, or holds no JSON; or a persistent
+    znode that names `node` replaces it, which is deleted after `for_ms`."""
+
+    how: Literal["another", "nobody", "garbage", "persistent"]
+
+
+class EditControllerEpoch(_Lasting, frozen=True, kw_only=True, tag="edit-controller-epoch"):
+    """An administrator deletes /controller_epoch, or rewrites it: with no number, a negative one, 1, 2^31-2 or 2^31-1.
+    One that can't be read is deleted after `for_ms`."""
+
+    how: Literal["deleted", "garbage", "negative", "lowered", "raised", "highest"]
+
+
 class ElectZooKeeper(_Brief, frozen=True, kw_only=True, tag="elect-zookeeper"):
     """The ensemble loses its leader and elects: no service meanwhile."""
 
@@ -152,6 +167,7 @@ class Mend(Step, frozen=True, kw_only=True, tag="mend"):
 SimulatedFault = (
     Drift | StepWall
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | DeleteController | Depose | ElectZooKeeper
+    | EditController | EditControllerEpoch
     | PauseController
     | Shut | Slow | Lossy | Reset | Isolate
     | LosePower | BreakDisk | BreakLogDirectory | SlowDisk

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from controller.core.obstacles import named_in
 from controller.trace import EphemeralSeen
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.codecs import decode_controller
 
 NOBODY = -1
 
@@ -35,8 +35,8 @@ async def look(client: ZooKeeperClient) -> Sighting:
     }
     if controller is None:
         return Sighting(registered)
-    decoded = decode_controller(controller.path, controller.data)
-    return Sighting(registered, decoded.broker_id, controller.stat.ephemeral_owner)
+    named = named_in(controller)
+    return Sighting(registered, NOBODY if named is None else named, controller.stat.ephemeral_owner)
 
 
 def changes(was: Sighting, now: Sighting) -> Iterator[EphemeralSeen]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator import plan as told
+from controller.simulator.drawn_hand_edits import with_hand_edits
 from controller.simulator.drawn_operations import with_operations
 from controller.simulator.drawn_reassignments import with_reassignments
 from controller.simulator.plan import PROTOCOL, Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
@@ -151,7 +152,8 @@ def draw_plan(seed: int) -> Plan:
         happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)),
     )
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
-    return with_old_protocol(with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan))))
+    whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
+    return with_hand_edits(with_old_protocol(whole))
 
 
 def with_old_protocol(plan: Plan) -> Plan:

@@ -32,6 +32,7 @@ from controller.zookeeper.codecs import (
     encode_topic_assignment,
 )
 from controller.zookeeper.drive import drive
+from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Write
 
 NEVER_MS = 1e12
@@ -44,6 +45,7 @@ PARKED_MS = 600_000
 FORMER_CONTROLLER = 0
 """Whom /controller names until everybody is registered. No broker of the estate has that id."""
 FORMER_EPOCH = 1
+FORMER_SESSION_MS = 30_000
 
 
 class NotWhole(Exception):
@@ -100,6 +102,7 @@ class EstateWorld:
         self.sentinel.enabled = False
         for operations in _batches(_znodes(self.estate.topics)):
             self.zookeeper.restore(operations)
+        former = self._hold_controller()
         brokers = range(1, self.spec.brokers + 1)
         for node in brokers:
             drive(self.host.start(node)).result()
@@ -110,11 +113,23 @@ class EstateWorld:
             raise NotWhole("not every broker is registered")
         self.clock.advance_to(self.clock.now_ms() + LOOK_MS)
         self.zookeeper.restore([Delete(paths.CONTROLLER, ANY_VERSION)])
+        former.close()
         self.until_whole(tuple(brokers), limit_ms)
         if self.spec.logs:
             self._until_parked(limit_ms)
         self.sentinel.records.clear()
         self.sentinel.enabled = True
+
+    def _hold_controller(self) -> InMemoryConnection:
+        """A former controller's session, which owns /controller until every broker is registered."""
+        former = self.zookeeper.connect(FORMER_SESSION_MS)
+        started = former.start()
+        self.clock.run_until(lambda: started.done, self._until(FORMER_SESSION_MS))
+        znode = encode_controller(ControllerZnode(FORMER_CONTROLLER, 0))
+        held = former.multi([Create(paths.CONTROLLER, znode, ephemeral=True)])
+        self.clock.run_until(lambda: held.done, self._until(FORMER_SESSION_MS))
+        held.result()
+        return former
 
     def _until_parked(self, limit_ms: float) -> None:
         """Every fetcher has asked its leader, which has nothing for it."""
@@ -169,7 +184,6 @@ class EstateWorld:
 
 def _znodes(topics: Mapping[str, Mapping[int, tuple[int, ...]]]) -> Iterator[Create]:
     """Of a cluster that has run: each partition led by the first of its replicas, with all of them in sync."""
-    yield Create(paths.CONTROLLER, encode_controller(ControllerZnode(FORMER_CONTROLLER, 0)))
     yield Create(paths.CONTROLLER_EPOCH, encode_controller_epoch(FORMER_EPOCH))
     for number, (name, assignment) in enumerate(topics.items()):
         topic_id = base64.urlsafe_b64encode((number + 1).to_bytes(16, "big")).rstrip(b"=").decode()

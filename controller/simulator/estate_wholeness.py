@@ -17,9 +17,9 @@ from controller.broker.metadata.metadata_cache import Partitions
 from controller.broker.node import Node
 from controller.core.partition_table import NO_BROKER, Bools, Int32s, padded
 from controller.core.term import Term
+from controller.simulator.hand_edits import controller_named
 from controller.simulator.host import SimulatedHost
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.codecs_columns import PartitionStateColumns, decode_partition_states
 from statemachines.leader_election_columns import live_mask
 
@@ -80,8 +80,8 @@ def _registered(estate: Estate, live: tuple[int, ...]) -> str | None:
 
 
 def _term(estate: Estate) -> Term | None:
-    row = estate.host.world.zookeeper.row(paths.CONTROLLER)
-    node = None if row is None else estate.node(decode_controller(row.path, row.data).broker_id)
+    controller = controller_named(estate.host.world.zookeeper)
+    node = None if controller < 0 else estate.node(controller)
     return None if node is None else node.controller.term
 
 

@@ -22,11 +22,11 @@ from controller.simulator.broker_process import BrokerProcess, World
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults_between import ON_ENSEMBLE, ON_NETWORK, Undo, cut_off, isolate
 from controller.simulator.faults_of_disks import ON_DISKS, DiskFaults, back, living
+from controller.simulator.hand_edits import ON_HAND_EDITS, HandEdits, controller_named
 from controller.simulator.plan import Fault
 from controller.simulator.process import ProcessState
 from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Delete, Write
 
@@ -83,6 +83,7 @@ class Faults:
         self._disks = DiskFaults(host.world, host.processes, restart, powerless)
         self._shell = host.world.zookeeper.connect(SHELL_SESSION_MS)
         self._shell.start()
+        self._edits = HandEdits(host.world.zookeeper, self._shell, host.world.clock, expires)
 
     def begin(self, fault: Fault) -> Undo | None:
         """Carries it out; gives what ends it. None: it makes no sense now, and nothing was done."""
@@ -94,7 +95,14 @@ class Faults:
         on_disks = ON_DISKS.get(type(fault))
         if on_disks is not None:
             return on_disks(self._disks, fault)
+        by_hand = ON_HAND_EDITS.get(type(fault))
+        if by_hand is not None:
+            return by_hand(self._edits, fault)
         return _CARRY_OUT[type(fault)](self, fault)
+
+    def is_by_hand(self, session: int) -> bool:
+        """Whether a session's writes are the administrator's."""
+        return session == self._shell.session()
 
     def tell(self, happening: told.Happening) -> None:
         """To the trace. Kills and the like by the broker alone, as scenarios' faults are told."""
@@ -121,6 +129,7 @@ class Faults:
             if process is not None:
                 process.zookeeper_slower = 1.0
                 process.resume()
+        self._edits.mend()
 
     # -- processes
 
@@ -218,8 +227,7 @@ class Faults:
         return _nothing
 
     def _depose(self, fault: told.Depose) -> Undo | None:
-        row = self._host.world.zookeeper.row(paths.CONTROLLER)
-        process = None if row is None else self._process(decode_controller(row.path, row.data).broker_id)
+        process = self._process(controller_named(self._host.world.zookeeper))
         if process is None or process.process.state is not ProcessState.RUNNING:
             return None
         process.pause()

@@ -56,7 +56,8 @@ class Fencing:
             return None if session == self._winner else "fenced with the epoch of another session's term"
         wrong = None
         if any(one.path == paths.CONTROLLER_EPOCH and isinstance(one, SetData) for one in operations):
-            if not isinstance(first, Create | SetData) or first.path != paths.CONTROLLER or len(operations) != 2:
+            elects = isinstance(first, Create | SetData) and first.path == paths.CONTROLLER and len(operations) == 2
+            if not elects and not _creates_epoch(operations):
                 wrong = "/controller_epoch raised outside the election's multi"
         else:
             wrong = next((f"{one} is not fenced" for one in operations if not self._is_own(one)), None)
@@ -79,7 +80,8 @@ class Fencing:
             if self._leaders_write and write.version != ANY_VERSION and paths.partition_of(write.path) is not None:
                 return True
             return write.path in _OWN_DATA or (parent == paths.BROKER_TOPICS and self._only_adds(write))
-        return False
+        # A candidate that finds an election impossible deletes the /controller of its own session, as it read it.
+        return write.path == paths.CONTROLLER and write.version != ANY_VERSION
 
     def _only_adds(self, write: SetData) -> bool:
         """Whether a topic's znode gets partitions and is otherwise as it was."""
@@ -101,3 +103,8 @@ class Fencing:
             elif path.startswith(paths.BROKER_TOPICS) and path.count("/") == 3 and not isinstance(one, Check):
                 row = self._row(path)
                 self._topics[path] = None if row is None else row.data
+
+
+def _creates_epoch(operations: Sequence[Write]) -> bool:
+    """Whether a missing /controller_epoch is created, at a version above those of earlier terms."""
+    return isinstance(operations[0], Create) and all(one.path == paths.CONTROLLER_EPOCH for one in operations)

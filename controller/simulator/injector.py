@@ -35,6 +35,7 @@ class Injector:
         self._asking = 0
         self._wanted: dict[int, bool] = {}
         self.faults = Faults(host, plan.cluster.brokers, self.start, sentinel.expires, sentinel.forgotten.lost_power)
+        sentinel.is_by_hand = self.faults.is_by_hand
 
     @property
     def asking(self) -> int:

@@ -9,6 +9,7 @@ shrunk. `for_ms` says how long a fault lasts; 0: until the calm. At `calm_ms` ev
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -135,6 +136,25 @@ class Depose(_Happening, frozen=True, kw_only=True, tag="depose"):
     for_ms: float
 
 
+ControllerEdit = Literal["another", "nobody", "garbage", "persistent"]
+EpochEdit = Literal["deleted", "garbage", "negative", "lowered", "raised", "highest"]
+
+
+class EditController(_Node, frozen=True, kw_only=True, tag="edit-controller"):
+    """An administrator rewrites /controller: it names broker `node`, or broker -1, or holds no JSON; or a persistent
+    znode that names `node` replaces it, which is deleted after `for_ms`."""
+
+    how: ControllerEdit
+
+
+class EditControllerEpoch(_Happening, frozen=True, kw_only=True, tag="edit-controller-epoch"):
+    """An administrator deletes /controller_epoch, or rewrites it: with no number, a negative one, 1, 2^31-2 or 2^31-1.
+    One that can't be read is deleted after `for_ms`."""
+
+    how: EpochEdit
+    for_ms: float = 0.0
+
+
 # -- ZooKeeper's servers
 
 
@@ -236,14 +256,16 @@ class PauseController(_Happening, frozen=True, kw_only=True, tag="pause-controll
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
 DiskFault = LosePower | BreakDisk | BreakLogDirectory | SlowDisk
 SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
+HandEdit = EditController | EditControllerEpoch
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
 Operation = CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig
-Fault = BrokerFault | DiskFault | SessionFault | EnsembleFault | NetworkFault | PauseController
+Fault = BrokerFault | DiskFault | SessionFault | HandEdit | EnsembleFault | NetworkFault | PauseController
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
     | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
+    | EditController | EditControllerEpoch
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
     | CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig | PauseController

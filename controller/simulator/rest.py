@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from controller.broker.node import Node
 from controller.broker.partition import Role
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS, is_watched_in_term
+from controller.core.obstacles import epoch_in
 from controller.core.partition_table import NO_STATE
 from controller.protocol.versions import control_versions
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator
 from controller.simulator.broker_process import BrokerProcess
+from controller.simulator.hand_edits import controller_named
 from controller.simulator.host import SimulatedHost
 from controller.simulator.observer import partitions
 from controller.simulator.sentinel import NOBODY, Sentinel
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
-    decode_controller,
-    decode_controller_epoch,
     decode_reassignments,
     decode_topic_assignment,
 )
@@ -87,8 +87,7 @@ class Rest:
         return inside is not None and (replica is None or not replica.offline)
 
     def controller(self) -> int:
-        row = self.zookeeper.row(paths.CONTROLLER)
-        return -1 if row is None else decode_controller(row.path, row.data).broker_id
+        return controller_named(self.zookeeper)
 
 
 def missing(rest: Rest) -> Missing | None:
@@ -121,7 +120,7 @@ def _one_controller(rest: Rest) -> Iterator[Missing]:
         yield Missing("converged", (), f"/controller names {controller}")
         return
     row = rest.zookeeper.row(paths.CONTROLLER_EPOCH)
-    epoch = 0 if row is None else decode_controller_epoch(row.path, row.data)
+    epoch = 0 if row is None else epoch_in(row)
     for node in rest.core:
         inside = rest.node(node)
         assert inside is not None

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.scenarios.defects import EXPECTED_WITH
 from controller.scenarios.invariants import election_troubles
 from controller.simulator.by_choice import ByChoice
 from controller.simulator.fencing import Fencing
 from controller.simulator.forgotten import Forgotten
+from controller.simulator.plan import Happening, kind_of
 from controller.trace import (
     BrokerRegistered,
     ControllerElected,
@@ -36,7 +38,7 @@ from controller.zookeeper.codecs import (
     decode_topic_assignment,
 )
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import Create, Delete, SetData, Write
+from controller.zookeeper.operations import Check, Create, Delete, SetData, Write
 from controller.zookeeper.znode_json import NOTHING_KEPT
 
 _record = tuple.__new__  # as TraceRecord's own, without a call between: one for each event of a run
@@ -97,7 +99,15 @@ class Sentinel(Recorder):
         self.subscribers: list[Callable[[TraceRecord], None]] = []
         self._by_choice = ByChoice(self.violated)
         self.expected_errors: tuple[str, ...] = ()
+        self.is_by_hand: Callable[[int], bool] = lambda _session: False
+        """Whether a session's writes are an administrator's."""
+        self._edited = False
         self.unclean_topics: frozenset[str] = frozenset()
+
+    def expect_errors_of(self, happening: Happening) -> None:
+        """Errors that this happening explains are no defects."""
+        words = EXPECTED_WITH.get(kind_of(happening), ())
+        self.expected_errors += tuple(one for one in words if one not in self.expected_errors)
 
     def is_clean(self, topic: str) -> bool:
         return self.clean and topic not in self.unclean_topics
@@ -134,6 +144,7 @@ class Sentinel(Recorder):
     def _committed(self, session: int, operations: Sequence[Write]) -> None:
         self._rows.clear()
         self._judge_fence(session, operations)
+        created = isinstance(operations[0], Create) and operations[0].path == paths.CONTROLLER_EPOCH
         for operation in operations:
             path = operation.path
             if path.startswith(_TOPICS) and path.endswith(_STATE):
@@ -143,11 +154,13 @@ class Sentinel(Recorder):
                     self._states.pop(path, None)
                 continue
             self._by_choice.committed(operation, self._epoch, self._node_of(self._winner))
-            if isinstance(operation, _WRITES):
-                if path == paths.CONTROLLER_EPOCH:
+            if path == paths.CONTROLLER_EPOCH and not isinstance(operation, Check):
+                if self.is_by_hand(session):
+                    self._edited = True
+                elif isinstance(operation, _WRITES) and not (created and isinstance(operation, SetData)):
                     self._epoch_written(session, operation)
-                elif isinstance(operation, Create) and path.startswith(_TOPICS) and path.count("/") == 3:
-                    self._created[path[len(_TOPICS) :]] = self._created.get(path[len(_TOPICS) :], 0) + 1
+            elif isinstance(operation, Create) and path.startswith(_TOPICS) and path.count("/") == 3:
+                self._created[path[len(_TOPICS) :]] = self._created.get(path[len(_TOPICS) :], 0) + 1
 
     def _judge_fence(self, session: int, operations: Sequence[Write]) -> None:
         """(1) What a broker writes is fenced with the epoch that its session won, or is a broker's own."""
@@ -160,17 +173,21 @@ class Sentinel(Recorder):
             self.violated("writes-are-fenced", [node], wrong)
 
     def _epoch_written(self, session: int, operation: SetData | Create) -> None:
-        """(1) Epochs only grow, and whoever raises one owns /controller."""
+        """(1) Epochs only grow, whatever an administrator wrote meanwhile, and whoever raises one owns /controller."""
         epoch = decode_controller_epoch(operation.path, operation.data)
         node = self._node_of(session)
         if isinstance(operation, SetData):
             assert self._zookeeper is not None
-            if epoch <= self._epoch:
+            # A broker that knows of no earlier term can't tell that the epoch was lowered by hand. The fence goes by
+            # the version; other brokers refuse such a term's requests, and the next one is above what they know.
+            if epoch <= self._epoch and not self._edited:
                 self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} after {self._epoch}")
             row = self._zookeeper.row(paths.CONTROLLER)
             if row is None or row.stat.ephemeral_owner != session:
                 self.violated("one-writer-an-epoch", [node], f"epoch {epoch} raised without owning /controller")
-        self._epoch, self._winner = epoch, session
+        elif epoch < self._epoch:
+            self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} created after {self._epoch}")
+        self._epoch, self._winner, self._edited = epoch, session, False
 
     def _state_written(self, session: int, operation: SetData | Create) -> None:
         """(1) By the session that won the present epoch, under that epoch; (2) sound in itself and after the last."""
@@ -189,6 +206,9 @@ class Sentinel(Recorder):
                 f"{_where(path)} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is"
                 f" broker {self._node_of(self._winner)}'s",
             )
+        if self._edited:
+            detail = f"{_where(path)} written by broker {node} after /controller_epoch was edited by hand"
+            self.violated("one-writer-an-epoch", [node], detail)
         named = self._named.get(path)
         if named is None:
             named = paths.partition_of(path)
@@ -252,7 +272,9 @@ class Sentinel(Recorder):
             self._over[node, event.controller_epoch] = event.reason
 
     def _ephemeral(self, at_ms: float, node: int, event: EphemeralSeen) -> None:
-        if not event.present:
+        if event.present:
+            self._ended.pop(event.session, None)  # it gave /controller up, and has won it again
+        else:
             self._ended[event.session] = at_ms
 
     def _noted(self, at_ms: float, node: int, event: Noted) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from controller.pending import Pending
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
-from controller.scenarios.defects import OF_BROKEN_DISKS
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import plan as told
 from controller.simulator.host import PORT
@@ -104,8 +103,7 @@ class Simulation(SimulatedWorld):
     def inject(self, happening: Fault | Operation) -> Pending[str]:
         """Whatever a plan may have happen, at its `at_ms` or at once if that is past, for its `for_ms` (0: until it is
         undone by hand, or by `mend`). Answered when it is over: "ended", or "nothing" if it made no sense then."""
-        if isinstance(happening, told.BreakDisk):
-            self.sentinel.expected_errors = OF_BROKEN_DISKS
+        self.sentinel.expect_errors_of(happening)
         return self.injector.take(happening)
 
     def start(self, broker: int) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.scenarios.defects import OF_BROKEN_DISKS
-from controller.simulator.plan import BreakDisk, BreakLogDirectory, Plan
+from controller.simulator.plan import Plan
 from controller.simulator.record_run import RecordRun
 from controller.simulator.rest import Missing, Rest, missing
 from controller.simulator.run import trace_hash
@@ -53,8 +52,8 @@ class PlanWorld:
         self.simulation = Simulation.of_plan(plan)
         self.sentinel = self.simulation.sentinel
         self.host = self.simulation.host
-        if any(isinstance(each, BreakDisk | BreakLogDirectory) for each in plan.happenings):
-            self.sentinel.expected_errors = OF_BROKEN_DISKS
+        for each in plan.happenings:
+            self.sentinel.expect_errors_of(each)
         self.administrator = self.simulation.administrator
         self.injector = self.simulation.injector
         self.rest = Rest(self.host, plan.core, self.sentinel, self.administrator)

@@ -28,8 +28,10 @@ from controller.core.events import (
     TopicDeletion,
 )
 from controller.core.handlers import elections, pause, reassignment
+from controller.core.leadership import EpochTooLow
 from controller.core.loading import load
 from controller.core.notifications import delete_children, list_children
+from controller.core.obstacles import HIGHEST_EPOCH
 from controller.core.pause_events import PauseChanged
 from controller.core.reassignment_events import ReassignmentAsked
 from controller.core.request_batch import RequestBatch
@@ -124,6 +126,7 @@ async def fail_over(term: Term) -> Phases:
     with phases.phase("load context") as phase:
         loaded = await load(term)
         phase.items = loaded.partitions
+        _refuse_lowered_epoch(term)
     with phases.phase("pending deletions") as phase:
         phase.items = await topic_deletion.take_up(term)
     with phases.phase("update metadata") as phase:
@@ -155,6 +158,14 @@ async def fail_over(term: Term) -> Phases:
     term.trace.emit(FailoverCompleted(term.epoch, whole_ms, len(context.partitions)))
     term.note("info", f"failover took {whole_ms:.1f} ms: phase, time, items\n{phases.table()}")
     return phases
+
+
+def _refuse_lowered_epoch(term: Term) -> None:
+    """Raises EpochTooLow if a state has a higher epoch: brokers know that one and would refuse this term's requests."""
+    table = term.context.partitions
+    highest = int(table.controller_epoch[term.context.rows_with_state()].max(initial=0))
+    if term.epoch < highest < HIGHEST_EPOCH:
+        raise EpochTooLow(term.epoch, highest)
 
 
 async def _start_replica_machine(term: Term) -> int:
