@@ -324,11 +324,11 @@ class Controller:
             self._blocked(blocked)
             return
         self._unblocked()
+        if outcome.corrected:
+            self._note("error", outcome.corrected)
         if isinstance(outcome, Lost):
             self._take_for_controller(outcome.controller_id)
             return
-        if outcome.corrected:
-            self._note("error", f"{outcome.corrected}; this term's epoch is {outcome.leadership.epoch}")
         leadership = outcome.leadership
         term = Term(
             broker_id=self._broker_id,

@@ -117,10 +117,11 @@ class Won:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """`controller_id` is what /controller says. It may be this broker's own id, written by an older session of its:
-    that is no victory, and the znode goes when that session does."""
+    that is no victory, and the znode goes when that session does. `corrected`: as in `Won`."""
 
     controller_id: int
     owner_session: int
+    corrected: str = ""
 
 
 ElectionOutcome = Won | Lost
@@ -163,7 +164,7 @@ async def elect(
         raise SessionGone(session)
     known = known or Known()
     unsettled: _Attempt | None = None
-    corrected = ""
+    created = corrected = ""
     for _ in range(LOOKS):
         sight = await _look(zookeeper, session)
         controller, epoch = sight.controller, sight.epoch
@@ -175,15 +176,15 @@ async def elect(
             await _give_up_own(zookeeper, controller, session)
             raise ElectionBlocked(obstacle)
         if controller is not None and not _is_owned_by(controller, session):
-            return Lost(_controller_id(controller), controller.stat.ephemeral_owner)
+            return Lost(_controller_id(controller), controller.stat.ephemeral_owner, created)
         if epoch is None:
             above = await _highest_known(zookeeper, sight, known)
             await _create_epoch(zookeeper, above)
             if above:
-                corrected = f"{CONTROLLER_EPOCH} was missing and is created anew above epoch {above}, the highest known"
+                created = f"{CONTROLLER_EPOCH} was missing and is created anew above epoch {above}, the highest known"
             continue
         last, wrong = await _last_epoch(zookeeper, sight, epoch, known)
-        corrected = wrong or corrected
+        corrected = wrong or created
         attempt = _attempt(session, broker_id, clock.wall_ms(), controller, epoch, last + 1)
         try:
             results = await zookeeper.seize(attempt.operations)

@@ -10,7 +10,8 @@ import pytest
 
 from controller.clock import VirtualClock
 from controller.core import leadership
-from controller.core.leadership import ElectionOutcome, Lost, Won, elect
+from controller.core.leadership import EPOCH_STEP, ElectionBlocked, ElectionOutcome, Known, Lost, Won, elect
+from controller.core.obstacles import HIGHEST_EPOCH, Reason
 from controller.pending import Pending
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_controller, decode_controller_epoch
@@ -41,8 +42,8 @@ class Contender:
         self.client = ZooKeeperClient(self.connection, cluster.clock, NoEvents(), seed=broker_id)
         cluster.wait(self.client.start())
 
-    def stand(self) -> Pending[ElectionOutcome]:
-        return drive(elect(self.client, self.broker_id, self.cluster.clock))
+    def stand(self, known: Known | None = None) -> Pending[ElectionOutcome]:
+        return drive(elect(self.client, self.broker_id, self.cluster.clock, known))
 
     def elected(self) -> ElectionOutcome:
         outcome: ElectionOutcome = self.cluster.wait(self.stand())
@@ -337,6 +338,62 @@ def test_a_damaged_znode_is_named(path: str, data: bytes) -> None:
     cluster.wait(two.connection.multi([SetData(path, data, ANY_VERSION)]))
     with pytest.raises(DamagedZnode, match=path):
         one.elected()
+
+
+def test_an_epoch_that_is_created_anew_does_not_revive_an_earlier_terms_fence() -> None:
+    """Both znodes are deleted by hand while the controller stands still: its version of /controller_epoch must not come
+    again."""
+    cluster = Cluster()
+    one, two = Contender(cluster, 1), Contender(cluster, 2)
+    first = one.term()
+    assert first.epoch_zk_version == 1
+    cluster.wait(two.connection.multi([Delete(CONTROLLER, ANY_VERSION), Delete(CONTROLLER_EPOCH, ANY_VERSION)]))
+    second = two.stand(Known(epoch=first.epoch))
+    outcome = cluster.wait(second)
+    assert outcome.leadership.epoch > first.epoch + 1
+    assert "was missing" in outcome.corrected
+    with pytest.raises(ControllerMoved):
+        cluster.wait(one.client.commit(first, [Create("/stale", b"")]))
+
+
+@pytest.mark.parametrize(
+    ("held", "known", "expected"),
+    [
+        (b"7", Known(), 8),
+        (b"7", Known(epoch=7), 8),
+        (b"7", Known(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"7", Known(refused=7), 7 + EPOCH_STEP + 1),
+        (b"7", Known(refused=6), 8),
+        (b"2147483645", Known(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"2147483646", Known(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"2147483647", Known(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"%d" % (HIGHEST_EPOCH - 1), Known(), HIGHEST_EPOCH),
+    ],
+)
+def test_the_next_epoch_is_above_all_that_are_known(held: bytes, known: Known, expected: int) -> None:
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    cluster.wait(one.connection.multi([Create(CONTROLLER_EPOCH, held)]))
+    outcome = cluster.wait(one.stand(known))
+    assert outcome.leadership.epoch == expected
+    assert bool(outcome.corrected) == (expected != int(held) + 1)
+
+
+@pytest.mark.parametrize(
+    ("held", "known"),
+    [
+        (b"7", Known(epoch=HIGHEST_EPOCH)),
+        (b"2147483647", Known(epoch=HIGHEST_EPOCH - 1)),
+        (b"7", Known(refused=7, step=2**31)),
+    ],
+)
+def test_an_epoch_at_the_end_of_its_range_is_reported(held: bytes, known: Known) -> None:
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    cluster.wait(one.connection.multi([Create(CONTROLLER_EPOCH, held)]))
+    with pytest.raises(ElectionBlocked, match="stop every broker") as blocked:
+        cluster.wait(one.stand(known))
+    assert blocked.value.obstacle.reason is Reason.EPOCH_EXHAUSTED
 
 
 def test_without_a_session_nobody_stands() -> None:

@@ -378,6 +378,35 @@ def test_a_registration_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatc
     assert cluster.leader() is host
 
 
+def test_another_events_failure_does_not_cancel_the_retry_of_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a timer of its own: a broker whose registration failed registers, whatever fails meanwhile."""
+    cluster = Cluster()
+    host = cluster.new_host(1)
+    register, failures = host._register, [3]
+
+    async def failing() -> int:
+        if failures[0]:
+            failures[0] -= 1
+            host.events.put(ControllerChange())
+            raise Planted
+        return await register()
+
+    change = host.controller._controller_change
+
+    async def failing_too() -> None:
+        if not host.controller.active and cluster.server.row(paths.broker(1)) is None:
+            raise Planted
+        await change()
+
+    monkeypatch.setattr(host.controller, "_register", failing)
+    monkeypatch.setattr(host.controller, "_controller_change", failing_too)
+    host.start()
+    cluster.pass_ms(15_000)
+    assert failures == [0]
+    assert cluster.server.row(paths.broker(1)) is not None
+    assert host.controller.active
+
+
 def test_a_term_dies_at_every_await_of_every_event_and_another_takes_over() -> None:
     """The host throws Resign in wherever the session ends: no await of a handler may swallow it."""
     for at in range(1, 200):
