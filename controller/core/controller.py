@@ -36,7 +36,16 @@ from controller.core.handlers import (
 )
 from controller.core.handlers.failover import fail_over, is_watched_in_term
 from controller.core.leadership import EPOCH_STEP, ElectionBlocked, EpochRefused, EpochTooLow, Known, Lost, elect
-from controller.core.obstacles import Obstacle, another_cluster, in_cluster_id, in_controller, named_in, shown, wiped
+from controller.core.obstacles import (
+    Obstacle,
+    another_cluster,
+    in_cluster_id,
+    in_controller,
+    named_in,
+    no_access,
+    shown,
+    wiped,
+)
 from controller.core.placement import Rng
 from controller.core.ports import Channels, Resign
 from controller.core.settings import ControllerSettings
@@ -47,7 +56,7 @@ from controller.trace import ControllerElected, ControllerResigned, Noted, Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.errors import ControllerMoved, LeaseExpired, SessionGone, WrongCluster
+from controller.zookeeper.errors import ControllerMoved, LeaseExpired, NoAuth, SessionGone, WrongCluster
 from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import ANY_VERSION, Delete, Row
 
@@ -320,6 +329,10 @@ class Controller:
             outcome = await elect(self._zookeeper, self._broker_id, self._clock, self._known())
         except ElectionBlocked as error:
             blocked = error.obstacle
+        except NoAuth as error:
+            if error.path not in (paths.CONTROLLER, paths.CONTROLLER_EPOCH):
+                raise
+            blocked = no_access(error.path)
         if blocked is not None:
             self._blocked(blocked)
             return

@@ -46,8 +46,11 @@ EPOCH_STEP = 1_000
 """How far above the highest known epoch a term begins when /controller_epoch was deleted or changed by hand: terms that
 this broker has not heard of must stay below it."""
 
-MOST_VERSIONS = 8_000
-"""A multi of so many writes of /controller_epoch is below ZooKeeper's default jute.maxbuffer."""
+MOST_BY_DELETIONS = 500_000
+"""Deletions that count for the epoch of a /controller_epoch that is created anew; each is worth `EPOCH_STEP`."""
+
+VERSIONS, MOST_VERSIONS = 100, 8_000
+"""Versions of a /controller_epoch that is created anew; so many writes are below ZooKeeper's default jute.maxbuffer."""
 
 LOOKS = 50
 """How often one election may look again. Each look after the first follows another's progress or a connection that
@@ -178,10 +181,12 @@ async def elect(
         if controller is not None and not _is_owned_by(controller, session):
             return Lost(_controller_id(controller), controller.stat.ephemeral_owner, created)
         if epoch is None:
-            above = await _highest_known(zookeeper, sight, known)
-            await _create_epoch(zookeeper, above)
-            if above:
-                created = f"{CONTROLLER_EPOCH} was missing and is created anew above epoch {above}, the highest known"
+            highest = await _highest_known(zookeeper, sight, known)
+            anew = _epoch_anew(highest, sight.deletions())
+            if await _create_epoch(zookeeper, anew, sight.deletions()) and anew:
+                created = (
+                    f"{CONTROLLER_EPOCH} was missing and is created anew with {anew}; the highest known was {highest}"
+                )
             continue
         last, wrong = await _last_epoch(zookeeper, sight, epoch, known)
         corrected = wrong or created
@@ -211,6 +216,16 @@ class _Sight:
     epoch: Row | None
     topics: Row | None
     cluster_id: Row | None
+    root: Row | None
+
+    def deletions(self) -> int:
+        """How many znodes were deleted at the root of the cluster's tree: /controller with each session that owned it,
+        and whatever administrators deleted. ZooKeeper's cversion counts creations and deletions of children; the root
+        of the whole tree has a child, /zookeeper, that was never counted."""
+        if self.root is None:
+            return 0
+        stat = self.root.stat
+        return max(0, (stat.cversion - stat.num_children) // 2 + (stat.czxid == 0))
 
     def obstacle(self, session: int, known: Known) -> Obstacle | None:
         others_there = self.epoch is not None or self.topics is not None
@@ -225,7 +240,7 @@ async def _look(zookeeper: ZooKeeperClient, session: int) -> _Sight:
     """The znodes, with everything in them that was decided before now. In `session`, or not at all: a client asks on
     in its next session, and a write made there would belong to that one."""
     await zookeeper.sync(CONTROLLER_EPOCH)
-    reading = await zookeeper.read([CONTROLLER, CONTROLLER_EPOCH, BROKER_TOPICS, CLUSTER_ID])
+    reading = await zookeeper.read([CONTROLLER, CONTROLLER_EPOCH, BROKER_TOPICS, CLUSTER_ID, "/"])
     _refuse_another_session(zookeeper, session)
     return _Sight(*reading.rows)
 
@@ -259,20 +274,19 @@ async def _last_epoch(zookeeper: ZooKeeperClient, sight: _Sight, row: Row, known
     assert epoch is not None, row
     if epoch >= HIGHEST_EPOCH:
         highest = await _highest_known(zookeeper, sight, known)
-        if highest + EPOCH_STEP >= HIGHEST_EPOCH:
-            raise ElectionBlocked(exhausted(max(epoch, highest)))
-        wrong = f"{CONTROLLER_EPOCH} held {epoch}, above {HIGHEST_EPOCH}; the highest epoch in use is {highest}"
-        return highest + EPOCH_STEP, wrong
-    if epoch < known.epoch:
-        if known.epoch + EPOCH_STEP >= HIGHEST_EPOCH:
-            raise ElectionBlocked(exhausted(known.epoch))
+        last = _epoch_anew(highest, sight.deletions())
+        wrong = f"{CONTROLLER_EPOCH} held {epoch}, which is not below {HIGHEST_EPOCH}; the highest known was {highest}"
+    elif epoch < known.epoch:
+        last = _epoch_anew(known.epoch, sight.deletions())
         wrong = f"{CONTROLLER_EPOCH} held {epoch}, below epoch {known.epoch} of an earlier controller"
-        return known.epoch + EPOCH_STEP, wrong
-    if epoch == known.refused:
-        if epoch + known.step >= HIGHEST_EPOCH:
-            raise ElectionBlocked(exhausted(epoch))
-        return epoch + known.step, f"{CONTROLLER_EPOCH} held {epoch}, below an epoch that another broker has seen"
-    return epoch, ""
+    elif epoch == known.refused:
+        last = epoch + known.step
+        wrong = f"{CONTROLLER_EPOCH} held {epoch}, below an epoch that another broker has seen"
+    else:
+        last, wrong = epoch, ""
+    if last >= HIGHEST_EPOCH:
+        raise ElectionBlocked(exhausted(max(known.epoch, known.refused)))
+    return last, wrong
 
 
 async def _highest_known(zookeeper: ZooKeeperClient, sight: _Sight, known: Known) -> int:
@@ -296,22 +310,34 @@ async def _highest_known(zookeeper: ZooKeeperClient, sight: _Sight, known: Known
     return highest
 
 
-async def _create_epoch(zookeeper: ZooKeeperClient, above: int) -> None:
-    """Creates /controller_epoch; after earlier terms (`above` is not 0) at an epoch that is above theirs, and at a
-    version that none of their fences checks: a znode that is created anew begins at version 0, as the first did, and
-    without more versions a deposed controller's writes could pass. Whatever comes of it, the next look shows."""
-    epoch = above + EPOCH_STEP if above else INITIAL_CONTROLLER_EPOCH
+def _epoch_anew(highest: int, deletions: int) -> int:
+    """What /controller_epoch is to hold before the next term if what it holds can't be used: above all earlier terms',
+    also of those that neither this broker nor a partition's state knows of. 0 in a new cluster, in whose tree nothing
+    was ever deleted."""
+    above = max(highest, EPOCH_STEP * min(deletions, MOST_BY_DELETIONS))
+    return above + EPOCH_STEP if above else INITIAL_CONTROLLER_EPOCH
+
+
+async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int) -> bool:
+    """Creates /controller_epoch; after earlier terms at a version that none of their fences checks. A znode that is
+    created anew begins at version 0, as the first did: without more versions a deposed controller's writes could pass.
+    How many more depends on the deletions so far, so that the znode differs from the one before it too.
+
+    Whatever comes of it, the next look shows; gives whether it may have been created here.
+    """
     data = encode_controller_epoch(epoch)
-    versions = min(epoch, MOST_VERSIONS)
+    versions = VERSIONS + VERSIONS * deletions % MOST_VERSIONS if epoch else 0
     creation: list[Write] = [Create(CONTROLLER_EPOCH, data)]
     creation += [SetData(CONTROLLER_EPOCH, data, ANY_VERSION)] * versions
     try:
         await zookeeper.seize(creation)
     except UnknownOutcome:
-        return
+        return True
     except MultiFailed as failed:
         if not isinstance(failed.error, NodeExists):
             raise failed.error from failed
+        return False
+    return True
 
 
 # -- the attempt

@@ -24,6 +24,7 @@ class Reason(Enum):
 
     CONTROLLER_PERSISTENT = "controller-persistent"
     CONTROLLER_UNREADABLE = "controller-unreadable"
+    NO_ACCESS = "no-access"
     EPOCH_UNREADABLE = "controller-epoch-unreadable"
     EPOCH_EXHAUSTED = "controller-epoch-exhausted"
     ZOOKEEPER_WIPED = "zookeeper-wiped"
@@ -106,6 +107,17 @@ def epoch_in(row: Row) -> int | None:
         return decode_controller_epoch(row.path, row.data)
     except DamagedZnode:
         return None
+
+
+def no_access(path: str) -> Obstacle:
+    """Return the obstacle that the ACL of `path` excludes the broker."""
+    return Obstacle(
+        Reason.NO_ACCESS,
+        path,
+        f"{path}: its ACL does not allow this broker to read and write it",
+        f"give the brokers all permissions on it ({SHELL} setAcl {path} ...), or start the brokers with the credentials"
+        " that it names",
+    )
 
 
 def exhausted(epoch: int) -> Obstacle:

@@ -56,6 +56,12 @@ def test_the_cluster_after_its_administration_explains_what_state_shows(capsys: 
     assert counts.count("off its preferred leader") == summary["off_preferred"]
 
 
+def test_the_controller_of_a_sound_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "--tree", ADMINISTERED, "controller") == "the controller is as it should be\n"
+    document = json.loads(said(capsys, "--tree", ADMINISTERED, "controller", "--json"))
+    assert document["subject"] == {"kind": "controller"}
+
+
 def test_the_document_names_its_subject(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(said(capsys, "--tree", KILLED, "proof-3", "--json"))["subject"] == {
         "kind": "partition",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, e
 from controller.zookeeper import paths
 from controller.zookeeper.cluster_state import cluster_state
 from controller.zookeeper.codecs_pause import Pause, encode_pause
+from controller.zookeeper.tree import Tree
 from tests.zookeeper.test_tree_cluster_state import BROKER, tree_of
 
 CONTROLLER = b'{"version":1,"brokerid":1,"timestamp":"7"}'
@@ -340,3 +341,87 @@ def test_one_name_for_two_things_has_to_be_made_clear() -> None:
     with pytest.raises(UnknownSubject, match="could be topic:t-0, partition:t-0"):
         subject_named(both, "t-0")
     assert subject_named(both, "topic:2") == Subject(Kind.TOPIC, "2")
+
+
+@dataclass(frozen=True, slots=True)
+class OfController:
+    """`rows`: znodes as (data, owning session), None takes one out."""
+
+    what: Sequence[str]
+    why: str
+    change: str
+    rows: Mapping[str, tuple[bytes, int] | None]
+
+
+CONTROLLERS: dict[str, OfController] = {
+    "sound": OfController([], "", "", {}),
+    "persistent": OfController(
+        ["blocked (controller-persistent)"],
+        '/controller is a persistent znode with b\'{"version":1,',
+        "zookeeper-shell.sh ZOOKEEPER delete /controller",
+        {paths.CONTROLLER: (CONTROLLER, 0)},
+    ),
+    "names broker -1": OfController(
+        ["blocked (controller-unreadable)", "missing"],
+        "found b'{\"brokerid\":-1}', owned by session 0x9",
+        "or end that session",
+        {paths.CONTROLLER: (b'{"brokerid":-1}', 9)},
+    ),
+    "of another session": OfController(
+        ["in doubt"],
+        "belongs to session 0x8; that broker is registered in session 0x9",
+        "if it lasts longer than a session timeout, delete it",
+        {paths.CONTROLLER: (CONTROLLER, 8)},
+    ),
+    "nobody": OfController(["missing"], "/controller is not there", "stands for election", {paths.CONTROLLER: None}),
+    "not registered": OfController(
+        ["missing"],
+        "/controller names broker 7, which is not registered",
+        "stands for election",
+        {paths.CONTROLLER: (b'{"brokerid":7}', 9)},
+    ),
+    "an epoch that can't be read": OfController(
+        ["blocked (controller-epoch-unreadable)"],
+        "found b'-7'",
+        "zookeeper-shell.sh ZOOKEEPER delete /controller_epoch",
+        {paths.CONTROLLER_EPOCH: (b"-7", 0)},
+    ),
+    "an epoch that is missing": OfController(
+        ["missing"], "epoch 1 is in use", "delete /controller", {paths.CONTROLLER_EPOCH: None}
+    ),
+    "an epoch that is too low": OfController(
+        ["too low"], "holds 0, and a partition's state has epoch 1", "delete", {paths.CONTROLLER_EPOCH: (b"0", 0)}
+    ),
+    "an epoch that is too high": OfController(
+        ["too high"], "holds 2147483646, above", "delete", {paths.CONTROLLER_EPOCH: (b"2147483646", 0)}
+    ),
+    "a cluster without an id": OfController(
+        ["missing"], "/cluster/id is not there", "create /cluster/id", {paths.CLUSTER_ID: None}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONTROLLERS.values(), ids=CONTROLLERS)
+def test_what_is_wrong_with_the_controllers_znodes_is_named_with_its_repair(case: OfController) -> None:
+    nodes = dict(view(Case([], "", "")).tree.nodes)
+    for path, changed in case.rows.items():
+        row = nodes.pop(path)
+        if changed is not None:
+            data, owner = changed
+            nodes[path] = replace(row, data=data, stat=row.stat._replace(ephemeral_owner=owner))
+    tree = Tree.of(nodes.values())
+    seen = view_of(tree, cluster_state(tree))
+    findings = explain(seen, subject_named(seen, "controller"))
+    assert [finding.what for finding in findings] == list(case.what)
+    assert case.why in " | ".join(finding.why for finding in findings)
+    assert case.change in " | ".join(change for finding in findings for change in finding.changes)
+    assert all(finding.rule for finding in findings)
+    assert names(explain(seen, Subject(Kind.CLUSTER)))[: len(findings)] == names(findings)
+
+
+def test_a_topic_called_controller_is_told_from_the_controller() -> None:
+    seen = view(Case([], "", "", also={paths.topic("controller"): b'{"version":1,"partitions":{"0":[1]}}'}))
+    with pytest.raises(UnknownSubject, match="could be controller:controller, topic:controller"):
+        subject_named(seen, "controller")
+    assert subject_named(seen, "controller:controller") == Subject(Kind.CONTROLLER)
+    assert subject_named(seen, "topic:controller") == Subject(Kind.TOPIC, "controller")

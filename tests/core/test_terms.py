@@ -20,6 +20,7 @@ from controller.core.events import (
     Shutdown,
     TopicChange,
 )
+from controller.core.obstacles import Reason
 from controller.core.term import Term
 from controller.pending import Pending
 from controller.protocol.client_values import (
@@ -32,7 +33,7 @@ from controller.protocol.control_values import AlterIsrRequest, AlterIsrResponse
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
-from controller.zookeeper.operations import ANY_VERSION, Delete, SetData
+from controller.zookeeper.operations import ACL, ANY_VERSION, PERM_ALL, Create, Delete, SetData
 from tests.core.driving import Cluster, Host
 
 
@@ -405,6 +406,24 @@ def test_another_events_failure_does_not_cancel_the_retry_of_a_registration(monk
     assert failures == [0]
     assert cluster.server.row(paths.broker(1)) is not None
     assert host.controller.active
+
+
+@pytest.mark.parametrize("path", [paths.CONTROLLER, paths.CONTROLLER_EPOCH])
+def test_a_znode_of_the_election_that_the_broker_may_not_read_is_reported(path: str) -> None:
+    cluster = Cluster()
+    secret = cluster.server.connect(60_000, auth=(("digest", "admin:secret"),))
+    cluster.wait(secret.start())
+    cluster.wait(secret.multi([Create(path, b"7", acl=(ACL(PERM_ALL, "auth", ""),))]))
+    host, other = cluster.host(1), cluster.host(2)
+    cluster.pass_ms(30_000)
+    for one in (host, other):
+        assert not one.controller.active
+        assert one.controller.obstacle is not None
+        assert one.controller.obstacle.reason is Reason.NO_ACCESS
+        assert any(f"{path}: its ACL does not allow this broker" in note for note in one.notes("error"))
+    cluster.wait(secret.multi([Delete(path, ANY_VERSION)]))
+    cluster.pass_ms(2 * LONGEST_BACKOFF_MS)
+    assert cluster.leader().controller.obstacle is None
 
 
 def test_a_term_dies_at_every_await_of_every_event_and_another_takes_over() -> None:

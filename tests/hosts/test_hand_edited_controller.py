@@ -12,7 +12,7 @@ from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ControllerZnode, decode_controller, encode_controller
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
 from tests.hosts.one_node import BROKER, DEADLINE_S, OUTSIDER, OneNode, Outsider, one_node
 from tests.processes import eventually
 from tests.zookeeper.kazoo_bench import wait
@@ -53,7 +53,7 @@ def test_a_controller_whose_znode_names_another_broker_steps_down(pair: tuple[On
 def test_a_persistent_controller_and_a_deleted_epoch_are_overcome(pair: tuple[OneNode, Outsider]) -> None:
     node, outsider = pair
     persistent = encode_controller(ControllerZnode(OUTSIDER, 0))
-    edit = [Delete(paths.CONTROLLER, ANY_VERSION), Create(paths.CONTROLLER, persistent)]
+    edit: list[Write] = [Delete(paths.CONTROLLER, ANY_VERSION), Create(paths.CONTROLLER, persistent)]
     wait(outsider.client.seize([*edit, Delete(paths.CONTROLLER_EPOCH, ANY_VERSION)]), DEADLINE_S)
     eventually(lambda: node.node.controller.obstacle is not None, "it says what is in the way")
     obstacle = node.node.controller.obstacle

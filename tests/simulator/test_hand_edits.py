@@ -15,7 +15,7 @@ from controller.simulator.plan import ControllerEdit, EpochEdit
 from controller.trace import ControllerElected, ControllerResigned, Noted
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ClusterId, encode_cluster_id
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Write
 
 BROKERS = (1, 2, 3)
 UNREADABLE = ("garbage", "negative")
@@ -116,7 +116,7 @@ def test_an_unreadable_controller_of_another_session_is_reported_until_that_sess
     world = resting()
     shell = world.zookeeper.connect(30_000)
     world.answer(shell.start())
-    edit = [Delete(paths.CONTROLLER, ANY_VERSION), Create(paths.CONTROLLER, b"me", ephemeral=True)]
+    edit: list[Write] = [Delete(paths.CONTROLLER, ANY_VERSION), Create(paths.CONTROLLER, b"me", ephemeral=True)]
     world.answer(shell.multi(edit))
     world.run_for(10_000.0)
     assert taken_for_controller(world) == {-1}
