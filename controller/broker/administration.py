@@ -79,6 +79,7 @@ class Administration:
         writes = BrokerDataWrites(client)
         producer_ids = ProducerIds(lambda: drive(writes.next_producer_id_block(settings.broker_id)), clock, trace)
         requests = Configs(settings, self.configs, client, broker.metadata, clock, trace)
+        self.loggers = requests.loggers
         broker.serve(
             {
                 ApiKey.INIT_PRODUCER_ID: producer_ids.handle,

@@ -66,9 +66,14 @@ def _is_boolean(text: str) -> str | None:
     return None if text.lower() in ("true", "false") else "Expected value to be either true or false"
 
 
+def _decimal(text: str) -> str | None:
+    known = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text)
+    return None if known else "Not a number of type DOUBLE"
+
+
 def _share(text: str) -> str | None:
-    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text) is None:
-        return "Not a number of type DOUBLE"
+    if (wrong := _decimal(text)) is not None:
+        return wrong
     return None if 0 <= float(text) <= 1 else "Value must be between 0 and 1"
 
 
@@ -101,6 +106,10 @@ def _version(text: str) -> str | None:
 def _int(name: str, default: int, least: int, broker: str, documentation: str, in_use: bool = True) -> TopicSetting:
     check = _whole_number("INT", least, INT_MAX)
     return TopicSetting(name, CONFIG_TYPE_INT, str(default), broker, check, documentation, in_use)
+
+
+def _double(name: str, default: str, documentation: str) -> TopicSetting:
+    return TopicSetting(name, CONFIG_TYPE_DOUBLE, default, "", _decimal, documentation, in_use=False)
 
 
 def _long(name: str, default: int, least: int, broker: str, documentation: str, in_use: bool = True) -> TopicSetting:
@@ -253,6 +262,28 @@ THROTTLE_RATES: Mapping[str, TopicSetting] = MappingProxyType(
     }
 )
 """Of brokers alone, and dynamic alone: for the replicas that topics' `*.replication.throttled.replicas` name."""
+
+
+_NO_EFFECT = "Kept for Kafka brokers: it has no effect on this one."
+BROKER_ALONE: Mapping[str, TopicSetting] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            _int("background.threads", 10, 1, "", _NO_EFFECT, in_use=False),
+            _long("log.cleaner.backoff.ms", 15_000, 0, "", _NO_EFFECT, in_use=False),
+            _long("log.cleaner.dedupe.buffer.size", 134_217_728, 1, "", _NO_EFFECT, in_use=False),
+            _double("log.cleaner.io.buffer.load.factor", "0.9", _NO_EFFECT),
+            _int("log.cleaner.io.buffer.size", 524_288, 0, "", _NO_EFFECT, in_use=False),
+            _double("log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308", _NO_EFFECT),
+            _int("log.cleaner.threads", 1, 0, "", _NO_EFFECT, in_use=False),
+            _int("num.io.threads", 8, 1, "", _NO_EFFECT, in_use=False),
+            _int("num.network.threads", 3, 1, "", _NO_EFFECT, in_use=False),
+            _int("num.recovery.threads.per.data.dir", 1, 1, "", _NO_EFFECT, in_use=False),
+            _long("replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, 0, "", _NO_EFFECT, in_use=False),
+        )
+    }
+)
+"""Of brokers alone, dynamic in Kafka 2.8, and without a part here: kept, shown and checked."""
 
 
 def config_fault(config: Mapping[str, str]) -> str | None:

@@ -35,6 +35,7 @@ from controller.hosts.broker_id import Kept, generate_broker_id, keep, kept_brok
 from controller.hosts.channels import SocketChannels
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
+from controller.hosts.log_output import LogOutput
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread
 from controller.hosts.off_loop import OffLoop
@@ -55,7 +56,6 @@ STOPPED = 0
 FAULT = 1
 COULD_NOT_RUN = 3
 
-LOG_FORMAT = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level: <7} {message}"
 THREAD_LIMIT_S = 2.0
 SHUTDOWN_MARGIN_S = 10.0
 """On top of what the limits within a shutdown add up to."""
@@ -76,9 +76,10 @@ class _Notice(enum.Enum):
 
 
 class BrokerProcess:
-    """One broker in this process, used by its main thread."""
+    """One broker in this process, used by its main thread. `log`: what clients may change the level of."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, log: LogOutput | None = None) -> None:
+        self._log = log
         self.settings = settings = kept_broker_id(settings)
         self._notices: queue.SimpleQueue[_Notice] = queue.SimpleQueue()
         self._rng = random.Random()
@@ -136,6 +137,9 @@ class BrokerProcess:
         self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
         self._logs = self._open_logs()
         self._node = node = self._make_node()
+        if self._log is not None and node.administration is not None:
+            loggers = node.administration.loggers
+            loggers.level, loggers.changed = self._log.level, self._log.set_level
         node.broker.drive = self._server.turns.drive
         self._server.serve(node.begin)
         self._serve_metrics(node)
@@ -289,10 +293,9 @@ def _check(result: Callable[[], object]) -> None:
 
 def run_broker(settings: BrokerSettings, log_level: str) -> int:
     """Runs a broker until it is asked to stop; the exit status of the process. BadSettings."""
-    logger.remove()
-    logger.add(sys.stderr, level=log_level, format=LOG_FORMAT, backtrace=False, diagnose=False)
+    log = LogOutput(log_level)
     _use_all_descriptors()
-    process = BrokerProcess(settings)
+    process = BrokerProcess(settings, log)
     for name in settings.without_effect:
         logger.warning("{} has no effect here", name)
     _on_signals(process.stop_soon)

@@ -187,7 +187,8 @@ def test_what_is_set_for_all_brokers_is_described_alone(node: DataNode) -> None:
         (RESOURCE_TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (RESOURCE_BROKER, "2", ErrorCode.INVALID_REQUEST),
         (RESOURCE_BROKER, "x", ErrorCode.INVALID_REQUEST),
-        (RESOURCE_BROKER_LOGGER, "1", ErrorCode.INVALID_REQUEST),
+        (RESOURCE_BROKER_LOGGER, "2", ErrorCode.INVALID_REQUEST),
+        (RESOURCE_BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
         (77, "1", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -315,7 +316,27 @@ BAD: list[tuple[int, str, tuple[AlterableConfig, ...], ErrorCode, str]] = [
     (RESOURCE_BROKER, "1", (set_to("log.retention.ms", "x"),), ErrorCode.INVALID_CONFIG, "log.retention.ms"),
     (RESOURCE_BROKER, "1", (set_to("broker.id", "2"),), ErrorCode.INVALID_CONFIG, "Cannot update"),
     (RESOURCE_BROKER, "1", (set_to("retention.ms", "2"),), ErrorCode.INVALID_CONFIG, "Unknown broker config"),
-    (RESOURCE_BROKER_LOGGER, "1", (set_to("root", "INFO"),), ErrorCode.INVALID_REQUEST, "resource type is 8"),
+    (RESOURCE_BROKER, "1", (set_to("num.io.threads", "0"),), ErrorCode.INVALID_CONFIG, "at least 1"),
+    (RESOURCE_BROKER, "1", (set_to("log.cleaner.io.buffer.load.factor", "x"),), ErrorCode.INVALID_CONFIG, "DOUBLE"),
+    (RESOURCE_BROKER, "1", (set_to("log.segment.delete.delay.ms", "1"),), ErrorCode.INVALID_CONFIG, "Cannot update"),
+    (RESOURCE_BROKER_LOGGER, "1", (set_to("kafka", "INFO"),), ErrorCode.INVALID_REQUEST, "Logger kafka does not exist"),
+    (RESOURCE_BROKER_LOGGER, "1", (set_to("root", "info"),), ErrorCode.INVALID_REQUEST, "Valid log levels are TRACE"),
+    (
+        RESOURCE_BROKER_LOGGER,
+        "1",
+        (AlterableConfig("root", OPERATION_DELETE, None),),
+        ErrorCode.INVALID_REQUEST,
+        "Removing the log level of the root",
+    ),
+    (
+        RESOURCE_BROKER_LOGGER,
+        "1",
+        (AlterableConfig("root", OPERATION_APPEND, "INFO"),),
+        ErrorCode.INVALID_REQUEST,
+        "APPEND operation is not allowed",
+    ),
+    (RESOURCE_BROKER_LOGGER, "", (set_to("root", "INFO"),), ErrorCode.INVALID_REQUEST, "must not be empty"),
+    (RESOURCE_BROKER_LOGGER, "2", (set_to("root", "INFO"),), ErrorCode.INVALID_REQUEST, "expected 1"),
 ]
 
 
@@ -336,6 +357,36 @@ def test_what_is_refused_changes_nothing(
     assert words in (result.error_message or "")
     assert node.zookeeper.zxid == before
     assert node.trace.notes("error") == []
+
+
+def test_what_has_no_effect_here_is_kept_for_kafka_brokers(node: DataNode) -> None:
+    for name, value in (("num.io.threads", "16"), ("log.cleaner.threads", "2"), ("compression.type", "gzip")):
+        assert altered(node, RESOURCE_BROKER, "1", set_to(name, value)).error_code == 0
+        shown = one(node, RESOURCE_BROKER, "1", name)
+        assert (shown.value, shown.read_only, shown.config_source) == (value, False, CONFIG_SOURCE_DYNAMIC_BROKER)
+    assert altered(node, RESOURCE_BROKER, "", set_to("background.threads", "5")).error_code == 0
+    assert one(node, RESOURCE_BROKER, "1", "background.threads").config_source == CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER
+    assert node.trace.notes("error") == []
+
+
+def test_the_level_of_the_log_is_shown_and_changed(node: DataNode) -> None:
+    assert node.node.administration is not None
+    levels: list[str] = []
+    node.node.administration.loggers.changed = levels.append
+    (root,) = described(node, RESOURCE_BROKER_LOGGER, "1").configs
+    assert (root.name, root.value, root.read_only) == ("root", "INFO", False)
+    before = node.zookeeper.zxid
+    assert altered(node, RESOURCE_BROKER_LOGGER, "1", set_to("root", "DEBUG"), validate_only=True).error_code == 0
+    assert levels == []
+    assert altered(node, RESOURCE_BROKER_LOGGER, "1", set_to("root", "DEBUG")).error_code == 0
+    assert levels == ["DEBUG"]
+    assert one(node, RESOURCE_BROKER_LOGGER, "1", "root").value == "DEBUG"
+    assert node.zookeeper.zxid == before
+    request = AlterConfigsRequest(
+        (AlterConfigsResource(RESOURCE_BROKER_LOGGER, "1", (ReplacedConfig("root", "INFO"),)),)
+    )
+    (result,) = node.ask(ApiKey.ALTER_CONFIGS, request).responses
+    assert (result.error_code, levels) == (ErrorCode.INVALID_REQUEST, ["DEBUG"])
 
 
 def test_what_is_only_to_be_validated_is_not_written(node: DataNode) -> None:

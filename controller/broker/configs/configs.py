@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from controller.broker.answering_later import answer_later
+from controller.broker.configs.broker_loggers import BrokerLoggers
 from controller.broker.configs.configs_changed import Config, changed, check_operations, replaced
 from controller.broker.configs.configs_shown import all_brokers_shown, broker_shown, topic_shown
 from controller.broker.configs.settings import BrokerSettings
@@ -25,6 +26,7 @@ from controller.clock import Clock
 from controller.core.topic_rules import name_fault
 from controller.protocol.admin_values import (
     RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
     RESOURCE_TOPIC,
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -74,6 +76,7 @@ class Configs:
         self._metadata = metadata
         self._clock = clock
         self._trace = trace
+        self.loggers = BrokerLoggers()
 
     # -- requests
 
@@ -170,6 +173,8 @@ class Configs:
     ) -> tuple[DescribedConfig, ...]:
         if resource.resource_type == RESOURCE_TOPIC:
             return topic_shown(self._configs, self._settings, _config(rows, path))
+        if resource.resource_type == RESOURCE_BROKER_LOGGER:
+            return self.loggers.shown()
         default = _config(rows, paths.CONFIG_BROKER_DEFAULT)
         if not resource.resource_name:
             return all_brokers_shown(default)
@@ -179,9 +184,17 @@ class Configs:
         try:
             if resource.resource_type == RESOURCE_TOPIC and (fault := name_fault(resource.resource_name)) is not None:
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+            if resource.resource_type == RESOURCE_BROKER_LOGGER:
+                return self._logger_path(resource.resource_name)
             return self._path(resource.resource_type, resource.resource_name)
         except Refused as refused:
             return refused
+
+    def _logger_path(self, name: str) -> str:
+        """Nothing is kept of a logger. Refused if it is another broker's."""
+        if not name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        return self._broker_path(name)
 
     # -- altering
 
@@ -205,6 +218,11 @@ class Configs:
         return tuple(results)
 
     async def _alter(self, resource: Resource, change_of: Callable[[], Change], validate_only: bool) -> None:
+        if resource.resource_type == RESOURCE_BROKER_LOGGER and isinstance(resource, IncrementalAlterConfigsResource):
+            self._logger_path(resource.resource_name)
+            check_operations(resource.configs)
+            self.loggers.alter(resource.resource_name, resource.configs, validate_only)
+            return
         path = self._path(resource.resource_type, resource.resource_name)
         change = change_of()
         if validate_only:
@@ -230,6 +248,10 @@ class Configs:
                 ErrorCode.INVALID_REQUEST,
                 f"Configs are of topics and brokers alone, but resource type is {resource_type}",
             )
+        return self._broker_path(name)
+
+    def _broker_path(self, name: str) -> str:
+        """Refused if it is another broker's."""
         if not name:
             return paths.CONFIG_BROKER_DEFAULT
         if name != str(self._settings.broker_id):

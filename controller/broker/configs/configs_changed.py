@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from controller.broker.configs.configs_table import BROKER_SETTINGS, DYNAMIC_NAMES
 from controller.broker.records.record_access import Refused
 from controller.core.topic_settings import (
+    BROKER_ALONE,
     BY_BROKER_NAME,
     THROTTLE_RATES,
     TOPIC_SETTINGS,
@@ -95,7 +96,7 @@ def _setting(resource_type: int, name: str) -> TopicSetting:
     if name not in DYNAMIC_NAMES:
         known = "Cannot update this config dynamically" if name in BROKER_SETTINGS else "Unknown broker config name"
         raise Refused(ErrorCode.INVALID_CONFIG, f"{known}: {name}")
-    return THROTTLE_RATES[name] if name in THROTTLE_RATES else BY_BROKER_NAME[name]
+    return next(table[name] for table in (THROTTLE_RATES, BROKER_ALONE, BY_BROKER_NAME) if name in table)
 
 
 def _check(resource_type: int, config: Config) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from controller.broker.configs.settings import DEFAULT_TEXTS
-from controller.core.topic_settings import BY_BROKER_NAME, THROTTLE_RATES
+from controller.core.topic_settings import BROKER_ALONE, BY_BROKER_NAME, THROTTLE_RATES
 from controller.protocol.admin_values import (
     CONFIG_TYPE_BOOLEAN,
     CONFIG_TYPE_INT,
@@ -44,8 +44,12 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Other names by which a broker may be told the same, in the order in which they count."""
 
-DYNAMIC_NAMES = frozenset((*(name for name, setting in BY_BROKER_NAME.items() if setting.in_use), *THROTTLE_RATES))
-"""What may be altered while a broker runs: the defaults of its topics, and how fast replicas may catch up."""
+READ_AT_START = frozenset(["log.segment.delete.delay.ms"])
+"""Dynamic in Kafka, but here what server.properties says counts."""
+
+DYNAMIC_NAMES = frozenset({*BY_BROKER_NAME, *THROTTLE_RATES, *BROKER_ALONE} - READ_AT_START)
+"""What may be altered while a broker runs: the defaults of its topics, how fast replicas may catch up, and what has no
+effect here and is kept for Kafka brokers."""
 
 _BOOLEANS = frozenset(
     {
@@ -180,10 +184,10 @@ def _kind(name: str) -> int:
 def _table() -> Mapping[str, BrokerSetting]:
     found: dict[str, BrokerSetting] = {}
     for name, setting in BY_BROKER_NAME.items():
-        if setting.in_use:
+        if name in DYNAMIC_NAMES:
             found[name] = BrokerSetting(name, setting.kind, setting.default, setting.documentation, dynamic=True)
-    for name, rate in THROTTLE_RATES.items():
-        found[name] = BrokerSetting(name, rate.kind, rate.default, rate.documentation, dynamic=True)
+    for name, alone in {**THROTTLE_RATES, **BROKER_ALONE}.items():
+        found[name] = BrokerSetting(name, alone.kind, alone.default, alone.documentation, dynamic=True)
     for name, words in _WORDS.items():
         found.setdefault(name, BrokerSetting(name, _kind(name), DEFAULT_TEXTS.get(name), words))
     return MappingProxyType(dict(sorted(found.items())))
