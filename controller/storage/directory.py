@@ -360,6 +360,7 @@ class LogDirectory:
 
     def unlock(self) -> None:
         """Lets another process have the directory, as a death would. The next start recovers."""
+        self._disk.settle_derived(self.path)
         if self._lock is not None:
             self._lock.release()
 

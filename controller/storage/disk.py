@@ -7,7 +7,7 @@ to the disk is an OSError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,6 +56,13 @@ class Disk(Protocol):
         """As `replace`, but perhaps only after this returned; a `replace` that follows comes after it, or instead.
         After a crash the file is the new one or the one before. OSError, also where an earlier one of this path
         failed."""
+
+    def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
+        """As `replace`, not durable, but perhaps only after this returned, and not at all if that fails: what the file
+        would hold can be had otherwise. `content` may be called on another thread."""
+
+    def settle_derived(self, directory: str) -> None:
+        """When it returns, no `replace_derived` of a file in `directory` is carried out any more."""
 
     def rename(self, path: str, new_path: str) -> None: ...
 

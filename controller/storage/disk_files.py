@@ -6,7 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from controller.storage.disk_closing import Closing
 from controller.storage.disk_descriptors import CachedFile, Descriptors
@@ -39,7 +39,8 @@ class FileDisk:
     """`open_files_max`: how many files have a descriptor while nobody sends from them; see `disk_descriptors.py`."""
 
     def __init__(self, open_files_max: int | None = None) -> None:
-        self._later = Later(self._replace)
+        self._later: Later[bytes] = Later(self._replace)
+        self._derived: Later[Callable[[], bytes]] = Later(self._derive)
         self._closing = Closing(os.close)
         self.descriptors = Descriptors(
             open_files_default() if open_files_max is None else open_files_max, self._closing
@@ -54,10 +55,24 @@ class FileDisk:
 
     def replace(self, path: str, data: bytes, durable: bool = True) -> None:
         self._later.settle(path)
+        self._derived.settle(path)
         self._replace(path, data, durable)
 
     def replace_soon(self, path: str, data: bytes) -> None:
         self._later.put(path, data)
+
+    def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
+        self._derived.put(path, content)
+
+    def settle_derived(self, directory: str) -> None:
+        self._derived.settle_below(directory)
+
+    def _derive(self, path: str, content: Callable[[], bytes]) -> None:
+        try:
+            self._replace(path, content(), durable=False)
+        except OSError as error:
+            if is_shortage(error):
+                raise  # it is tried again
 
     def _replace(self, path: str, data: bytes, durable: bool = True) -> None:
         beside = path + ".tmp"
@@ -74,6 +89,7 @@ class FileDisk:
         os.rename(path, new_path)
 
     def remove(self, path: str) -> None:
+        self._derived.settle(path)
         try:
             if os.path.isdir(path):
                 os.rmdir(path)

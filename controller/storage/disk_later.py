@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from controller.storage.health import is_shortage
 
 AGAIN_S = 0.5
 
 
-class Later:
+Content = TypeVar("Content")
+
+
+class Later(Generic[Content]):
     """`write` replaces a file, durably; called on a thread of its own, one file at a time. An OSError of its is raised
     to the next who asks for that file."""
 
-    def __init__(self, write: Callable[[str, bytes], None]) -> None:
+    def __init__(self, write: Callable[[str, Content], None]) -> None:
         self._write = write
         self._changed = threading.Condition()
-        self._waiting: dict[str, bytes] = {}
+        self._waiting: dict[str, Content] = {}
         self._writing: str | None = None
         self._errors: dict[str, OSError] = {}
         self._thread: threading.Thread | None = None
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Content) -> None:
         """It will be written. OSError: the last time it failed."""
         with self._changed:
             self._raise_for(path)
@@ -45,6 +49,15 @@ class Later:
                 self._changed.wait()
             self._waiting.pop(path, None)  # what was being written, and was put back for want of descriptors
             self._raise_for(path)
+
+    def settle_below(self, directory: str) -> None:
+        """`settle` for each file in a directory; what failed is not raised."""
+        inside = directory + "/"
+        with self._changed:
+            while self._writing is not None and self._writing.startswith(inside):
+                self._changed.wait()
+            for path in [one for one in self._waiting if one.startswith(inside)]:
+                del self._waiting[path]
 
     def _raise_for(self, path: str) -> None:
         error = self._errors.pop(path, None)

@@ -9,7 +9,7 @@ be as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol, TypeAlias
@@ -238,6 +238,12 @@ class MemoryDisk:
     def replace_soon(self, path: str, data: bytes) -> None:
         self.touch(path)
         self._put(self._parent(path), _split(path)[1], _Inode(bytes(data), len(data), modified_ms=self.now_ms))
+
+    def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
+        self.replace(path, content(), durable=False)
+
+    def settle_derived(self, directory: str) -> None:
+        """Nothing waits."""
 
     def _parent(self, path: str) -> _Directory:
         """The directory that the path is in, which is there from now on, if only as what is on the way."""

@@ -262,6 +262,7 @@ class PartitionLog:
                 latest = header.leader_epoch
             if header.producer_id >= 0:
                 self.producers.update(header)
+                self.producers.keep_newest(self.settings.producer_ids_max)
         self.log_end_offset = last_offset + 1
         if self.log_end_offset - self.recovery_point >= self.settings.flush_messages:
             self.flush()
@@ -288,7 +289,7 @@ class PartitionLog:
             self._segments.pop().remove()
         self._segments.append(begun)
         self._new_names = True
-        take_snapshot(self._disk, self.directory, base_offset, self.producers)
+        take_snapshot(self._disk, self.directory, base_offset, self.producers, soon=True)
 
     # Flushing
 
@@ -323,6 +324,7 @@ class PartitionLog:
         self.flush()
         self._active.seal()
         self._active.sync(sealed=True)
+        self._disk.settle_derived(self.directory)
         take_snapshot(self._disk, self.directory, self.log_end_offset, self.producers)
         self._sync_names()
         for segment in self._segments:
@@ -332,6 +334,7 @@ class PartitionLog:
     def abandon(self) -> None:
         """The partition is being deleted: lets go of the files as they are. LogOffline from here on."""
         self._held = []
+        self._disk.settle_derived(self.directory)
         self.health = Health(self.directory)
         self.health.fail(FileNotFoundError(f"{self.directory} is deleted"))
 
@@ -449,6 +452,7 @@ class PartitionLog:
         self._after_cut(offset)
 
     def _after_cut(self, end: int) -> None:
+        self._disk.settle_derived(self.directory)  # what was cut off must not come back with a snapshot
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self.epochs.truncate_from_end(end)
@@ -474,8 +478,10 @@ class PartitionLog:
     @on_disk
     @or_offline
     def apply_retention(self, high_watermark: int) -> int:
-        """Deletes the segments that the settings let go, the oldest first. How many."""
+        """Deletes the segments that the settings let go, the oldest first. How many. Forgets producers, too."""
         now_ms = self._now_ms()
+        if self._producers is not None:
+            self._producers.expire(now_ms, self.settings.producer_id_expiration_ms)
         count = deletable(self._segments, self.log_start_offset, high_watermark, self.settings, now_ms)
         if count == len(self._segments):
             self._roll(self.log_end_offset)

@@ -8,8 +8,11 @@ Rules and format: Kafka 2.8's ProducerAppendInfo and ProducerStateManager, witho
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -39,11 +42,12 @@ quick(KnownBatch)
 _known = maker(KnownBatch)
 
 
-@dataclass(slots=True)
-class Producer:
+class Producer(NamedTuple):
+    """Never changed, so that a snapshot can be encoded later and elsewhere."""
+
     epoch: int
     timestamp_ms: int
-    batches: list[KnownBatch] = field(default_factory=list)
+    batches: tuple[KnownBatch, ...] = ()
     """The newest last, KEPT_BATCHES at most, all of `epoch`."""
 
     @property
@@ -52,16 +56,18 @@ class Producer:
 
 
 class ProducerStates:
+    """In the order of their last batches, the one that was silent longest first."""
+
     __slots__ = ("_producers",)
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] | None = None
+        self._producers: OrderedDict[int, Producer] | None = None
         """None until there is one: most logs are not written to."""
 
     @property
-    def _known(self) -> dict[int, Producer]:
+    def _known(self) -> OrderedDict[int, Producer]:
         if self._producers is None:
-            self._producers = {}
+            self._producers = OrderedDict()
         return self._producers
 
     def __len__(self) -> int:
@@ -125,52 +131,44 @@ class ProducerStates:
         """The batch is in the log. Nothing is refused: a follower takes what its leader took."""
         if header.producer_id < 0:
             return
-        producer = self.producer(header.producer_id)
-        if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._known[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms)
-        producer.timestamp_ms = header.max_timestamp_ms
+        producers = self._known
+        producer = producers.get(header.producer_id)
+        batches = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
         if header.base_sequence != NO_SEQUENCE:  # a control batch has none
-            known = _known(
+            batch = _known(
                 header.base_sequence,
                 header.last_sequence,
                 header.base_offset,
                 header.last_offset,
                 header.max_timestamp_ms,
             )
-            producer.batches = [*producer.batches[1 - KEPT_BATCHES :], known]
+            batches = (*batches[1 - KEPT_BATCHES :], batch)
+        producers[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms, batches)
+        producers.move_to_end(header.producer_id)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forgets producers that sent nothing for so long."""
-        if self._producers is not None:
-            self._producers = {
-                producer_id: producer
-                for producer_id, producer in self._producers.items()
-                if now_ms - producer.timestamp_ms < expiration_ms
-            }
+        producers = self._producers or {}
+        expired = [one for one, producer in producers.items() if now_ms - producer.timestamp_ms >= expiration_ms]
+        for producer_id in expired:
+            del producers[producer_id]
+
+    def keep_newest(self, count: int) -> None:
+        """Forget those that were silent longest, until there are `count` at most. One that goes on later may begin with
+        any sequence, as after its expiration."""
+        while len(self) > count:
+            self._known.popitem(last=False)
 
     def clear(self) -> None:
         self._producers = None
 
     def encode(self) -> bytes:
         """The bytes of a snapshot file. Of each producer it keeps the last batch alone, as Kafka's does."""
-        body = b"".join(self._entries())
-        head = _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self))
-        crc = crc32c(head[6:] + body)
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc, len(self)) + body
+        return self.encoder()()
 
-    def _entries(self) -> Iterator[bytes]:
-        for producer_id, producer in (self._producers or {}).items():
-            last = producer.batches[-1] if producer.batches else KnownBatch(-1, -1, -1, -1, producer.timestamp_ms)
-            yield _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                producer.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.last_offset - last.base_offset,
-                producer.timestamp_ms,
-                -1,
-                _NO_TRANSACTION,
-            )
+    def encoder(self) -> Callable[[], bytes]:
+        """Makes the bytes of `encode` as of now, whenever it is called, and on any thread."""
+        return partial(_encoded, tuple((self._producers or {}).items()))
 
     @classmethod
     def decode(cls, file: str, data: bytes) -> ProducerStates:
@@ -187,9 +185,32 @@ class ProducerStates:
         states = cls()
         for entry in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, _, _ = entry
-            producer = states._known[producer_id] = Producer(epoch, timestamp_ms)
+            batches: tuple[KnownBatch, ...] = ()
             if last_sequence != NO_SEQUENCE:
                 first_sequence = (last_sequence - delta) & INT_MAX
                 known = KnownBatch(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms)
-                producer.batches = [known]
+                batches = (known,)
+            states._known[producer_id] = Producer(epoch, timestamp_ms, batches)
         return states
+
+
+def _encoded(producers: Sequence[tuple[int, Producer]]) -> bytes:
+    body = b"".join(map(_entry, producers))
+    head = _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(producers))
+    crc = crc32c(head[6:] + body)
+    return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc, len(producers)) + body
+
+
+def _entry(one: tuple[int, Producer]) -> bytes:
+    producer_id, producer = one
+    last = producer.batches[-1] if producer.batches else KnownBatch(-1, -1, -1, -1, producer.timestamp_ms)
+    return _SNAPSHOT_ENTRY.pack(
+        producer_id,
+        producer.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.last_offset - last.base_offset,
+        producer.timestamp_ms,
+        -1,
+        _NO_TRANSACTION,
+    )

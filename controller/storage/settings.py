@@ -37,7 +37,7 @@ class LogSettings:
     producer_id_expiration_ms: int = _setting(
         7 * 24 * 3600 * 1000, "transactional.id.expiration.ms", "", 1, INT_MAX
     )  # in Kafka 2.8 the expiration of idempotent producers, too
-    producer_ids_max: int = _setting(100_000, "camerlengo.producer.ids.per.partition.max", "", 1, INT_MAX)
+    producer_ids_max: int = _setting(10_000, "camerlengo.producer.ids.per.partition.max", "", 1, INT_MAX)
     """The producer ids that a partition remembers; the one that appended longest ago is evicted first."""
     decompressed_bytes_max: int = _setting(32 * 1024**2, "camerlengo.decompressed.batch.max.bytes", "", 1024, INT_MAX)
     """The size of a batch's records when decompressed, unless `max_message_bytes` is larger."""

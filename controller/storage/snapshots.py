@@ -16,9 +16,14 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
     return sorted([offset for name in names if (offset := base_offset_of(name, SNAPSHOT_SUFFIX)) is not None])
 
 
-def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerStates) -> None:
-    """The states as they are when the log ends at `offset`. Not synced: its CRC tells whether it is whole."""
-    disk.replace(segment_path(directory, offset, SNAPSHOT_SUFFIX), producers.encode(), durable=False)
+def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerStates, *, soon: bool = False) -> None:
+    """The states as they are when the log ends at `offset`. Not synced: its CRC tells whether it is whole. `soon`: it
+    may be encoded and written after this returned, and not at all if that fails."""
+    path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
+    if soon:
+        disk.replace_derived(path, producers.encoder())
+    else:
+        disk.replace(path, producers.encode(), durable=False)
 
 
 def restore(

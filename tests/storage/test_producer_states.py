@@ -1,0 +1,160 @@
+"""What a log remembers of idempotent producers is bounded in time, in number and in the time that a roll takes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from controller.storage import LogDirectory, LogSettings
+from controller.storage.batches import BatchHeader
+from controller.storage.disk_files import FileDisk
+from controller.storage.disk_memory import MemoryDisk
+from controller.storage.log import PartitionLog
+from controller.storage.producers import ProducerStates
+from tests.processes import eventually
+from tests.storage.batches import START_MS, Clock, batch
+
+KEY = ("t", 0)
+LIMIT_S = 60.0
+
+
+def log_with(settings: LogSettings, clock: Clock, disk: MemoryDisk | None = None) -> PartitionLog:
+    disk = disk or MemoryDisk()
+    disk.make_directory("log")
+    return PartitionLog(disk, "log", settings, clock)
+
+
+def sent(producer_id: int, sequence: int = 0) -> BatchHeader:
+    return BatchHeader(0, 100, 0, 2, 0, 0, 0, START_MS, START_MS, producer_id, 0, sequence, 1)
+
+
+def test_the_one_that_was_silent_longest_is_evicted() -> None:
+    log = log_with(LogSettings(producer_ids_max=3), Clock())
+    for producer_id in (1, 2, 3):
+        log.append_as_leader(batch(producer=(producer_id, 0, 0)), 0)
+    log.append_as_leader(batch(producer=(1, 0, 1)), 0)
+    log.append_as_leader(batch(producer=(4, 0, 0)), 0)
+    assert [number for number in range(1, 5) if log.producers.producer(number)] == [1, 3, 4]
+    assert log.append_as_leader(batch(producer=(1, 0, 1)), 0).duplicate
+    assert not log.append_as_leader(batch(producer=(2, 0, 7)), 0).duplicate, "one that was evicted may go on"
+    assert len(log.producers) == 3
+
+
+def test_a_follower_and_a_restart_keep_the_bound_too() -> None:
+    disk, settings = MemoryDisk(), LogSettings(producer_ids_max=5)
+    log = log_with(settings, Clock(), disk)
+    for producer_id in range(20):
+        at = batch(base_offset=producer_id, leader_epoch=0, producer=(producer_id, 0, 0))
+        log.append_as_follower(at)
+    assert len(log.producers) == 5
+    again = PartitionLog(disk, "log", settings, Clock())
+    again.append_as_leader(batch(producer=(99, 0, 0)), 0)
+    assert len(again.producers) == 5
+
+
+def test_producers_expire_without_a_roll() -> None:
+    clock = Clock()
+    log = log_with(LogSettings(producer_id_expiration_ms=1_000), clock)
+    log.append_as_leader(batch(producer=(1, 0, 0)), 0)
+    clock.now_ms += 999
+    log.apply_retention(0)
+    assert log.producers.producer(1) is not None
+    clock.now_ms += 1
+    log.apply_retention(0)
+    assert log.producers.producer(1) is None
+    assert len(log.segment_offsets) == 1
+
+
+def test_a_snapshot_is_as_of_when_it_was_asked_for() -> None:
+    states = ProducerStates()
+    for number in range(50):
+        states.update(sent(number))
+    expected, encoder = states.encode(), states.encoder()
+    states.update(sent(0, 1))
+    states.expire(START_MS + 10, 10)
+    assert encoder() == expected
+
+
+class Held:
+    """Encodes snapshots when it is allowed to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allowed = threading.Event()
+        self.threads: list[str] = []
+        encode = ProducerStates.encoder
+
+        def held(states: ProducerStates) -> object:
+            encoder = encode(states)
+
+            def run() -> bytes:
+                self.threads.append(threading.current_thread().name)
+                assert self.allowed.wait(LIMIT_S) or self.threads[-1] == "MainThread"
+                return encoder()
+
+            return run
+
+        monkeypatch.setattr(ProducerStates, "encoder", held)
+
+
+def test_a_roll_does_not_wait_for_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    directory = LogDirectory(FileDisk(), str(tmp_path), lambda _: LogSettings(), Clock())
+    log = directory.create(KEY)
+    log.append_as_leader(batch(3, producer=(7, 0, 0)), 0)
+    log.roll()
+    log.append_as_leader(batch(3, producer=(7, 0, 3)), 0)
+    path = tmp_path / "t-0" / f"{3:020d}.snapshot"
+    assert not path.exists()
+    held.allowed.set()
+    eventually(path.exists, "the snapshot is written")
+    assert set(held.threads) == {"disk-later"}
+    known = ProducerStates.decode("snapshot", path.read_bytes()).producer(7)
+    assert known is not None
+    assert known.last_sequence == 2
+    directory.close()
+
+
+@pytest.mark.parametrize("what", ["truncated", "restarted", "deleted"])
+def test_a_snapshot_that_waits_does_not_outlive_what_it_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Two rolls; the first's snapshot is being made, the second's waits. What they know is then cut off, or deleted."""
+    held = Held(monkeypatch)
+    directory = LogDirectory(FileDisk(), str(tmp_path), lambda _: LogSettings(), Clock())
+    log = directory.create(KEY)
+    for number in range(2):
+        log.append_as_leader(batch(5, producer=(7, 0, 5 * number)), 0)
+        log.roll()
+    eventually(lambda: bool(held.threads), "one is being made")
+    threading.Timer(0.05, held.allowed.set).start()
+    if what == "truncated":
+        log.truncate_to(0)
+    elif what == "restarted":
+        log.restart_at(0)
+    else:
+        directory.delete(KEY)
+        log = directory.create(KEY)
+    for number in range(12):
+        log.append_as_leader(batch(producer=(8, 0, number)), 0)
+    assert [path.name for path in (tmp_path / "t-0").glob("*.snapshot")] == []
+    log.flush()
+    directory.checkpoint_recovery_points()
+    directory.unlock()
+    again = LogDirectory(FileDisk(), str(tmp_path), lambda _: LogSettings(), Clock())
+    producers = again.logs[KEY].producers
+    assert (producers.producer(7), len(producers)) == (None, 1)
+    again.close()
+
+
+def test_a_snapshot_that_can_not_be_written_is_left_out(tmp_path: Path) -> None:
+    directory = LogDirectory(FileDisk(), str(tmp_path), lambda _: LogSettings(), Clock())
+    log = directory.create(KEY)
+    (tmp_path / "t-0" / f"{1:020d}.snapshot.tmp").mkdir()
+    for number in range(3):
+        log.append_as_leader(batch(producer=(7, 0, number)), 0)
+        log.roll()
+    eventually((tmp_path / "t-0" / f"{3:020d}.snapshot").exists, "the last is written")
+    assert directory.health.cause is None
+    directory.unlock()
