@@ -31,7 +31,7 @@ from controller.storage.disk import Disk, Lock
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.health import Health, is_shortage, on_disk
 from controller.storage.log import PartitionLog
-from controller.storage.opening import NOTHING_KNOWN, Known
+from controller.storage.opening import NEW, Known
 from controller.storage.settings import LogSettings
 
 _NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
@@ -194,7 +194,8 @@ class LogDirectory:
             try:
                 for partition, topic_id in wanted.items():
                     made[partition] = self._make(partition, topic_id, settings[partition])
-                self._disk.sync_names(self.path)  # once for all of them
+                self._disk.sync_all([self._directory(partition) for partition in made])
+                self._disk.sync_names(self.path)
             except LogOffline as offline:
                 return Made(made, offline.cause)
             except (OSError, CorruptLog, OutOfResources) as error:
@@ -208,13 +209,13 @@ class LogDirectory:
         directory = self._directory(partition)
         self._disk.make_directory(directory)
         if topic_id != NO_TOPIC_ID:
-            self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id))
+            self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id), durable=False)
         return PartitionLog(
             self._disk,
             directory,
             settings,
             self._now_ms,
-            known=NOTHING_KNOWN,
+            known=NEW,
             keep_recovery_point=self._keep_recovery_points,
         )
 

@@ -343,6 +343,15 @@ class MemoryDisk:
             one.synced = one.files
             self._forget(one)
 
+    def sync_all(self, directories: Sequence[str]) -> None:
+        for path in directories:
+            directory = self._directories[path]
+            for name in directory.listed_files():
+                inode = directory.file(name)
+                assert inode is not None
+                inode.synced, inode.cut = len(inode.data), b""
+            self.sync_names(path)
+
     def modified_ms(self, path: str) -> int:
         return self._inode(path).modified_ms
 

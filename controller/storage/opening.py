@@ -42,12 +42,14 @@ class Known:
     log_start_offset: int = 0
     clean: bool = False
     """The last process closed the log, and nothing can be torn."""
+    is_new: bool = False
+    """The directory was made just now, with others, and the caller syncs all of them together."""
 
 
 quick(Known)
 
 
-NOTHING_KNOWN = Known()
+NEW = Known(is_new=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def open_files(
         # Records were deleted by request up to an offset whose records a crash took.
         _remove(segments)
         segments = [Segment(disk, directory, known.log_start_offset, settings.index_interval_bytes, now_ms)]
-        disk.sync_names(directory)
+        if not known.is_new:
+            disk.sync_names(directory)
     log_end_offset = segments[-1].next_offset
     epochs.truncate_from_end(log_end_offset)
     log_start_offset = max(known.log_start_offset, segments[0].base_offset)
