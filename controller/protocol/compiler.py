@@ -247,6 +247,8 @@ class _Source:
         self._size += 1 if self._flexible else 2
         read = f"_{name}, pos = read_text(data, pos, end, {self._flexible})"
         write = f"write_text(out, value.{name}, {self._flexible})"
+        if name == "error_message":  # it may quote what a client sent, which may be as long as a string can be
+            write = f"write_text(out, shortened(value.{name}), {self._flexible})"
         if not self._flexible:
             self._reader.append(read)
             self._writer.append(write)
@@ -513,6 +515,7 @@ _PRIMITIVES = (
     "read_text",
     "read_texts",
     "short_ints",
+    "shortened",
     "write_count",
     "write_group_rows",
     "write_ints",

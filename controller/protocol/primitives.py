@@ -217,6 +217,16 @@ def write_count(out: bytearray, count: int, compact: bool) -> None:
     out += varint(count + 1) if compact else _INT32.pack(count)
 
 
+MESSAGE_LENGTH_MAX = 1_000
+
+
+def shortened(message: str | None) -> str | None:
+    """An error message, cut where it is too long to be read."""
+    if message is None or len(message) <= MESSAGE_LENGTH_MAX:
+        return message
+    return message[: MESSAGE_LENGTH_MAX - 3] + "..."
+
+
 def write_text(out: bytearray, text: str | None, compact: bool) -> None:
     if text is None:
         out += b"\x00" if compact else b"\xff\xff"

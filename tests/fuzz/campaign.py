@@ -117,18 +117,21 @@ def campaign(
 
 
 def refuse_growth(figures: Figures, limit_kib: int) -> None:
-    before, after = figures.before, figures.after
+    refuse_memory_growth(figures.before, figures.after, figures.inputs, limit_kib)
+
+
+def refuse_memory_growth(before: Memory | None, after: Memory | None, inputs: int, limit_kib: int) -> None:
     if before is None or after is None:
         return
     grown = after.objects - before.objects
     if grown > GROWTH_LIMIT_OBJECTS:
-        raise Failure(f"{grown} objects more after {figures.inputs} inputs than after a tenth of them")
+        raise Failure(f"{grown} objects more after {inputs} inputs than after a tenth of them")
     for kind, more_kib in (
         ("resident", after.resident_kib - before.resident_kib),
         ("peak", after.peak_kib - before.peak_kib),
     ):
         if more_kib > limit_kib:
-            raise Failure(f"{more_kib} KiB more ({kind}) after {figures.inputs} inputs than after a tenth of them")
+            raise Failure(f"{more_kib} KiB more ({kind}) after {inputs} inputs than after a tenth of them")
 
 
 def lines(figures: Figures) -> Iterator[str]:

@@ -116,7 +116,7 @@ def feed_znode(path: str, data: bytes) -> str:
 
 
 GOOD_STATE = b'{"controller_epoch":3,"leader":2,"version":1,"leader_epoch":7,"isr":[2,3]}'
-GOOD_TOPIC = b'{"partitions":{"0":[3,1]},"topic_id":"7J4s9cs7RkuJaV_xmswZqQ","adding_replicas":{},"removing_replicas":{},"version":3}'
+GOOD_TOPIC = b'{"partitions":{"0":[3,1]},"topic_id":"7J4s9cs7RkuJaV_xmswZqQ","adding_replicas":{},"removing_replicas":{},"version":3}'  # noqa: E501
 
 
 def _columns(datas: Sequence[bytes]) -> Columns:

@@ -18,6 +18,7 @@ from controller.broker.topics.asking import ask_controller
 from controller.clock import Clock
 from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
 from controller.core.ports import EventSink
+from controller.core.topic_rules import name_fault
 from controller.protocol.client_values import (
     CreatableTopicResult,
     CreatePartitionsRequest,
@@ -122,6 +123,11 @@ class Creation:
     ) -> None:
         refused = _named_twice(topic.name for topic in request.topics)
         known = self._metadata.snapshot.topics
+        refused |= {
+            topic.name: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist.")
+            for topic in request.topics
+            if topic.name not in refused and name_fault(topic.name) is not None
+        }
         refused |= self._limits.faults(
             (topic.name, topic.count, topic.count - len(known.get(topic.name, ())))
             for topic in request.topics

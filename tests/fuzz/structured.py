@@ -1,0 +1,171 @@
+"""Requests that are well-formed and make little sense, of every API that a client may ask, drawn from the schemas.
+
+Each field is drawn from what is likely to hurt: names that are no topic's, empty and huge strings, negative and extreme
+numbers, elements twice. What a client could only say as another broker (a follower's fetches) is left out: forged
+orders are no part of this.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from controller.protocol import SUPPORTED, ApiKey
+from controller.protocol.codec import encode_request
+from controller.protocol.errors import UnencodableValue
+from controller.protocol.headers import RequestHeader
+from controller.protocol.messages import MESSAGES
+from controller.protocol.schema import (
+    NO_DEFAULT,
+    Array,
+    Field,
+    Fixed,
+    Inline,
+    Ints,
+    Longs,
+    Message,
+    Nested,
+    RecordBytes,
+    Struct,
+    Text,
+    Texts,
+    Ungrouped,
+    default_of,
+)
+from controller.storage.records import Record, encode_batch
+
+OF_BROKERS = frozenset(
+    [ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA]
+    + [ApiKey.ALTER_ISR, ApiKey.CONTROLLED_SHUTDOWN, ApiKey.ALLOCATE_PRODUCER_IDS]
+)
+OF_CONTROLLERS = (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA)
+OF_CLIENTS = tuple(key for key in SUPPORTED if key not in OF_BROKERS)
+
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+NAMES = ("t0", "t1", "t2", "t3", "new0", "new1", "new2", "1", "2", "compression.type", "cleanup.policy")
+BAD_NAMES = (
+    "",
+    ".",
+    "..",
+    "\0",
+    "t\n",
+    "a/b",
+    "../t0",
+    "a" * 249,
+    "a" * 250,
+    "a" * 32_767,
+    "é",
+    "😀",
+    "__consumer_offsets",
+)
+BATCH = encode_batch([Record(offset, 1_700_000_000_000 + offset, b"key", b"value") for offset in range(3)])
+RECORDS = (b"", b"x", BATCH, BATCH[:-1], BATCH + BATCH, bytes(61), BATCH[:17] + bytes(4) + BATCH[21:])
+SMALL = (-2, -1, 0, 1, 2, 3)
+NUMBERS: Mapping[str, Sequence[int]] = {
+    "replica_id": (-2, -1, -1, 99),
+    "timeout_ms": (-1, 0, 1, 100, 1_000),
+    "max_wait_ms": (-1, 0, 1, 100, 500),
+    "transaction_timeout_ms": (-1, 0, 1_000, INT_MAX),
+    "num_partitions": (-2, -1, 0, 1, 2, 3, 10_001, 100_000, INT_MAX),
+    "count": (-1, 0, 1, 4, 5, 10_001, INT_MAX),
+    "replication_factor": (-1, 0, 1, 2, 3, 4, 32_767),
+    "acks": (-1, 0, 1, 2, -32_768),
+    "timestamp": (-3, -2, -1, 0, 1_700_000_000_001, LONG_MAX, -LONG_MAX),
+    "session_id": (0, 0, 1, INT_MAX),
+    "session_epoch": (-1, 0, 1, INT_MAX),
+    "resource_type": (0, 2, 4, 8, 127, -1),
+}
+"""By field; of any other every number of its size is likely at its ends."""
+
+
+class Drawing:
+    """Draws values with `rng`. Sizes of arrays are small, rarely some hundreds."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def request(self, key: ApiKey) -> bytes:
+        """A frame, without its size."""
+        spoken = SUPPORTED[key]
+        while True:
+            version = self._rng.randint(spoken.first, spoken.last)
+            header = RequestHeader(key, version, self._rng.randrange(1 << 31), self._rng.choice(("fuzz", "", None)))
+            try:
+                return encode_request(header, self._message(MESSAGES[key].request, version))
+            except UnencodableValue:
+                continue  # this version can't say it
+
+    def _message(self, message: Message, version: int) -> Any:
+        return self._struct(message.struct, version)
+
+    def _struct(self, table: Struct, version: int) -> Any:
+        present = {field.name: field for field in table.fields if field.is_in(version)}
+        values: dict[str, Any] = {}
+        for one in fields(table.value):
+            field = present.get(one.name)
+            if field is not None:
+                values[one.name] = self._value(field, version)
+            elif default_of(table.value, one.name) is NO_DEFAULT:
+                values[one.name] = self._stand_in(table, one.name)
+        return table.value(**values)
+
+    def _stand_in(self, table: Struct, name: str) -> Any:
+        """Of a field that the version lacks and the value has no default for."""
+        for field in table.fields:
+            if field.name == name:
+                return self._value(field, field.since)
+        raise LookupError(f"{table.value.__name__}.{name} is in no version")
+
+    def _value(self, field: Field, version: int) -> Any:
+        rng, kind = self._rng, field.type
+        if field.nullable <= version and rng.random() < 0.15:
+            return None
+        if isinstance(kind, Fixed):
+            return self._number(field.name, kind)
+        if isinstance(kind, Text):
+            return self._text()
+        if isinstance(kind, Ints):
+            return tuple(rng.choice((*SMALL, 99, INT_MAX)) for _ in range(self._count()))
+        if isinstance(kind, Longs):
+            return tuple(rng.choice((*SMALL, LONG_MAX)) for _ in range(self._count()))
+        if isinstance(kind, Texts):
+            return tuple(self._text() for _ in range(self._count()))
+        if isinstance(kind, RecordBytes):
+            return rng.choice(RECORDS)
+        if isinstance(kind, Array):
+            return self._items(kind.of, version)
+        if isinstance(kind, Inline):
+            return (self._struct(kind.of, version),)
+        if isinstance(kind, Ungrouped):
+            rows = self._items(kind.row, version)
+            return (kind.group(**{kind.key: self._text(), kind.rows: rows}),) if rows else ()
+        assert isinstance(kind, Nested)
+        return self._struct(kind.of, version)
+
+    def _items(self, table: Struct, version: int) -> tuple[Any, ...]:
+        items = [self._struct(table, version) for _ in range(self._count())]
+        if items and self._rng.random() < 0.2:
+            items.append(self._rng.choice(items))
+        if items and self._rng.random() < 0.01:
+            items *= 200 // len(items)
+        return tuple(items)
+
+    def _count(self) -> int:
+        return self._rng.choice((0, 1, 1, 1, 1, 2, 3))
+
+    def _text(self) -> str:
+        return self._rng.choice(NAMES if self._rng.random() < 0.7 else BAD_NAMES)
+
+    def _number(self, name: str, kind: Fixed) -> Any:
+        rng = self._rng
+        if kind.code == "?":
+            return rng.random() < 0.5
+        if kind.code == "16s":
+            return rng.choice((bytes(16), bytes(range(16)), rng.randbytes(16)))
+        known = NUMBERS.get(name)
+        if known is not None:
+            return rng.choice(known)
+        most = (1 << (8 * kind.size - 1)) - 1
+        return rng.choice(SMALL) if rng.random() < 0.75 else rng.choice((most, -most - 1, 99 if kind.size > 1 else 9))
