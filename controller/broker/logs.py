@@ -7,7 +7,6 @@ decided elsewhere. A directory that can't be trusted is offline, with every part
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from controller.broker.partition import Partition
 from controller.broker.steps import Job, Lane, Steps
@@ -46,6 +45,7 @@ class Logs:
     ) -> None:
         self.settings_of = settings_of
         self.on_offline: Callable[[LogDirectory, Exception], None] = lambda _directory, _cause: None
+        self._not_made: dict[TopicPartition, LogOffline | OutOfResources] = {}
         opened: list[LogDirectory] = []
         try:
             for path in paths:
@@ -81,8 +81,9 @@ class Logs:
 
     def make_missing(self, wanted: Sequence[tuple[TopicPartition, bytes, bool]]) -> Steps:
         """Makes the files of logs that are nowhere yet, many at once and in jobs; `get_or_create` finds them then.
-        `wanted`: partition, topic id, whether it is new to the cluster. What can't be made is left to
-        `get_or_create`, which says why."""
+        `wanted`: partition, topic id, whether it is new to the cluster. For what could not be made, `get_or_create`
+        raises the error once: the partition must not come to lie in a second directory."""
+        self._not_made.clear()
         to_make: dict[int, dict[TopicPartition, bytes]] = {}
         online = [index for index, one in enumerate(self.directories) if one.health.cause is None]
         for key, topic_id, is_new in wanted:
@@ -91,13 +92,18 @@ class Logs:
                 to_make.setdefault(least, {})[key] = topic_id
         for index, those in to_make.items():
             made = yield Job(self.directories[index].making(those), Lane.DISK)
-            with suppress(LogOffline, OutOfResources):
+            try:
                 self.directories[index].adopt(made)
+            except (LogOffline, OutOfResources) as error:
+                self._not_made.update(dict.fromkeys(those.keys() - made.logs.keys(), error))
 
     def get_or_create(self, key: TopicPartition, topic_id: bytes = NO_TOPIC_ID, *, is_new: bool = True) -> PartitionLog:
         """LogOffline: it lies in a directory that is offline, or all of them are. A new one goes to the directory that
         has the fewest, as Kafka's do. One that is not new to the cluster may lie in any directory that is offline, and
         then none is made."""
+        not_made = self._not_made.pop(key, None)
+        if not_made is not None:
+            raise not_made
         directory = self.directory_of(*key)
         if directory is None:
             online = [one for one in self.directories if one.health.cause is None]

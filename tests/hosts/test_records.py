@@ -16,11 +16,9 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster() -> Iterator[LocalCluster]:
     """One broker with a log directory."""
-    folder = tmp_path_factory.mktemp("records")
-    settings = {"log.dirs": str(folder / "logs")}
-    with LocalCluster(brokers=1, session_timeout_ms=10_000, settings=settings) as running:
+    with LocalCluster(brokers=1, session_timeout_ms=10_000) as running:
         yield running
 
 
