@@ -35,9 +35,9 @@ from controller.zookeeper.errors import (
     UnknownOutcome,
     ZooKeeperError,
 )
-from controller.zookeeper.leadership import Leadership
+from controller.zookeeper.leadership import KAFKA_PATHS, ElectionPaths, Leadership
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Stat, Write
-from controller.zookeeper.paths import BROKER_TOPICS, CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH
+from controller.zookeeper.paths import BROKER_TOPICS, CLUSTER_ID
 
 INITIAL_CONTROLLER_EPOCH = 0
 """What /controller_epoch is created with: the first term is epoch 1, at version 1."""
@@ -139,9 +139,10 @@ class _Attempt:
     epoch_zk_version: int
     operations: tuple[Write, ...]
     takes_over: bool
+    at: ElectionPaths
 
     def leadership(self) -> Leadership:
-        return Leadership(self.session, self.epoch, self.epoch_zk_version)
+        return Leadership(self.session, self.epoch, self.epoch_zk_version, self.at.epoch)
 
 
 def void_reason(leadership: Leadership, zookeeper: ZooKeeperClient, now_ms: float) -> str | None:
@@ -154,9 +155,14 @@ def void_reason(leadership: Leadership, zookeeper: ZooKeeperClient, now_ms: floa
 
 
 async def elect(
-    zookeeper: ZooKeeperClient, broker_id: int, clock: Clock, known: Known | None = None
+    zookeeper: ZooKeeperClient,
+    broker_id: int,
+    clock: Clock,
+    known: Known | None = None,
+    at: ElectionPaths = KAFKA_PATHS,
 ) -> ElectionOutcome:
-    """Stands for election in the present session, until it is decided who leads.
+    """Stands for election in the present session, until it is decided who leads. `at` names what is called /controller
+    and /controller_epoch here.
 
     Raises SessionGone when the session has ended (its successor stands anew), ElectionBlocked when a znode is in the
     way of every election, ElectionUndecided. A lost reply is settled by looking again (S08): the election is won
@@ -169,7 +175,7 @@ async def elect(
     unsettled: _Attempt | None = None
     created = corrected = ""
     for _ in range(LOOKS):
-        sight = await _look(zookeeper, session)
+        sight = await _look(zookeeper, session, at)
         controller, epoch = sight.controller, sight.epoch
         if unsettled is not None and _is_won(unsettled, broker_id, controller, epoch):
             return Won(unsettled.leadership(), unsettled.takes_over, corrected)
@@ -183,14 +189,12 @@ async def elect(
         if epoch is None:
             highest = await _highest_known(zookeeper, sight, known)
             anew = _epoch_anew(highest, sight.deletions())
-            if await _create_epoch(zookeeper, anew, sight.deletions()) and anew:
-                created = (
-                    f"{CONTROLLER_EPOCH} was missing and is created anew with {anew}; the highest known was {highest}"
-                )
+            if await _create_epoch(zookeeper, anew, sight.deletions(), at) and anew:
+                created = f"{at.epoch} was missing and is created anew with {anew}; the highest known was {highest}"
             continue
         last, wrong = await _last_epoch(zookeeper, sight, epoch, known)
         corrected = wrong or created
-        attempt = _attempt(session, broker_id, clock.wall_ms(), controller, epoch, last + 1)
+        attempt = _attempt(session, broker_id, clock.wall_ms(), controller, epoch, last + 1, at)
         try:
             results = await zookeeper.seize(attempt.operations)
         except MultiFailed as failed:
@@ -217,9 +221,10 @@ class _Sight:
     topics: Row | None
     cluster_id: Row | None
     root: Row | None
+    """The parent of the election's znodes; for Kafka's the root of the cluster's tree."""
 
     def deletions(self) -> int:
-        """How many znodes were deleted at the root of the cluster's tree: /controller with each session that owned it,
+        """How many znodes were deleted beside the election's: /controller with each session that owned it,
         and whatever administrators deleted. ZooKeeper's cversion counts creations and deletions of children; the root
         of the whole tree has a child, /zookeeper, that was never counted."""
         if self.root is None:
@@ -236,11 +241,11 @@ class _Sight:
         )
 
 
-async def _look(zookeeper: ZooKeeperClient, session: int) -> _Sight:
+async def _look(zookeeper: ZooKeeperClient, session: int, at: ElectionPaths) -> _Sight:
     """The znodes, with everything in them that was decided before now. In `session`, or not at all: a client asks on
     in its next session, and a write made there would belong to that one."""
-    await zookeeper.sync(CONTROLLER_EPOCH)
-    reading = await zookeeper.read([CONTROLLER, CONTROLLER_EPOCH, BROKER_TOPICS, CLUSTER_ID, "/"])
+    await zookeeper.sync(at.epoch)
+    reading = await zookeeper.read([at.controller, at.epoch, BROKER_TOPICS, CLUSTER_ID, at.parent])
     _refuse_another_session(zookeeper, session)
     return _Sight(*reading.rows)
 
@@ -256,7 +261,7 @@ async def _give_up_own(zookeeper: ZooKeeperClient, controller: Row | None, sessi
     if controller is None or not _is_owned_by(controller, session):
         return
     try:
-        await zookeeper.seize([Delete(CONTROLLER, controller.stat.version)])
+        await zookeeper.seize([Delete(controller.path, controller.stat.version)])
     except (MultiFailed, UnknownOutcome):
         return
 
@@ -275,13 +280,13 @@ async def _last_epoch(zookeeper: ZooKeeperClient, sight: _Sight, row: Row, known
     if epoch >= HIGHEST_EPOCH:
         highest = await _highest_known(zookeeper, sight, known)
         last = _epoch_anew(highest, sight.deletions())
-        wrong = f"{CONTROLLER_EPOCH} held {epoch}, which is not below {HIGHEST_EPOCH}; the highest known was {highest}"
+        wrong = f"{row.path} held {epoch}, which is not below {HIGHEST_EPOCH}; the highest known was {highest}"
     elif epoch < known.epoch:
         last = _epoch_anew(known.epoch, sight.deletions())
-        wrong = f"{CONTROLLER_EPOCH} held {epoch}, below epoch {known.epoch} of an earlier controller"
+        wrong = f"{row.path} held {epoch}, below epoch {known.epoch} of an earlier controller"
     elif epoch == known.refused:
         last = epoch + known.step
-        wrong = f"{CONTROLLER_EPOCH} held {epoch}, below an epoch that another broker has seen"
+        wrong = f"{row.path} held {epoch}, below an epoch that another broker has seen"
     else:
         last, wrong = epoch, ""
     if last >= HIGHEST_EPOCH:
@@ -318,7 +323,7 @@ def _epoch_anew(highest: int, deletions: int) -> int:
     return above + EPOCH_STEP if above else INITIAL_CONTROLLER_EPOCH
 
 
-async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int) -> bool:
+async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, at: ElectionPaths) -> bool:
     """Creates /controller_epoch; after earlier terms at a version that none of their fences checks. A znode that is
     created anew begins at version 0, as the first did: without more versions a deposed controller's writes could pass.
     How many more depends on the deletions so far, so that the znode differs from the one before it too.
@@ -327,8 +332,8 @@ async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int) 
     """
     data = encode_controller_epoch(epoch)
     versions = VERSIONS + VERSIONS * deletions % MOST_VERSIONS if epoch else 0
-    creation: list[Write] = [Create(CONTROLLER_EPOCH, data)]
-    creation += [SetData(CONTROLLER_EPOCH, data, ANY_VERSION)] * versions
+    creation: list[Write] = [Create(at.epoch, data)]
+    creation += [SetData(at.epoch, data, ANY_VERSION)] * versions
     try:
         await zookeeper.seize(creation)
     except UnknownOutcome:
@@ -343,17 +348,19 @@ async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int) 
 # -- the attempt
 
 
-def _attempt(session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row, term: int) -> _Attempt:
+def _attempt(
+    session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row, term: int, at: ElectionPaths
+) -> _Attempt:
     """What to write. Where /controller is this session's own, its former term must be made void by the same multi: the
     znode is rewritten at the version that was read, and the epoch raised, which fences that term's writes."""
     data = encode_controller(ControllerZnode(broker_id, wall_ms))
     claim: Write
     if controller is None:
-        claim = Create(CONTROLLER, data, ephemeral=True)
+        claim = Create(at.controller, data, ephemeral=True)
     else:
-        claim = SetData(CONTROLLER, data, controller.stat.version)
-    raised = SetData(CONTROLLER_EPOCH, encode_controller_epoch(term), epoch.stat.version)
-    return _Attempt(session, term, epoch.stat.version + 1, (claim, raised), controller is not None)
+        claim = SetData(at.controller, data, controller.stat.version)
+    raised = SetData(at.epoch, encode_controller_epoch(term), epoch.stat.version)
+    return _Attempt(session, term, epoch.stat.version + 1, (claim, raised), controller is not None, at)
 
 
 def _is_won(attempt: _Attempt, broker_id: int, controller: Row | None, epoch: Row | None) -> bool:

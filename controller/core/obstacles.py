@@ -9,7 +9,7 @@ from enum import Enum
 from controller.zookeeper.codecs import decode_cluster_id, decode_controller, decode_controller_epoch
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Row
-from controller.zookeeper.paths import CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH
+from controller.zookeeper.paths import CLUSTER_ID, CONTROLLER_EPOCH
 
 HIGHEST_EPOCH = 2**31 - 1 - 1_000_000
 """The highest controller epoch that an election uses. Epochs are int32 in Kafka's protocol, and every broker refuses
@@ -65,18 +65,18 @@ def in_controller(row: Row | None, session: int = 0) -> Obstacle | None:
         delete = "deleteall" if row.stat.num_children else "delete"
         return Obstacle(
             Reason.CONTROLLER_PERSISTENT,
-            CONTROLLER,
-            f"{CONTROLLER} is a persistent znode with {shown(row.data)}: no controller made it, and it does not go by"
+            row.path,
+            f"{row.path} is a persistent znode with {shown(row.data)}: no controller made it, and it does not go by"
             " itself",
-            f"delete it ({SHELL} {delete} {CONTROLLER})",
+            f"delete it ({SHELL} {delete} {row.path})",
         )
     if named_in(row) is None:
         return Obstacle(
             Reason.CONTROLLER_UNREADABLE,
-            CONTROLLER,
-            f"{CONTROLLER} names no broker: expected the controller's broker id, found {shown(row.data)},"
+            row.path,
+            f"{row.path} names no broker: expected the controller's broker id, found {shown(row.data)},"
             f" owned by session 0x{row.stat.ephemeral_owner:x}",
-            f"delete it ({SHELL} delete {CONTROLLER}), or end that session",
+            f"delete it ({SHELL} delete {row.path}), or end that session",
         )
     return None
 
@@ -95,9 +95,9 @@ def in_epoch(row: Row | None) -> Obstacle | None:
         return None
     return Obstacle(
         Reason.EPOCH_UNREADABLE,
-        CONTROLLER_EPOCH,
-        f"{CONTROLLER_EPOCH} holds no epoch: expected a controller epoch in digits, found {shown(row.data)}",
-        f"delete it ({SHELL} delete {CONTROLLER_EPOCH}): the next election creates it above every epoch in use",
+        row.path,
+        f"{row.path} holds no epoch: expected a controller epoch in digits, found {shown(row.data)}",
+        f"delete it ({SHELL} delete {row.path}): the next election creates it above every epoch in use",
     )
 
 

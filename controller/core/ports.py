@@ -62,3 +62,28 @@ class Channels(Protocol):
 class EventSink(Protocol):
     def put(self, event: Any) -> None:
         """Queues an event, from any thread. Equal pending events that coalesce are queued once."""
+
+
+HANDLING = (
+    "events",
+    "process",
+    "controller",
+    "controller.void_reason",
+    "controller.lease_until_ms",
+    "controller.resign",
+)
+
+
+def require_handling(node: object) -> None:
+    """Raise TypeError for an object that can't be driven: it names what a `Handling` has and this has not."""
+    missing = [name for name in HANDLING if not _has(node, name)]
+    if missing:
+        raise TypeError(f"{type(node).__name__} can't be driven: expected a Handling; it has no {', '.join(missing)}")
+
+
+def _has(node: object, dotted: str) -> bool:
+    for name in dotted.split("."):
+        if not hasattr(node, name):
+            return False
+        node = getattr(node, name)
+    return True

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from controller import points
 from controller.clock import Clock
 from controller.core.events import Event, Reelect
-from controller.core.ports import Resign
+from controller.core.ports import Resign, require_handling
 from controller.pending import Pending, Task
 from controller.trace import Noted, Trace
 
@@ -67,6 +67,7 @@ class ControllerEventThread:
         self._bell.set()
 
     def start(self, node: Handles) -> None:
+        require_handling(node)
         self._thread = threading.Thread(target=self._run, args=(node,), name="controller-event", daemon=True)
         self._thread.start()
 

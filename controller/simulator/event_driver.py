@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from controller.clock import Timer
 from controller.core.events import Event, Reelect
-from controller.core.ports import Resign
+from controller.core.ports import Resign, require_handling
 from controller.pending import Pending, Task
 from controller.simulator.process import ProcessClock
 
@@ -39,7 +39,7 @@ class Queue(Protocol):
 
 
 class Handling(Protocol):
-    """What is driven: a broker's node."""
+    """What an event driver drives: a broker's node, or a server of another kind with a controller of its own."""
 
     @property
     def events(self) -> Queue: ...
@@ -71,6 +71,7 @@ class EventDriver:
         self._lease_due_ms = math.inf
 
     def start(self, node: Handling) -> None:
+        require_handling(node)
         self._node = node
         self.wake()
 

@@ -43,9 +43,9 @@ REGISTRATION_ATTEMPTS = 200
 class BrokerIdInUse(ZooKeeperError):
     """/brokers/ids/N stayed another session's for longer than that session could have outlived its broker."""
 
-    def __init__(self, broker_id: int, owner: int, waited_ms: float) -> None:
+    def __init__(self, broker_id: int, owner: int, waited_ms: float, path: str = "") -> None:
         super().__init__(
-            f"broker id {broker_id} is in use: session 0x{owner:x} still holds {paths.broker(broker_id)}"
+            f"broker id {broker_id} is in use: session 0x{owner:x} still holds {path or paths.broker(broker_id)}"
             f" after {waited_ms:.0f} ms"
         )
         self.broker_id = broker_id
@@ -76,6 +76,11 @@ class BrokerWrites:
     async def ensure_persistent_paths(self) -> None:
         """Creates what is missing of the tree that a 2.8 broker expects, parents first, each holding nothing."""
         await self._ensure(paths.PERSISTENT_PATHS)
+
+    async def ensure(self, wanted: Sequence[str]) -> None:
+        """Creates what is missing of these znodes, parents first, each holding nothing: for a tree that is not
+        Kafka's."""
+        await self._ensure(wanted)
 
     async def kept_cluster_id(self) -> str | None:
         """What /cluster/id holds; None if there is no such znode. DamagedZnode if it holds something else than an
@@ -109,8 +114,10 @@ class BrokerWrites:
 
     # -- the broker itself
 
-    async def register_broker(self, broker_id: int, data: bytes, cluster_id: str | None = None) -> int:
-        """Registers this session's life of a broker and gives its broker epoch, the znode's czxid.
+    async def register_broker(
+        self, broker_id: int, data: bytes, cluster_id: str | None = None, ids: str = paths.BROKER_IDS
+    ) -> int:
+        """Registers this session's life of a broker below `ids` and gives its broker epoch, the znode's czxid.
 
         Created empty and then set, in one multi, as Kafka 2.8 does (so its version is 1). A node of this session's is
         kept, with `data`; one of a former session of this client's is deleted and made anew (KAFKA-7165); another's is
@@ -120,14 +127,14 @@ class BrokerWrites:
 
         Raises WrongCluster, and writes nothing, if ZooKeeper holds another cluster than `cluster_id`, or none any more.
         """
-        path = paths.broker(broker_id)
+        path = paths.child(ids, str(broker_id))
         clock = self._client.clock
         began_ms, breaks = clock.now_ms(), self._client.breaks
         patience_ms = self._client.connection.session_timeout_ms * OTHER_SESSION_TIMEOUTS
 
         async def attempt() -> int:
             nonlocal began_ms, breaks
-            row, id_row, parent = await self._look_at([path, paths.CLUSTER_ID, paths.BROKER_IDS])
+            row, id_row, parent = await self._look_at([path, paths.CLUSTER_ID, ids])
             if cluster_id is not None:
                 _refuse_another_cluster(cluster_id, id_row, parent)
             if breaks != self._client.breaks:
@@ -141,7 +148,7 @@ class BrokerWrites:
                 return await self._create_registration([Delete(path, row.stat.version)], path, data)
             waited_ms = clock.now_ms() - began_ms
             if waited_ms >= patience_ms:
-                raise BrokerIdInUse(broker_id, owner, waited_ms)
+                raise BrokerIdInUse(broker_id, owner, waited_ms, path)
             raise _HeldByAnother(path)
 
         return await self._client.retrier.call(

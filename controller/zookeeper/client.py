@@ -40,7 +40,6 @@ from controller.zookeeper.operations import (
     Write,
     WriteResults,
 )
-from controller.zookeeper.paths import CONTROLLER_EPOCH
 from controller.zookeeper.retry import Retrier
 from controller.zookeeper.row_writes import (
     RowsWritten,
@@ -275,7 +274,7 @@ class ZooKeeperClient:
         return None
 
     def _with_fence(self, leadership: Leadership, operations: Sequence[Write]) -> Sequence[Write]:
-        fence = Check(CONTROLLER_EPOCH, leadership.epoch_zk_version)
+        fence = Check(leadership.epoch_path, leadership.epoch_zk_version)
         return FencedSets(fence, operations) if isinstance(operations, StateSets) else (fence, *operations)
 
     async def _fenced(self, leadership: Leadership, sent: Pending[WriteResults]) -> WriteResults:
@@ -283,7 +282,7 @@ class ZooKeeperClient:
             results = await sent
         except MultiFailed as failed:
             if failed.index == 0 and isinstance(failed.error, BadVersion | NoNode):
-                raise ControllerMoved(leadership.epoch, leadership.epoch_zk_version) from failed
+                raise ControllerMoved(leadership.epoch, leadership.epoch_zk_version, leadership.epoch_path) from failed
             raise MultiFailed(failed.index - 1, failed.error) from failed
         return results[1:]
 

@@ -59,10 +59,9 @@ class MultiFailed(ZooKeeperError):
 class ControllerMoved(ZooKeeperError):
     """The fence failed: /controller_epoch is no longer at the version this term wrote. Nothing was applied."""
 
-    def __init__(self, epoch: int, epoch_zk_version: int) -> None:
+    def __init__(self, epoch: int, epoch_zk_version: int, epoch_path: str = "/controller_epoch") -> None:
         super().__init__(
-            f"controller epoch {epoch} is over: /controller_epoch has left version {epoch_zk_version};"
-            " nothing was written"
+            f"controller epoch {epoch} is over: {epoch_path} has left version {epoch_zk_version}; nothing was written"
         )
         self.epoch = epoch
 

@@ -1,8 +1,9 @@
 """A controller for something that is not Kafka: who of a few servers serves which shard of a key-value store.
 
 One of the servers leads. Leadership, fence, watches, event queue, state machine, timer and simulator are this
-project's parts; what is here is what a store's own people would write. Servers register as brokers do; /shards/N says
-who serves shard N and since which change of owner (its epoch), which only a leader in office can write.
+project's parts; what is here is what a store's own people would write. Servers register below /store/servers;
+/store/shards/N says who serves shard N and since which change of owner (its epoch), which only a leader in office can
+write.
 
     python docs/examples/shards.py
 """
@@ -25,15 +26,16 @@ from controller.core.queue import EventQueue
 from controller.simulator import OwnNode, Simulation
 from controller.timer.on_clock import TimerOnClock
 from controller.timer.task import TimerTask
-from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ControllerMoved, LeaseExpired, SessionGone
-from controller.zookeeper.leadership import Leadership
+from controller.zookeeper.leadership import ElectionPaths, Leadership
 from controller.zookeeper.operations import Create, SessionState, SetData
 from statemachines.machine import compile_machine
 
-SHARDS = "/shards"
+STORE = "/store"
+ELECTION = ElectionPaths(controller=f"{STORE}/leader", epoch=f"{STORE}/epoch")
+SERVERS, SHARDS = f"{STORE}/servers", f"{STORE}/shards"
 NOBODY = 0
 GRACE_MS = 500
 """How long a server may be gone before its shards are given to others: a cache is cheaper kept than filled anew."""
@@ -120,6 +122,10 @@ class ShardController:
     def leads(self) -> bool:
         return self._office is not None
 
+    @property
+    def epoch(self) -> int:
+        return 0 if self._office is None else self._office.leadership.epoch
+
     def void_reason(self) -> str | None:
         if self._office is None:
             return None
@@ -132,7 +138,7 @@ class ShardController:
         """Synchronous, so that nothing comes between: no watch, no timer, no state of the term is left."""
         office, self._office = self._office, None
         if office is not None:
-            self._zookeeper.unwatch([paths.BROKER_IDS])
+            self._zookeeper.unwatch([SERVERS])
             for task in office.grace.values():
                 self._timer.cancel(task)
 
@@ -143,11 +149,11 @@ class ShardController:
         except (ControllerMoved, LeaseExpired, SessionGone, Resign) as ended:
             self.resign(str(ended))
             if self._zookeeper.session():
-                self.events.put(Reelect())  # /controller may still be this server's: stand again, or nobody can
+                self.events.put(Reelect())  # the leader's znode may still be this server's: stand again, or nobody can
 
     async def _handle(self, event: Event) -> None:
         if isinstance(event, Startup | Reelect):
-            await self._zookeeper.watch_node(paths.CONTROLLER, ControllerChange())
+            await self._zookeeper.watch_node(ELECTION.controller, ControllerChange())
             await self._stand()
         elif isinstance(event, ControllerChange):
             await self._controller_change()
@@ -159,17 +165,17 @@ class ShardController:
             await self._give_away(self._office, event.server)
 
     async def _controller_change(self) -> None:
-        row = (await self._zookeeper.read([paths.CONTROLLER])).rows[0]
+        row = (await self._zookeeper.read([ELECTION.controller])).rows[0]
         office = self._office
         if office is not None and (row is None or row.stat.ephemeral_owner != office.leadership.session):
-            self.resign("/controller is another's, or gone")
+            self.resign(f"{ELECTION.controller} is another's, or gone")
         if row is None:
             await self._stand()
 
     async def _stand(self) -> None:
         if self._office is not None or not self._zookeeper.session():
             return
-        outcome = await elect(self._zookeeper, self._server, self._clock)
+        outcome = await elect(self._zookeeper, self._server, self._clock, at=ELECTION)
         if isinstance(outcome, Won):
             self._office = Office(outcome.leadership)
             await self._take_office(self._office)
@@ -186,12 +192,12 @@ class ShardController:
             assert row.data, "whoever created it wrote who serves it"
             held = json.loads(row.data)
             office.shards.append(Shard(number, held["owner"], held["epoch"], row.stat.version))
-        await self._zookeeper.watch_children(paths.BROKER_IDS, ServerChange())
+        await self._zookeeper.watch_children(SERVERS, ServerChange())
         await self._servers_changed(office)
 
     async def _servers_changed(self, office: Office) -> None:
         """Looks who is there: who came is told what it serves, who went has a while to come back."""
-        names = (await self._zookeeper.children([paths.BROKER_IDS])).children[0] or ()
+        names = (await self._zookeeper.children([SERVERS])).children[0] or ()
         office.servers = tuple(sorted(int(name) for name in names))
         for shard in office.shards:
             there = shard.owner in office.servers
@@ -244,8 +250,8 @@ class ShardController:
 
 
 class Server:
-    """A life of one on a node of the simulated world. On a real host the same controller has a ControllerEventThread,
-    a KazooConnection and sockets around it."""
+    """A life of one on a node of the simulated world: what the event driver is started with (`Handling`). On a real
+    host the same controller has a ControllerEventThread, a KazooConnection and sockets around it."""
 
     def __init__(self, node: OwnNode, shards: int) -> None:
         self.node = node
@@ -273,8 +279,8 @@ class Server:
     async def process(self, event: Event) -> None:
         if isinstance(event, Startup):
             writes = BrokerWrites(self.zookeeper)
-            await writes.ensure_persistent_paths()
-            await writes.register_broker(self.node.id, b"{}")
+            await writes.ensure([STORE, SERVERS])
+            await writes.register_broker(self.node.id, b"{}", ids=SERVERS)
         await self.controller.process(event)
 
     def serves(self) -> set[int]:
@@ -310,7 +316,8 @@ def main() -> None:
     leader = next(server for server in servers if server.controller.leads)
     leader.node.kill()
     world.run_until(told)
-    print(f"{world.now_ms:8.1f} ms: {leader.node.name}, who led, is dead; epoch {world.controller_epoch} leads")
+    epoch = max(server.controller.epoch for server in servers if server.node.alive)
+    print(f"{world.now_ms:8.1f} ms: {leader.node.name}, who led, is dead; epoch {epoch} leads")
     print(" " * 13 + ", ".join(f"{each.node.name} {sorted(each.serves())}" for each in servers if each.node.alive))
 
 
