@@ -164,8 +164,8 @@ def election_without_the_epoch(patch: Patch) -> None:
     """The epoch is read, not raised: two terms have the same one."""
     attempt = leadership._attempt
 
-    def same_epoch(session: int, broker_id: int, wall_ms: int, controller: Any, epoch: Any, term: int) -> Any:
-        made = attempt(session, broker_id, wall_ms, controller, epoch, term)
+    def same_epoch(session: int, broker_id: int, wall_ms: int, controller: Any, epoch: Any, *rest: Any) -> Any:
+        made = attempt(session, broker_id, wall_ms, controller, epoch, *rest)
         claim, raised = made.operations
         assert isinstance(raised, SetData)
         return replace(made, epoch=made.epoch - 1, operations=(claim, replace(raised, data=epoch.data)))

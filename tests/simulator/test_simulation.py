@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -188,8 +189,8 @@ def test_what_does_not_come_about_is_said() -> None:
 def test_a_planted_fault_breaks_out_of_the_call_that_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two terms of one epoch: what an election writes is not raised."""
 
-    def kept(session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row, term: int) -> _Attempt:
-        attempt = _attempt(session, broker_id, wall_ms, controller, epoch, term)
+    def kept(session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row, *rest: Any) -> _Attempt:
+        attempt = _attempt(session, broker_id, wall_ms, controller, epoch, *rest)
         same = SetData(epoch.path, epoch.data, epoch.stat.version)
         return replace(attempt, epoch=attempt.epoch - 1, operations=(attempt.operations[0], same))
 
