@@ -8,13 +8,16 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from controller.cli.benches.hostile_attacks import ATTACKS, TOPIC, Attack, Client, Target, scaled
 from controller.cli.main import UsageError
+from controller.cli.output import output_folder
+from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.values import integer, number
 from controller.hosts.ask import ask_metadata
 from controller.hosts.local_cluster import LocalCluster
 from controller.protocol.api_keys import ApiKey
@@ -41,11 +44,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " queued.max.request.bytes, and every broker alive."
     )
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="attacks whose names contain it")
-    parser.add_argument("--scale", type=float, default=1.0, metavar="N", help="times the number of requests (1)")
-    parser.add_argument("--descriptors", type=int, default=1024, metavar="N", help="limit of each broker (1024)")
+    parser.add_argument(
+        "--scale", type=number(0, 1_000), default=1.0, metavar="N", help="times the number of requests (1)"
+    )
+    parser.add_argument(
+        "--descriptors", type=integer(64, 1_000_000), default=1024, metavar="N", help="limit of each broker (1024)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the brokers' settings, logs and data there")
+    parser.add_argument(
+        "--logs", type=output_folder, metavar="DIR", help="keep the brokers' settings, logs and data there"
+    )
     parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return zookeeper_server(arguments.zookeeper_jars)
 
 
 def run(arguments: argparse.Namespace) -> int:
