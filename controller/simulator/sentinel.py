@@ -197,18 +197,14 @@ class Sentinel(Recorder):
         self._states[path] = state
         self.forgotten.state_written(path, state.isr)
         node = self._nodes.get(session, NOBODY)
-        if (session != self._winner or state.controller_epoch != self._epoch) and not (
-            self._leaders_write and last is not None and _is_leaders_change(node, state, last)
-        ):
+        is_winners = session == self._winner and state.controller_epoch == self._epoch and not self._edited
+        if not is_winners and not (self._leaders_write and last is not None and _is_leaders_change(node, state, last)):
             self.violated(
                 "one-writer-an-epoch",
                 [node, self._node_of(self._winner)],
                 f"{_where(path)} written by broker {node} in epoch {state.controller_epoch}; epoch {self._epoch} is"
-                f" broker {self._node_of(self._winner)}'s",
+                f" broker {self._node_of(self._winner)}'s{', edited by hand since' if self._edited else ''}",
             )
-        if self._edited:
-            detail = f"{_where(path)} written by broker {node} after /controller_epoch was edited by hand"
-            self.violated("one-writer-an-epoch", [node], detail)
         named = self._named.get(path)
         if named is None:
             named = paths.partition_of(path)

@@ -289,6 +289,7 @@ class Cluster:
         self.hosts: list[Host] = []
         self.brokers: dict[int, InMemoryConnection] = {}
         self.wrong: list[str] = []  # raised by `until`: a controller would take it for an error of its own
+        self.by_hand: set[int] = set()  # other sessions of administrators; asked whether it holds one, never walked
         self._fencing = Fencing(self.server.row)
         self.server.on_commit(self._committed)
         self._admin = self.server.connect(60_000, latency=lambda: 0.5)
@@ -298,7 +299,7 @@ class Cluster:
 
     def _committed(self, session: int, operations: Sequence[Write]) -> None:
         """Whatever a broker writes is fenced, or a broker's own."""
-        if session == self._admin.session():
+        if session == self._admin.session() or session in self.by_hand:
             self._fencing.followed(session, operations)
         else:
             wrong = self._fencing.unfenced(session, operations)

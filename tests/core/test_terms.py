@@ -412,7 +412,7 @@ def test_another_events_failure_does_not_cancel_the_retry_of_a_registration(monk
 def test_a_znode_of_the_election_that_the_broker_may_not_read_is_reported(path: str) -> None:
     cluster = Cluster()
     secret = cluster.server.connect(60_000, auth=(("digest", "admin:secret"),))
-    cluster.wait(secret.start())
+    cluster.by_hand.add(cluster.wait(secret.start()))
     cluster.wait(secret.multi([Create(path, b"7", acl=(ACL(PERM_ALL, "auth", ""),))]))
     host, other = cluster.host(1), cluster.host(2)
     cluster.pass_ms(30_000)

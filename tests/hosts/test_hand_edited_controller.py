@@ -68,4 +68,4 @@ def test_a_persistent_controller_and_a_deleted_epoch_are_overcome(pair: tuple[On
     epoch = outsider.row(paths.CONTROLLER_EPOCH)
     assert epoch is not None
     assert int(epoch.data or b"") == second
-    assert epoch.stat.version > second - first  # no version that a fence of the first term checks comes again
+    assert epoch.stat.version > 100  # no version that the first term's fence checks comes again
