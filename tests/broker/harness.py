@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from controller.broker.broker import Broker, Identity
@@ -35,6 +36,7 @@ BROKER_EPOCH = 55
 TOPIC_ID = bytes(range(16))
 
 
+@lru_cache
 def settings(**given: str) -> BrokerSettings:
     names = {"broker.id": str(BROKER), "zookeeper.connect": "127.0.0.1:2181", "listeners": "PLAINTEXT://127.0.0.1:9092"}
     return parse_settings(names | {name.replace("_", "."): value for name, value in given.items()})

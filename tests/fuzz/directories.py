@@ -2,14 +2,14 @@
 
 Each input is a number from which a log directory is drawn (closed cleanly or not) and one to three things that are done
 to its files: deleted, truncated, extended, garbled, emptied, renamed, copied, exchanged, replaced by a directory; stray
-files added; checkpoints and meta.properties edited. A broker with these directories then either starts or refuses with a
-typed error that names a file. If it starts:
+files added; checkpoints and meta.properties edited. A broker with these directories then either starts or refuses with
+a typed error that names a file. If it starts:
 
 - no handler raises, and what fails later is LogOffline;
-- what it serves by Fetch is contiguous and every CRC holds. Where bytes inside a `.log` file were changed in place below
-  the recovery point, a reader may meet them: that is counted as `damage met by the reader`;
+- what it serves by Fetch is contiguous and every CRC holds. Where bytes inside a `.log` file were changed in place
+  below the recovery point, a reader may meet them: that is counted as `damage met by the reader`;
 - records that had been flushed are missing only where the log says so;
-- it takes a record, closes, and the next start is clean, without a warning, and has the same offsets.
+- it takes a record, closes, and the next start is clean and has the same offsets.
 
 `--replay HEX` repeats one input and prints what was done.
 """
@@ -24,7 +24,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,15 +33,15 @@ from controller.broker.configs.settings import BadSettings
 from controller.broker.logs import Logs
 from controller.broker.upkeep import NoLogDirectory, told_of_opening
 from controller.hosts.broker_id import kept_broker_id, unreadable
-from controller.protocol.api_keys import ApiKey
+from controller.protocol.compiler import Entries
 from controller.protocol.errors import ErrorCode
 from controller.storage import CorruptBatch, LogOffline, LogSettings, headers_of
 from controller.storage.checkpoints import TopicPartition
 from controller.storage.disk_files import FileDisk
 from controller.storage.errors import DuplicateLogs
-from tests.broker.harness import TOPIC_ID, settings
+from tests.broker.harness import settings
 from tests.broker.leading import Holder, fetched, produced
-from tests.fuzz.campaign import CPU_LIMIT_S, CALM_DOWN, Failure, Figures, Memory, lines, refuse_growth, watched
+from tests.fuzz.campaign import CALM_DOWN, CPU_LIMIT_S, Failure, Figures, Memory, lines, refuse_growth, watched
 from tests.fuzz.crash import Crash
 from tests.storage.batches import batch
 
@@ -72,8 +72,13 @@ class Damage:
     in_place: bool = False
 
 
+ENTRIES = Entries(), Entries()
+DISK = FileDisk()
+"""One for all inputs: each has threads that end with the process."""
+
+
 class Started(Holder):
-    """A broker over directories of real files; `start` must not be called before there are any."""
+    """A broker over directories of real files."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths_given = list(paths)
@@ -82,11 +87,12 @@ class Started(Holder):
     def start(self) -> None:
         self.paths = self.paths_given
         self.settings = kept_broker_id(settings(log_dirs=",".join(self.paths)))
-        self.logs = Logs(FileDisk(), self.paths, lambda _topic: LOG, self.clock.wall_ms, unreadable(self.paths))
+        self.logs = Logs(DISK, self.paths, lambda _topic: LOG, self.clock.wall_ms, unreadable(self.paths))
         self.warnings = [note.message for note in told_of_opening(self.logs) if note.level == "warning"]
         self.broker = Broker(
             self.settings, self.identity, self.events, lambda: False, self.clock, self.trace, self.peers, self.logs
         )
+        self.broker._at_once, self.broker._in_job = ENTRIES  # what reads requests is made once for each of them
 
 
 def templates(folder: Path) -> list[Template]:
@@ -170,7 +176,7 @@ SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".log.swap", ".log.clea
 def damage(root: Path, rng: random.Random) -> Damage:
     done = Damage()
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+        files = files_in(root)
         if not files:
             break
         path = rng.choice(files)
@@ -180,6 +186,14 @@ def damage(root: Path, rng: random.Random) -> Damage:
         except OSError as error:  # an earlier step has put something else there
             done.steps.append(f"({step.__name__} {path.name}: {error.strerror})")
     return done
+
+
+def files_in(root: Path, ends: tuple[str, ...] = ("",)) -> list[Path]:
+    """Those whose names end so; no links."""
+    found = []
+    for folder, _, names in sorted(os.walk(root)):
+        found += [f"{folder}/{name}" for name in sorted(names) if name.endswith(ends)]
+    return [Path(path) for path in found if not os.path.islink(path)]
 
 
 def _said(done: Damage, what: str, root: Path, path: Path, more: object = "") -> None:
@@ -265,8 +279,7 @@ def _sibling(path: Path, rng: random.Random) -> str:
 
 def exchange(root: Path, path: Path, rng: random.Random, done: Damage) -> None:
     """Preferably with a file of the same kind, of any partition."""
-    files = [one for one in sorted(root.rglob(f"*{path.suffix}")) if one.is_file()] or [path]
-    other = rng.choice(files)
+    other = rng.choice(files_in(root, (path.suffix,)) or [path])
     one, two = path.read_bytes(), other.read_bytes()
     path.write_bytes(two)
     other.write_bytes(one)
@@ -332,8 +345,7 @@ def stray(root: Path, path: Path, rng: random.Random, done: Damage) -> None:
 
 def edit_text(root: Path, path: Path, rng: random.Random, done: Damage) -> None:
     """A checkpoint or meta.properties, word by word."""
-    texts = [one for one in sorted(root.rglob("*")) if one.is_file() and one.name.endswith(("checkpoint", "s", "data"))]
-    path = rng.choice(texts or [path])
+    path = rng.choice(files_in(root, ("checkpoint", ".properties", "metadata")) or [path])
     rows = path.read_text(errors="replace").split("\n")
     row = rng.randrange(len(rows))
     words = rows[row].split(" ")
@@ -401,10 +413,12 @@ class Directories:
         root = self._folder / "root"
         shutil.rmtree(root, ignore_errors=True)
         self.template = rng.choice(self._templates)
+        for name in dict.fromkeys(os.path.dirname(name) for name in self.template.files):
+            os.makedirs(f"{root}/{name}")
         for name, content in self.template.files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            fd = os.open(f"{root}/{name}", os.O_WRONLY | os.O_CREAT, 0o644)
+            os.write(fd, content)
+            os.close(fd)
         paths = sorted(str(path) for path in root.iterdir())
         self.done = damage(root, rng)
         try:
@@ -452,10 +466,9 @@ class Directories:
                 raise Crash(f"the next start: {[one.health.cause for one in again.logs.directories]}")
             for one in again.logs.directories:
                 for key, log in one.logs.items():
-                    if (log.log_start_offset, log.log_end_offset) != (starts.get(key), ends.get(key)):
-                        raise Crash(
-                            f"{key}: {starts.get(key)} to {ends.get(key)}, and after a clean restart {log.log_start_offset} to {log.log_end_offset}"
-                        )
+                    before, after = (starts.get(key), ends.get(key)), (log.log_start_offset, log.log_end_offset)
+                    if before != after:
+                        raise Crash(f"{key}: {before}, and after a clean restart {after}")
         finally:
             for one in again.logs.directories:
                 one.unlock()
@@ -469,9 +482,8 @@ class Directories:
                     continue  # a log that was never flushed has no recovery point either
                 lost = log.log_end_offset < end or (self.template.clean and log.segment_offsets[0] > start)
                 if lost and not one.health.warnings and not log.cut_bytes and one.health.cause is None:
-                    raise Crash(
-                        f"{key}: {start} to {end} were flushed, {log.segment_offsets[0]} to {log.log_end_offset} are there, and nothing is said"
-                    )
+                    left = f"{log.segment_offsets[0]} to {log.log_end_offset}"
+                    raise Crash(f"{key}: {start} to {end} were flushed, {left} are left, and nothing is said")
 
     def _lead(self, broker: Started) -> list[ErrorCode]:
         broker.hear((1,), leader_epoch=EPOCH)
