@@ -148,7 +148,7 @@ class ProducerStates:
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forgets producers that sent nothing for so long."""
-        producers = self._producers or {}
+        producers: dict[int, Producer] = self._producers or {}
         expired = [one for one, producer in producers.items() if now_ms - producer.timestamp_ms >= expiration_ms]
         for producer_id in expired:
             del producers[producer_id]

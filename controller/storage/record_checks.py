@@ -1,8 +1,9 @@
 """The records of a batch that a producer sent: whether each of them is what the header says, and can be read.
 
-Pure. Rules: Kafka 2.8's LogValidator and DefaultRecord. Two go beyond Kafka: an uncompressed batch's offset deltas must
-be 0, 1, 2 ... (Kafka looks at those of compressed batches only), and a header's key must be UTF-8, since clients that
-decode it fail otherwise.
+Pure. Rules: Kafka 2.8's LogValidator and DefaultRecord. Three go beyond Kafka: an uncompressed batch's offset deltas
+must be 0, 1, 2 ... (Kafka looks at those of compressed batches only); a header's key must be UTF-8, since clients that
+decode it fail otherwise; and a record's attributes must be 0, as no bit of them is defined and kafka-python misreads
+others.
 
 The work is a generator: before each piece it yields an estimate of the microseconds that the piece takes, so that the
 caller can do a small batch at once and a large one in pieces, away from the event loop.
@@ -173,6 +174,8 @@ class _Walk:
             if length < 0 or end > size:
                 raise Malformed(f"record {index} has {length} bytes, {size - at} are left")
             try:
+                if at < end and payload[at]:
+                    raise Malformed(f"attributes {payload[at]:#04x}, expected 0")
                 delta, at = _number(payload, at + 1, end, long=True)
                 offset, at = _number(payload, at, end)
                 if offset != index:

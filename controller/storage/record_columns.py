@@ -44,12 +44,13 @@ def sound_run(data: Bytes8, start: int, first: int, count: int, headers_max: int
     marks = _marks(data, start, count)
     begins, ends = marks[:-1], marks[1:]
     lengths, at = _numbers(data, begins)
-    times, at = _numbers(data, at + 1)  # past the attributes
+    attributes = data.take(at, mode="clip")
+    times, at = _numbers(data, at + 1, shift_max=42)
     offsets, at = _numbers(data, at)
     keys, at = _field(data, at)
     _, at = _field(data, at)
     headers, at = _numbers(data, at)
-    good = (offsets == np.arange(2 * first, 2 * (first + len(begins)), 2)) & (lengths & 1 == 0)
+    good = (offsets == np.arange(2 * first, 2 * (first + len(begins)), 2)) & (lengths & 1 == 0) & (attributes == 0)
     found: list[tuple[int, int, int]] = []
     if headers.any():
         # Numbers are zigzag, so a header's count is twice itself and each has two bytes at least.
@@ -71,8 +72,9 @@ def _field(data: Bytes8, at: Integers) -> tuple[Integers, Integers]:
     return lengths, at + np.where(lengths & 1, 0, lengths >> 1)
 
 
-def _numbers(data: Bytes8, at: Integers) -> tuple[Integers, Integers]:
-    """The varints at these places, as they are before zigzag, and where they end. _BEYOND: it has over five bytes."""
+def _numbers(data: Bytes8, at: Integers, shift_max: int = 21) -> tuple[Integers, Integers]:
+    """The varints at these places, as they are before zigzag, and where they end. _BEYOND: one of more bytes than
+    those up to the one that is shifted by `shift_max`."""
     byte = data.take(at, mode="clip")
     raw = byte.astype(np.int64)
     at = at + 1
@@ -81,14 +83,14 @@ def _numbers(data: Bytes8, at: Integers) -> tuple[Integers, Integers]:
         return raw, at
     raw &= 0x7F
     shift = 7
-    while more.all() and shift <= 28 and len(more):
+    while more.all() and shift <= shift_max and len(more):
         byte = data.take(at, mode="clip")
         raw |= (byte & 0x7F).astype(np.int64) << shift
         at += 1
         shift += 7
         more = byte > 127
     left = np.flatnonzero(more)
-    while left.size and shift <= 28:
+    while left.size and shift <= shift_max:
         byte = data.take(at[left], mode="clip")
         raw[left] |= (byte & 0x7F).astype(np.int64) << shift
         at[left] += 1
@@ -184,7 +186,7 @@ def _shape(view: memoryview, start: int) -> _Shape | None:
         key_length, key_end = _number(view, key)
         value = key_end + max(key_length, 0)
         value_length, value_end = _number(view, value)
-        if length < 0 or value_end + max(value_length, 0) != end - 1 or view[end - 1]:
+        if length < 0 or view[at] or value_end + max(value_length, 0) != end - 1 or view[end - 1]:
             return None
     except IndexError:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 
+import cramjam
 import pytest
 
 from controller.broker.records.decompression import DECOMPRESSED_BYTES_MAX, decompress
@@ -248,6 +249,8 @@ def test_what_would_fill_memory_is_not_inflated() -> None:
     assert decompress(1, gzip.compress(b"abc")) == b"abc"
     assert decompress(1, gzip.compress(b"abc")[:-3]) is None
     assert decompress(4, b"abc") is None
+    assert decompress(5, b"abc") is None
+    assert decompress(4, bytes(cramjam.zstd.compress(b"abc"))) == b"abc"
 
 
 # -- OffsetForLeaderEpoch

@@ -25,6 +25,7 @@ from controller.zookeeper.kazoo_requests import Parse, Request, path_error
 from controller.zookeeper.operations import Columns
 from tests.broker.harness import BrokerUnderTest, header
 from tests.broker.test_requests import EXAMPLES
+from tests.fuzz.content_targets import ContentTarget, sound_contents
 from tests.fuzz.crash import Crash
 from tests.fuzz.record_targets import BatchTarget, RecordTarget, record_frames, sound_batches
 from tests.protocol.recording import recorded
@@ -223,6 +224,7 @@ def targets() -> list[Target]:
         Target("request about records", record_frames(), RecordTarget().feed),
         Target("any request to a broker with logs", record_frames() + examples + requests, RecordTarget().feed),
         Target("record batch", sound_batches(), BatchTarget().feed),
+        Target("contents of a batch", sound_contents(), ContentTarget().feed),
         Target("request", [exchange.request for exchange in recorded()], feed_request),
         Target("response", responses, feed_response),
         Target("stream of frames", [framed(one) + framed(two) for one, two in pairwise(requests)], feed_stream),

@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+
 import pytest
 
-from controller.storage import PartitionLog
+from controller.storage import BatchHeader, PartitionLog
+from tests.fuzz.campaign import Failure, campaign
+from tests.fuzz.content_targets import ContentTarget, sound_contents
 from tests.fuzz.crash import Crash
 from tests.fuzz.record_targets import BatchTarget, RecordTarget, record_frames, repaired, sound_batches
+from tests.fuzz.targets import Target
+from tests.storage.batches import START_MS
 
 
 def fail(*_given: object, **_named: object) -> None:
     raise KeyError("planted")
 
 
-@pytest.mark.parametrize("method", ["append_checked", "offset_for_timestamp", "read"])
+@pytest.mark.parametrize("method", ["append_checked", "batch_for_timestamp", "read"])
 def test_a_fault_on_the_way_of_a_batch_is_found(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = BatchTarget()
     assert [target.feed(one) for one in sound_batches()] == ["taken"] * len(sound_batches())
     monkeypatch.setattr(PartitionLog, method, fail)
     with pytest.raises(Crash, match="planted"):
         target.feed(sound_batches()[0])
+
+
+def believed(header: BatchHeader, *_given: object) -> Generator[int, None, int]:
+    """In place of `checking_records`: the header's word is taken."""
+    yield 0
+    return header.max_timestamp_ms
+
+
+def keys_unread(_walk: object, at: int, count: int, end: int) -> int:
+    """In place of the look at headers: they end where they should."""
+    return end
+
+
+@pytest.mark.parametrize(
+    ("where", "instead"),
+    [
+        ("controller.storage.client_rules.checking_records", believed),
+        ("controller.storage.record_checks._Walk._headers", keys_unread),
+        ("controller.storage.record_checks._checked_times", lambda *_given: START_MS),
+    ],
+    ids=["records", "headers", "timestamps"],
+)
+def test_a_check_of_records_that_is_left_out_is_found(
+    where: str, instead: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, instead)
+    with pytest.raises(Failure, match="contents of a batch"):
+        campaign(3_000, 1, [Target("contents of a batch", sound_contents(), ContentTarget().feed)])
 
 
 def feed_all(target: RecordTarget, frames: list[bytes]) -> None:

@@ -1,27 +1,24 @@
-"""A batch's records out of their compression, for look-ups by timestamp: as far as Python itself can. Pure.
+"""A batch's records out of their compression, for look-ups by timestamp. Pure.
 
-gzip alone. Of the other codecs a batch counts as a whole (docs/storage.md), which costs a reader at most a batch too
-much. What a producer sent is not trusted: records that grow beyond a limit are left compressed.
+A leader has checked what producers sent, but the log may hold batches from one that did not: what is damaged, or grows
+beyond a limit, is left compressed, and the batch counts as a whole (docs/storage.md).
 """
 
 from __future__ import annotations
 
-import zlib
+from controller.storage.client_rules import done
+from controller.storage.compression import GZIP, ZSTD, BadCompression, decompressing
 
-GZIP = 1
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS
 DECOMPRESSED_BYTES_MAX = 4 << 20
 """A batch of Kafka's default size that holds text rarely comes near it; looking through so many of the smallest records
 takes a second or so."""
 
 
 def decompress(codec: int, payload: bytes) -> bytes | None:
-    """None: by no way that is known here, or damaged, or too large."""
-    if codec != GZIP:
+    """None: by no codec that is known, or damaged, or too large."""
+    if not GZIP <= codec <= ZSTD:
         return None
-    inflating = zlib.decompressobj(_GZIP_WINDOW)
     try:
-        records = inflating.decompress(payload, DECOMPRESSED_BYTES_MAX)
-    except zlib.error:
+        return bytes(done(decompressing(codec, memoryview(payload), DECOMPRESSED_BYTES_MAX)))
+    except BadCompression:
         return None
-    return records if inflating.eof else None
