@@ -155,17 +155,17 @@ def uniform_run(data: Bytes8, view: memoryview, start: int, first: int, count: i
     head = np.ascontiguousarray(rows[:, : shape.key_end].T)  # a row for each byte: comparisons are fast then
     one = head[:, :1]
     time = head[shape.time : shape.offset]
-    differs = [
-        head[: shape.time] != one[: shape.time],
-        ((time ^ one[shape.time : shape.offset]) & 0x80) != 0,
-        head[shape.offset : shape.key] != expected[:, first : first + most],
-        head[shape.key :] != one[shape.key :],
-        rows[:, -1:].T != 0,
-    ]
+    differs = head ^ one
+    differs[shape.time : shape.offset] &= 0x80
+    np.bitwise_xor(
+        head[shape.offset : shape.key],
+        expected[:, first : first + most],
+        out=differs[shape.offset : shape.key],
+    )
+    sound = min(_sound_columns(differs), _sound_columns(rows[:, -1:].T))
     if shape.value >= shape.key_end:
         lengths = rows[:, shape.value : shape.value_end].T
-        differs.append(lengths != lengths[:, :1])
-    sound = min(int(each.any(axis=0).argmax()) if each.any() else most for each in differs)
+        sound = min(sound, _sound_columns(lengths ^ lengths[:, :1]))
     if sound < UNIFORM_FROM:
         return None
     raw = time[0, :sound].astype(np.int64)
@@ -174,6 +174,11 @@ def uniform_run(data: Bytes8, view: memoryview, start: int, first: int, count: i
     for byte in range(1, len(time)):
         raw |= (time[byte, :sound].astype(np.int64) & 0x7F) << 7 * byte
     return Run(sound, start + sound * total, (raw >> 1) ^ -(raw & 1), np.array([shape.has_key]), [])
+
+
+def _sound_columns(differs: Bytes8) -> int:
+    """The columns before the first in which something is not 0."""
+    return int(differs.any(axis=0).argmax()) if differs.any() else differs.shape[1]
 
 
 def _shape(view: memoryview, start: int) -> _Shape | None:
