@@ -85,6 +85,9 @@ ENTRIES_AT_ONCE = 2_000
 LARGE_AT_ONCE = 4
 """Requests with more entries that are handled at the same time: each may take some tens of megabytes."""
 
+_AT_ONCE, _IN_JOB = Entries(), Entries()
+"""Of all brokers of the process: what is read with one is compiled for it."""
+
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE_NAME = 3
 
@@ -141,7 +144,6 @@ class Broker:
         self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self.topic_waits, clock, topic_ids)
-        self._at_once, self._in_job = Entries(), Entries()
         self._larges = Gate(LARGE_AT_ONCE)
         self.drive: Drive = finish
         """Runs what a request has to do besides its own steps; replaced by a host that works in slices."""
@@ -205,7 +207,7 @@ class Broker:
     def _decoded(self, frame: bytes, respond: Respond) -> Request | None:
         """None: it can't be read, and has been answered so. TooManyEntries."""
         try:
-            return decode_request(frame, self._handlers, self._at_once, ENTRIES_AT_ONCE)
+            return decode_request(frame, self._handlers, _AT_ONCE, ENTRIES_AT_ONCE)
         except TooManyEntries:
             raise
         except ProtocolError as error:
@@ -231,7 +233,7 @@ class Broker:
         trusted = int.from_bytes(frame[:2], "big") in _FROM_BROKERS
         entries_max = INT_MAX if trusted else self._settings.request_entries_max
         try:
-            request = yield Job(partial(decode_request, frame, self._handlers, self._in_job, entries_max))
+            request = yield Job(partial(decode_request, frame, self._handlers, _IN_JOB, entries_max))
         except TooManyEntries as error:
             limit = f"camerlengo.request.entries.max={entries_max}"
             self._note("warning", f"connection closed: {error}, which is limited by {limit}")
