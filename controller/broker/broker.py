@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from controller.broker.configs.setting_types import INT_MAX
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.coordinator import NoCoordinators, needs_coordinator_offered
 from controller.broker.data_plane import DataPlane, Handle
@@ -27,7 +26,8 @@ from controller.broker.metadata.metadata_wait import MetadataWait
 from controller.broker.ports import Peers
 from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.steps import Drive, Gate, InTurn, Job, Steps, finish
+from controller.broker.request_steps import Frames, Handler, first_slice
+from controller.broker.steps import Drive, InTurn, Steps, finish
 from controller.broker.topics.asking import ask_controller
 from controller.broker.topics.creation import Creation, CreationLimits
 from controller.broker.topics.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
@@ -48,8 +48,7 @@ from controller.protocol.client_values import (
     MetadataRequest,
 )
 from controller.protocol.cluster_values import AllocateProducerIdsRequest, UpdateFeaturesRequest
-from controller.protocol.codec import Request, decode_request, unsupported_api_versions
-from controller.protocol.compiler import Entries
+from controller.protocol.codec import Request
 from controller.protocol.control_values import (
     NO_BROKER_EPOCH,
     SHUTDOWN_FORCED,
@@ -62,9 +61,8 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
 )
 from controller.protocol.election_values import ElectLeadersRequest
-from controller.protocol.errors import ErrorCode, ProtocolError, TooManyEntries
+from controller.protocol.errors import ErrorCode, TooManyEntries
 from controller.protocol.fetch_values import FetchRequest
-from controller.protocol.headers import UnsupportedVersion
 from controller.protocol.messages import RequestValue
 from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
 from controller.protocol.reassignment_values import (
@@ -76,17 +74,7 @@ from controller.timer.on_clock import TimerOnClock
 from controller.timer.task import TimerTask
 from controller.trace import Noted, RequestRefused, Trace
 
-Handler: TypeAlias = Callable[[Exchange, Any], Steps | None]
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
-
-ENTRIES_AT_ONCE = 2_000
-"""Entries of a request that are read on the broker's own thread: some milliseconds."""
-
-LARGE_AT_ONCE = 4
-"""Requests with more entries that are handled at the same time: each may take some tens of megabytes."""
-
-_AT_ONCE, _IN_JOB = Entries(), Entries()
-"""Of all brokers of the process: what is read with one is compiled for it."""
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE_NAME = 3
@@ -144,7 +132,6 @@ class Broker:
         self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self.topic_waits, clock, topic_ids)
-        self._larges = Gate(LARGE_AT_ONCE)
         self.drive: Drive = finish
         """Runs what a request has to do besides its own steps; replaced by a host that works in slices."""
         self._orders = InTurn()
@@ -167,6 +154,7 @@ class Broker:
             ApiKey.UPDATE_FEATURES: self._update_features,
             ApiKey.ALLOCATE_PRODUCER_IDS: self._allocate_producer_ids,
         }
+        self._frames = Frames(self._handlers, settings.request_entries_max, self._noted)
         if self.data is not None:
             self._handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
             self._handlers[ApiKey.PRODUCE] = self._produce
@@ -199,55 +187,11 @@ class Broker:
         """As `receive`, in slices: handles the request's first, and returns the others, None if there are none. The
         caller runs them before it hands over the next request of the same connection."""
         try:
-            request = self._decoded(frame, respond)
+            request = self._frames.decoded(frame, respond)
         except TooManyEntries:
-            return self._large(frame, respond, listener)
+            handle = partial(self._first_slice, respond=respond, listener=listener, heavy=True)
+            return self._frames.large(frame, respond, handle)
         return None if request is None else self._first_slice(request, respond, listener)
-
-    def _decoded(self, frame: bytes, respond: Respond) -> Request | None:
-        """None: it can't be read, and has been answered so. TooManyEntries."""
-        try:
-            return decode_request(frame, self._handlers, _AT_ONCE, ENTRIES_AT_ONCE)
-        except TooManyEntries:
-            raise
-        except ProtocolError as error:
-            self._unreadable(error, respond)
-            return None
-
-    def _unreadable(self, error: ProtocolError, respond: Respond) -> None:
-        if isinstance(error, UnsupportedVersion) and error.header.api_key is ApiKey.API_VERSIONS:
-            respond([unsupported_api_versions(error.header)])
-            return
-        self._note("warning", f"connection closed: {error}")
-        respond(None)
-
-    def _large(self, frame: bytes, respond: Respond, listener: str | None) -> Steps:
-        """A request with many entries: read on another thread, and refused if there are more than a client may name."""
-        yield self._larges
-        try:
-            yield from self._large_inside(frame, respond, listener)
-        finally:
-            self._larges.leave()
-
-    def _large_inside(self, frame: bytes, respond: Respond, listener: str | None) -> Steps:
-        trusted = int.from_bytes(frame[:2], "big") in _FROM_BROKERS
-        entries_max = INT_MAX if trusted else self._settings.request_entries_max
-        try:
-            request = yield Job(partial(decode_request, frame, self._handlers, _IN_JOB, entries_max))
-        except TooManyEntries as error:
-            limit = f"camerlengo.request.entries.max={entries_max}"
-            self._note("warning", f"connection closed: {error}, which is limited by {limit}")
-            respond(None)
-            return
-        except ProtocolError as error:
-            self._unreadable(error, respond)
-            return
-        del frame
-        steps = self._first_slice(request, respond, listener, heavy=True)
-        del request  # a large value is not held until the steps end
-        if steps is not None:
-            yield None
-            yield from steps
 
     def handle(self, request: Request, respond: Respond, listener: str | None = None) -> None:
         finish(self._first_slice(request, respond, listener))
@@ -267,39 +211,10 @@ class Broker:
         return self._run(self._handlers[key], exchange, request.value)
 
     def _run(self, handler: Handler, exchange: Exchange, value: RequestValue) -> Steps | None:
-        """The steps that are left after the first slice; None if there are none."""
-        try:
-            steps = handler(exchange, value)
-        except Exception:  # noqa: BLE001 - answered as the protocol has it and told; the other requests go on
-            self._failed(exchange, value)
-            return None
-        if steps is None:
-            return None
-        guarded = self._guarded(steps, exchange, value)
-        try:
-            next(guarded)  # up to the first yield, which is None by construction
-        except StopIteration:
-            return None
-        return guarded
-
-    def _guarded(self, steps: Steps, exchange: Exchange, value: RequestValue) -> Steps:
-        try:
-            job = next(steps)
-            yield None
-            exchange.heavy = True
-            while True:
-                try:
-                    result = yield job
-                except Exception as error:  # noqa: BLE001 - a job's, handed to the handler that asked for it
-                    job = steps.throw(error)
-                else:
-                    job = steps.send(result)
-        except StopIteration:
-            return
-        except Exception:  # noqa: BLE001 - as above
-            self._failed(exchange, value)
+        return first_slice(handler, exchange, value, self._failed)
 
     def _failed(self, exchange: Exchange, value: RequestValue) -> None:
+        """Told with its traceback, and answered as the protocol has it; the other requests go on."""
         self._note("error", f"{exchange.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
         if not exchange.answered:
             exchange.answer(refusal(value, ErrorCode.UNKNOWN_SERVER_ERROR))
@@ -332,15 +247,28 @@ class Broker:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
             return
+        if self._creates_too_much(exchange, request):
+            return
         self._creation.create_topics(request, exchange.header.api_version, exchange.answer)
 
     def _create_partitions(self, exchange: Exchange, request: CreatePartitionsRequest) -> None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
             return
+        if self._creates_too_much(exchange, request):
+            return
         self._creation.create_partitions(request, exchange.answer)
 
-    def _delete_topics(self, exchange: Exchange, request: DeleteTopicsRequest) -> None:
+    def _creates_too_much(self, exchange: Exchange, request: CreateTopicsRequest | CreatePartitionsRequest) -> bool:
+        """More topics than partitions may be created: refused without a look at each."""
+        limit = self._settings.request_partitions_max
+        if len(request.topics) <= limit:
+            return False
+        message = f"{len(request.topics)} topics: expected at most camerlengo.request.partitions.max={limit}"
+        exchange.answer(refusal(request, ErrorCode.POLICY_VIOLATION, message))
+        return True
+
+    def _delete_topics(self, exchange: Exchange, request: DeleteTopicsRequest) -> Steps | None:
         if not self._is_controller():
             exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
         elif not self._settings.delete_topic:
@@ -348,7 +276,8 @@ class Broker:
         elif names_both(request):
             exchange.answer(refusal(request, ErrorCode.INVALID_REQUEST, NAME_AND_ID))
         else:
-            self._deletion.delete_topics(request, exchange.answer)
+            return self._deletion.delete_topics(request, exchange.answer)
+        return None
 
     def _elect_leaders(self, exchange: Exchange, request: ElectLeadersRequest) -> None:
         if not self._is_controller():
@@ -528,8 +457,6 @@ def _in_exchange(handle: Handle) -> Handler:
     return lambda exchange, request: handle(request, exchange.header.api_version, exchange.answer)
 
 
-_FROM_BROKERS = frozenset([ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA, ApiKey.ALTER_ISR])
-"""Requests that brokers alone send, about as many partitions as the cluster has."""
 _MAY_ANSWER_MUCH = frozenset(
     [ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ELECT_LEADERS]
     + [ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS]

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker.broker import LARGE_AT_ONCE, Broker
+from controller.broker.broker import Broker
+from controller.broker.request_steps import LARGE_AT_ONCE
 from controller.broker.steps import Gate, Job, Steps, finish, resumed
 from controller.protocol.admin_values import (
     RESOURCE_TOPIC,
@@ -250,7 +251,7 @@ def test_roles_of_many_partitions_are_taken_in_short_slices_and_their_files_made
 
 
 def test_configs_of_many_resources_are_described_in_slices_and_up_to_a_limit() -> None:
-    node = DataNode("t", response_max_bytes="100000")
+    node = DataNode("t", camerlengo_response_max_bytes="100000")
     request = DescribeConfigsRequest((DescribeConfigsResource(RESOURCE_TOPIC, "t"),) * 300)
     results = node.ask(ApiKey.DESCRIBE_CONFIGS, request).results
     codes = [result.error_code for result in results]

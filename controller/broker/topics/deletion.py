@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from controller.broker.metadata.metadata_cache import MetadataCache, MetadataSnapshot
 from controller.broker.metadata.metadata_wait import MetadataWait, still_there
+from controller.broker.steps import SLICE, Steps
 from controller.broker.topics.asking import ask_controller
 from controller.clock import Clock
 from controller.core.events import DeleteTopicsRequested
@@ -48,9 +49,16 @@ class Deletion:
         self._clock = clock
         self._topic_ids = topic_ids
 
-    def delete_topics(self, request: DeleteTopicsRequest, answer: Answer) -> None:
+    def delete_topics(self, request: DeleteTopicsRequest, answer: Answer) -> Steps:
+        """Checks the topics in slices."""
         snapshot = self._metadata.snapshot
-        results = tuple(self._checked(topic, snapshot) for topic in request.topics)
+        names_of = {topic_id: name for name, topic_id in snapshot.topic_ids.items()} if self._topic_ids else {}
+        checked: list[DeletableTopicResult] = []
+        for done, topic in enumerate(request.topics, 1):
+            checked.append(self._checked(topic, snapshot, names_of))
+            if done % SLICE == 0:
+                yield None
+        results = tuple(checked)
         names = tuple(dict.fromkeys(_name(one) for one in results if one.error_code == ErrorCode.NONE))
         if not names:
             answer(DeleteTopicsResponse(results))
@@ -77,7 +85,9 @@ class Deletion:
             lambda: with_errors(dict.fromkeys(names, ErrorCode.REQUEST_TIMED_OUT)),
         )
 
-    def _checked(self, topic: DeleteTopicState, snapshot: MetadataSnapshot) -> DeletableTopicResult:
+    def _checked(
+        self, topic: DeleteTopicState, snapshot: MetadataSnapshot, names_of: Mapping[bytes, str]
+    ) -> DeletableTopicResult:
         """The topic by its name, with what is wrong with it."""
         if topic.topic_id == NO_TOPIC_ID:
             there = topic.name in snapshot.topics
@@ -85,7 +95,7 @@ class Deletion:
             return DeletableTopicResult(topic.name, error)
         if not self._topic_ids:
             return DeletableTopicResult(None, ErrorCode.UNSUPPORTED_VERSION, NO_TOPIC_IDS, topic.topic_id)
-        name = next((name for name, topic_id in snapshot.topic_ids.items() if topic_id == topic.topic_id), None)
+        name = names_of.get(topic.topic_id)
         error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
         return DeletableTopicResult(name, error, None, topic.topic_id)
 

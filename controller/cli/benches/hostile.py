@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _descriptors(count: int) -> Iterator[None]:
     """The limit that processes started within have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))  # a broker raises its soft limit to the hard one
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4_096, hard)), hard))
+        # Only the superuser may raise the hard limit again: for others the attacks have as many descriptors.
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4_096, hard)), hard))
 
 
 class Probe:
