@@ -33,7 +33,6 @@ from controller.broker.configs.settings import BadSettings
 from controller.broker.logs import Logs
 from controller.broker.upkeep import NoLogDirectory, told_of_opening
 from controller.hosts.broker_id import kept_broker_id, unreadable
-from controller.protocol.compiler import Entries
 from controller.protocol.errors import ErrorCode
 from controller.storage import CorruptBatch, LogOffline, LogSettings, headers_of
 from controller.storage.checkpoints import TopicPartition
@@ -72,7 +71,6 @@ class Damage:
     in_place: bool = False
 
 
-ENTRIES = Entries(), Entries()
 DISK = FileDisk()
 """One for all inputs: each has threads that end with the process."""
 
@@ -92,7 +90,6 @@ class Started(Holder):
         self.broker = Broker(
             self.settings, self.identity, self.events, lambda: False, self.clock, self.trace, self.peers, self.logs
         )
-        self.broker._at_once, self.broker._in_job = ENTRIES  # what reads requests is made once for each of them
 
 
 def templates(folder: Path) -> list[Template]:
@@ -506,6 +503,7 @@ class Directories:
                 break
             if data.error_code != ErrorCode.NONE:
                 raise Crash(f"Fetch from {at} of {log.log_start_offset} to {log.log_end_offset}: {data.error_code}")
+            assert data.records is None or isinstance(data.records, bytes | memoryview)
             records = bytes(data.records or b"")
             try:
                 headers = headers_of(records)
