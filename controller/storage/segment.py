@@ -161,6 +161,7 @@ class Segment:
             return
         self.first_timestamp_ms = first[1].max_timestamp_ms
         last = self.offsets.last()
+        self.next_offset = self.base_offset  # it may be known already, where an index was built again
         for position, header in self._headers(0 if last is None else last[1]):
             if header.base_offset < self.next_offset:
                 reason = f"base offset {header.base_offset}, expected {self.next_offset} or more"
