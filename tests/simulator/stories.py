@@ -260,7 +260,7 @@ def a_leader_ahead_of_its_controller() -> str:
     epoch = operator.broker_epoch(now.leader)
     request = AlterIsrRequest(now.leader, (AlterIsrTopic("", (asked,), topic_id),), epoch)
     answer = made.answer(made.ask(zombie, ApiKey.ALTER_ISR, request))
-    said = ErrorCode(answer.topics[0].partitions[0].error_code).name
+    said = ErrorCode(answer.error_code or answer.topics[0].partitions[0].error_code).name
     operator.say(f"broker {now.leader}, leader in epoch {now.leader_epoch}, asks broker {zombie}, which answers {said}")
     made.heal_zookeeper(zombie)
     made.run_until(lambda: not _leads(made, zombie))

@@ -59,8 +59,8 @@ SHOWN = {
     ),
     "s42-a-leader-ahead-of-its-controller": (
         "ELECTED, controller epoch 2",
-        "asks broker 3, which answers NOT_CONTROLLER",
         "RESIGNS epoch 1",
+        "asks broker 3, which answers NOT_CONTROLLER",
     ),
     "s44-an-answer-for-a-shrunk-isr": (
         "a producer waits for the whole ISR",
