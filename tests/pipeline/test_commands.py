@@ -33,7 +33,20 @@ def test_a_damaged_trace_beside_something_else_is_no_reason_to_refuse(tmp_path: 
 
 def test_progress_is_lines_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     bar = _Bar(20)
-    results = [Result(number, 0, number, "pass", "", "", 0.0, (), ()) for number in range(20)]
+    results = [
+        Result(
+            number=number,
+            point=0,
+            seed=number,
+            verdict="pass",
+            trouble="",
+            trace_hash="",
+            duration_ms=0.0,
+            broker_recoveries_ms=(),
+            controller_recoveries_ms=(),
+        )
+        for number in range(20)
+    ]
     for done in range(21):
         bar(results[:done])
     said = capsys.readouterr().err
