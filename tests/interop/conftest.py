@@ -9,6 +9,49 @@ import pytest
 
 from tests.interop.kafka import Kafka, jars_of
 from tests.interop.mixed import Kind, MixedCluster
+from tests.interop.workload import abandon_writers
+
+
+class Findings:
+    """What a run found, for docs/interop.md: printed when it ends."""
+
+    def __init__(self) -> None:
+        self._tools: dict[tuple[str, str], dict[str, bool]] = {}
+        self._figures: list[str] = []
+
+    def tool(self, tool: str, operation: str, controller: str, held: bool) -> None:
+        self._tools.setdefault((tool, operation), {})[controller] = held
+
+    def figure(self, text: str) -> None:
+        self._figures.append(text)
+
+    def lines(self) -> list[str]:
+        kinds = [kind.value for kind in Kind]
+        rows = [
+            f"| {tool} | {operation} | "
+            + " | ".join({True: "ok", False: "FAILED", None: ""}[held.get(one)] for one in kinds)
+            for (tool, operation), held in self._tools.items()
+        ]
+        return [*self._figures, *(f"{row} |" for row in rows)]
+
+
+_FINDINGS = Findings()
+
+
+@pytest.fixture(autouse=True)
+def _no_writer_is_left() -> Iterator[None]:
+    yield
+    abandon_writers()
+
+
+@pytest.fixture(scope="session")
+def findings() -> Findings:
+    return _FINDINGS
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _FINDINGS.lines():
+        terminalreporter.write_line(line)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -187,13 +189,27 @@ class MixedCluster:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers, "log_level": 2})
 
+    def ask(self, request: Callable[[AdminClient], Future[Any]]) -> Any:
+        """What a request comes to; made again where the client's metadata still names a controller of the past."""
+        until = time.monotonic() + HEAL_LIMIT_S
+        while True:
+            admin = self.admin()  # its requests fail when it is collected
+            try:
+                return request(admin).result(60)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_CONTROLLER or time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    def delete(self, topic: str) -> None:
+        self.ask(lambda admin: admin.delete_topics([topic], operation_timeout=30)[topic])
+        eventually(lambda: self.json(f"/brokers/topics/{topic}") is None, f"topic {topic} is deleted")
+
     def create(self, topic: str, assignment: Sequence[Sequence[int]], **config: str) -> None:
         """Config names with `_` for `.`. Returns once every replica is in sync."""
         settings = {name.replace("_", "."): value for name, value in config.items()}
         made = NewTopic(topic, len(assignment), replica_assignment=[list(one) for one in assignment], config=settings)
-        admin = self.admin()  # its requests fail when it is collected
-        for future in admin.create_topics([made], operation_timeout=30).values():
-            future.result(60)
+        self.ask(lambda admin: admin.create_topics([made], operation_timeout=30)[topic])
         eventually(lambda: len(self.assignment(topic)) == len(assignment), f"topic {topic}")
         self.await_healed(topic)
 
