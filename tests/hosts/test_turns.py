@@ -1,0 +1,175 @@
+"""Whose turn it is on the network's loop: connections in turn, large requests in slices, jobs on threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import groupby
+
+import pytest
+
+from controller.broker.exchange import Respond
+from controller.broker.steps import Gate, Job, Lane, Steps
+from controller.hosts import server_connection as connection_module
+from controller.hosts import turns as turns_module
+from controller.hosts.network import NetworkThread
+from controller.hosts.server import Limits
+from controller.hosts.turns import Turns
+from controller.protocol.framing import framed
+from tests.hosts.harness import running_network
+from tests.hosts.test_server import DEADLINE_S, Serving, read, serving_with
+from tests.processes import eventually
+
+FRAMES = 50
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    with serving_with(Limits(1_000)) as serving:
+        yield serving
+
+
+@pytest.fixture
+def network() -> Iterator[NetworkThread]:
+    with running_network() as network:
+        yield network
+
+
+def test_connections_with_many_requests_take_turns(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (connection_module, turns_module):
+        monkeypatch.setattr(module, "TURN_S", 0.0)  # a turn is one request
+    with closing(serving.connect()) as one, closing(serving.connect()) as other:
+        for connection in (one, other):
+            connection.sendall(framed(b"first"))
+            assert read(connection) == b"first"
+        serving.echo.received.clear()
+        standing = threading.Event()
+        serving.server.network.call(lambda: standing.wait(DEADLINE_S) and None)
+        one.sendall(framed(b"one") * FRAMES)
+        other.sendall(framed(b"other") * FRAMES)
+        standing.set()
+        for connection, answer in ((one, b"one"), (other, b"other")):
+            assert [read(connection) for _ in range(FRAMES)] == [answer] * FRAMES
+    runs = [(frame, len([*those])) for frame, those in groupby(serving.echo.received)]
+    assert len(serving.echo.received) == 2 * FRAMES
+    assert len(runs) > FRAMES, "as many of one connection at once as of the other"
+
+
+def test_a_request_in_many_slices_lets_others_be_answered_and_its_own_connection_wait(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    other_answered = threading.Event()
+    slices = []
+
+    def receive(frame: bytes, respond: Respond, listener: str) -> Steps | None:
+        if frame != b"long":
+            serving.echo.receive(frame, respond, listener)
+            return None
+
+        def steps() -> Steps:
+            while not other_answered.is_set():
+                slices.append(1)
+                yield None
+            respond([b"long"])
+
+        return steps()
+
+    serving.server.receive = receive
+    with closing(serving.connect()) as one, closing(serving.connect()) as other:
+        one.sendall(framed(b"long") + framed(b"next"))
+        eventually(lambda: len(slices) > 10, "it has begun")
+        other.sendall(framed(b"other"))
+        assert read(other) == b"other"
+        assert serving.echo.received == [b"other"], "the next request of the same connection waits"
+        other_answered.set()
+        assert [read(one), read(one)] == [b"long", b"next"]
+
+
+def test_a_request_of_a_connection_that_is_closed_is_given_up(serving: Serving) -> None:
+    ended = threading.Event()
+
+    def receive(frame: bytes, respond: Respond, listener: str) -> Steps:
+        def steps() -> Steps:
+            try:
+                while True:
+                    yield None
+            finally:
+                ended.set()
+
+        begun = steps()
+        next(begun)
+        return begun
+
+    serving.server.receive = receive
+    with closing(serving.connect()) as connection:
+        connection.sendall(framed(b"for ever"))
+        eventually(lambda: serving.server.held_bytes > 0, "it is under way")
+    assert ended.wait(DEADLINE_S)
+
+
+def test_a_job_runs_on_another_thread_and_its_outcome_comes_back(network: NetworkThread) -> None:
+    seen: list[object] = []
+    done = threading.Event()
+    turns = Turns(network, seen.append)
+
+    def steps() -> Steps:
+        seen.append((yield Job(threading.get_ident, Lane.RECORDS)))
+        try:
+            yield Job(lambda: 1 // 0)
+        except ZeroDivisionError:
+            seen.append("failed")
+        seen.append(threading.get_ident())
+        done.set()
+
+    turns.drive(steps())
+    assert done.wait(DEADLINE_S)
+    turns.close()
+    job_thread, failed, loop_thread = seen
+    assert failed == "failed"
+    assert job_thread != loop_thread
+
+
+def test_what_steps_let_out_is_told_and_costs_no_others(network: NetworkThread) -> None:
+    errors: list[Exception] = []
+    done = threading.Event()
+    turns = Turns(network, errors.append)
+
+    def broken() -> Steps:
+        yield None
+        raise KeyError("planted")
+
+    def sound() -> Steps:
+        yield None
+        done.set()
+
+    turns.drive(broken())
+    turns.drive(sound())
+    assert done.wait(DEADLINE_S)
+    eventually(lambda: len(errors) == 1, "it is told")
+    assert repr(errors[0]) == "KeyError('planted')"
+
+
+def test_steps_wait_at_a_gate_until_others_have_left(network: NetworkThread) -> None:
+    gate, go_on = Gate(1), threading.Event()
+    order: list[str] = []
+    done = threading.Event()
+    turns = Turns(network, lambda error: order.append(repr(error)))
+
+    def steps(name: str) -> Steps:
+        yield gate
+        order.append(f"{name} in")
+        while not go_on.is_set():
+            yield None
+        order.append(f"{name} out")
+        gate.leave()
+        if name == "second":
+            done.set()
+
+    turns.drive(steps("first"))
+    turns.drive(steps("second"))
+    eventually(lambda: order == ["first in"], "one is in")
+    go_on.set()
+    assert done.wait(DEADLINE_S)
+    assert order == ["first in", "first out", "second in", "second out"]
