@@ -45,7 +45,7 @@ def test_connections_with_many_requests_take_turns(serving: Serving, monkeypatch
             assert read(connection) == b"first"
         serving.echo.received.clear()
         standing = threading.Event()
-        serving.server.network.call(lambda: standing.wait(DEADLINE_S) and None)
+        serving.server.network.loop.call_soon_threadsafe(standing.wait, DEADLINE_S)
         one.sendall(framed(b"one") * FRAMES)
         other.sendall(framed(b"other") * FRAMES)
         standing.set()
