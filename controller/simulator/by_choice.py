@@ -4,7 +4,9 @@
                         leader and no reassignment begins, for as long as it stays
     partitions move     the clock gives no leader back while any partition is being reassigned
     a broker goes       who is told by a controller that everything was moved leads nothing any more that others could
-                        lead, as far as that controller's own writes go
+                        lead, as far as that controller's own writes go; the controller that it asked elects it nowhere
+                        and lets it into no ISR, and sends LeaderAndIsr to it for each leader that was moved away (S46)
+    replicas go         a broker that a topic's znode names no more was sent StopReplica, if the controller knew it
 
 A term that was there before the pause may be in the middle of what it does when the pause comes: it is not judged.
 """
@@ -14,13 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from controller.trace import Noted, PartitionStateWritten
+from controller.trace import Noted, PartitionStateWritten, RequestSent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_partition_state, decode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
 
 INVARIANT = "moves-by-choice"
+ELECTIONS = frozenset({"initial", "offline", "controlled shutdown", "reassigned", "preferred"})
 GIVEN_BACK = "partitions go back to their preferred leaders"
 SHUTTING_DOWN = re.compile(r"\[controller \d+, epoch (\d+)\] broker (\d+) is shutting down.*")
 ALL_MOVED = "controlled shutdown: everything was moved"
@@ -35,10 +38,16 @@ class ByChoice:
         self._paused_in: int | None = None
         self._moving: dict[str, frozenset[int]] = {}
         self._going: dict[int, int] = {}
+        self._untold: dict[int, str] = {}
+        self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
+        self._known: dict[
+            int, tuple[int, int]
+        ] = {}  # the epoch in which it was sent something last, and its incarnation
+        self._stopped: dict[int, tuple[int, int]] = {}  # the same of StopReplica
 
     # -- ZooKeeper's writes; `epoch` and `winner`: the present controller's
 
-    def committed(self, operation: Write, epoch: int, winner: int) -> None:
+    def committed(self, operation: Write, epoch: int, winner: int, zookeeper: InMemoryZooKeeper | None = None) -> None:
         path = operation.path
         if path == paths.CONTROLLER_PAUSE:
             if isinstance(operation, Create):
@@ -47,12 +56,21 @@ class ByChoice:
                 self._paused_in = None
         elif path.startswith(paths.BROKER_TOPICS) and path.count("/") == 3:
             if isinstance(operation, Create | SetData):
-                self._topic_written(operation, epoch, winner)
+                self._topic_written(operation, epoch, winner, zookeeper)
             elif isinstance(operation, Delete):
                 self._moving.pop(path, None)
+                self._replicas.pop(path, None)
 
-    def _topic_written(self, operation: Create | SetData, epoch: int, winner: int) -> None:
-        moving = moving_of(decode_topic_assignment(operation.path, operation.data))
+    def _topic_written(
+        self, operation: Create | SetData, epoch: int, winner: int, zookeeper: InMemoryZooKeeper | None
+    ) -> None:
+        topic = decode_topic_assignment(operation.path, operation.data)
+        moving = moving_of(topic)
+        before, self._replicas[operation.path] = self._replicas.get(operation.path, {}), dict(topic.partitions)
+        for partition, replicas in before.items():
+            for broker in replicas:
+                if broker not in topic.partitions.get(partition, (broker,)):
+                    self._removed(broker, operation.path, epoch, winner, zookeeper)
         begun = moving - self._moving.get(operation.path, frozenset())
         self._moving[operation.path] = moving
         if begun and self._is_paused_before(epoch):
@@ -60,6 +78,14 @@ class ByChoice:
             self._violated(
                 INVARIANT, [winner], f"a reassignment of {where} {sorted(begun)} begins, though it is paused"
             )
+
+    def _removed(self, broker: int, path: str, epoch: int, winner: int, zookeeper: InMemoryZooKeeper | None) -> None:
+        row = None if zookeeper is None else zookeeper.row(paths.broker(broker))
+        if row is None or self._known.get(broker) != (epoch, row.stat.czxid):
+            return
+        if self._stopped.get(broker) != self._known[broker]:
+            where = path.rpartition("/")[2]
+            self._violated(INVARIANT, [winner], f"{where} leaves broker {broker}, which was never sent StopReplica")
 
     def _is_paused_before(self, epoch: int) -> bool:
         """Whether the term of that epoch began after the pause, which is there still."""
@@ -71,20 +97,47 @@ class ByChoice:
         if event.why == "preferred" and self._is_paused_before(event.controller_epoch):
             name = f"{event.topic}-{event.partition}"
             self._violated(INVARIANT, [node], f"{name} goes back to its preferred leader, though it is paused")
+        if self._going:
+            self._written_while_going(node, event)
+
+    def _written_while_going(self, node: int, event: PartitionStateWritten) -> None:
+        name = f"{event.topic}-{event.partition}"
+        for going, epoch in self._going.items():
+            if epoch != event.controller_epoch:
+                continue
+            if event.why in ELECTIONS and event.leader == going:
+                self._violated(INVARIANT, [node], f"{name}: {going} is elected ({event.why}), and is shutting down")
+            elif event.why == "alter isr" and going in event.isr and going not in event.previous_isr:
+                self._violated(INVARIANT, [node], f"{name}: {going} joins the ISR, and is shutting down")
+            elif event.why == "controlled shutdown" and going in event.previous_isr and event.leader >= 0:
+                self._untold[going] = name
+
+    def sent(self, event: RequestSent) -> None:
+        known = (event.controller_epoch, event.to_broker_epoch)
+        self._known[event.to_broker] = known
+        if event.api == "StopReplica":
+            self._stopped[event.to_broker] = known
+        elif event.api == "LeaderAndIsr":
+            self._untold.pop(event.to_broker, None)
 
     def registered(self, node: int) -> None:
         """What was said of its life before says nothing of this one."""
         self._going.pop(node, None)
+        self._untold.pop(node, None)
 
     def noted(self, node: int, event: Noted, epoch: int, winner: int, zookeeper: InMemoryZooKeeper) -> None:
         going = SHUTTING_DOWN.fullmatch(event.message)
         if going is not None:
             self._going[int(going[2])] = int(going[1])
+            self._untold.pop(int(going[2]), None)
         elif node == winner and event.message.endswith(GIVEN_BACK):
             moving = [path for path, partitions in self._moving.items() if partitions]
             if moving:
                 self._violated(INVARIANT, [node], f"leaders are given back while partitions move: {sorted(moving)}")
         elif event.message == ALL_MOVED and self._going.get(node) == epoch:
+            if node in self._untold:
+                told = f"it was never told that it leads {self._untold[node]} no more"
+                self._violated(INVARIANT, [node, winner], f"everything was moved, and {told}")
             led = _led_by(zookeeper, node)
             if led:
                 self._violated(INVARIANT, [node, winner], f"everything was moved, it is told, and it leads {led}")

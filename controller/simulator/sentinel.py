@@ -94,6 +94,8 @@ class Sentinel(Recorder):
         self._ended: dict[int, float] = {}
         self._excused: set[int] = set()  # asked whether it holds a session, never walked
         self._numbers: dict[tuple[type, int, int, int], int] = {}
+        self._asked: dict[tuple[int, int, int, int], str] = {}
+        self.is_paused: Callable[[int], bool] = lambda _node: False
         self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
         self.forgotten = Forgotten()
         self.subscribers: list[Callable[[TraceRecord], None]] = []
@@ -153,7 +155,7 @@ class Sentinel(Recorder):
                 elif isinstance(operation, Delete):
                     self._states.pop(path, None)
                 continue
-            self._by_choice.committed(operation, self._epoch, self._node_of(self._winner))
+            self._by_choice.committed(operation, self._epoch, self._node_of(self._winner), self._zookeeper)
             if path == paths.CONTROLLER_EPOCH and not isinstance(operation, Check):
                 if self.is_by_hand(session):
                     self._edited = True
@@ -268,10 +270,19 @@ class Sentinel(Recorder):
             self._over[node, event.controller_epoch] = event.reason
 
     def _ephemeral(self, at_ms: float, node: int, event: EphemeralSeen) -> None:
+        if event.path != paths.CONTROLLER:
+            self._by_choice.registered(event.broker)
         if event.present:
             self._ended.pop(event.session, None)  # it gave /controller up, and has won it again
-        else:
-            self._ended[event.session] = at_ms
+            return
+        self._ended[event.session] = at_ms
+        if self._zookeeper is None or event.session in self._zookeeper.sessions():
+            return  # it lives, and somebody deleted the znode
+        for (holder, epoch), session in self._terms.items():
+            if session != event.session or (holder, epoch) in self._over or session in self._excused:
+                continue
+            if epoch == self._epoch and not self.is_paused(holder):
+                self.violated("stops-before-its-session", [holder], f"its session ends, and it leads in epoch {epoch}")
 
     def _noted(self, at_ms: float, node: int, event: Noted) -> None:
         if event.level == "error" and not any(words in event.message for words in self.expected_errors):
@@ -309,6 +320,8 @@ class Sentinel(Recorder):
                 f"{event.api} in epoch {term[1]}, its session over at {ended_ms:.1f}",
             )
         self._in_order(node, event)
+        self._asked[node, event.controller_epoch, event.to_broker, event.sequence] = event.api
+        self._by_choice.sent(event)
 
     def _in_order(self, node: int, event: RequestSent | RequestAnswered) -> None:
         """(5) A broker answers a term's requests in the order in which they were queued for it."""
@@ -324,6 +337,13 @@ class Sentinel(Recorder):
 
     def _answered(self, at_ms: float, node: int, event: RequestAnswered) -> None:
         self._in_order(node, event)
+        api = self._asked.pop((node, event.controller_epoch, event.to_broker, event.sequence), event.api)
+        if api != event.api:
+            self.violated(
+                "requests-in-order",
+                [node, event.to_broker],
+                f"request number {event.sequence} was {api}, and the answer in its turn is to {event.api}",
+            )
 
     def _role(self, at_ms: float, node: int, event: ReplicaRoleApplied) -> None:
         """(2) While a broker lives, what it takes for a partition's leader epoch only grows, within one incarnation of

@@ -72,12 +72,17 @@ class SimulatedWorld:
         booted.result()
         world = self.host.world
         self.sentinel.guard(world.zookeeper, self.host.clock.now_ms)
+        self.sentinel.is_paused = self._is_paused
         self.administrator = Administrator(
             self.host.connection, self.host.clock, world.streams.stream("administrator"), world.addresses
         )
         self.injector = Injector(plan, self.host, self.sentinel, self.administrator)
         self._own: dict[int, OwnNode] = {}
         self._lives: dict[int, int] = {}
+
+    def _is_paused(self, node: int) -> bool:
+        process = self.host.processes.get(node)
+        return process is not None and process.process.state is ProcessState.PAUSED
 
     # -- time
 

@@ -32,8 +32,9 @@ STATUSES = {0: SURVIVED, 1: KILLED, 3: TIMED_OUT}
 TIMES_BASELINE = 10.0
 """A test times out after so many times the CPU time that it takes without a mutant, and not before `least_limit_s`."""
 MEMORY = 6 << 30
-BLOCKED_S = 240.0
-"""By the clock: a process that waits for what never comes uses no CPU time."""
+BLOCKED_S = 120.0
+"""A process that uses less than `LEAST_CPU_S` in so long waits for what never comes."""
+LEAST_CPU_S = 0.05
 LAST_RESORT = "the swarm"
 
 
@@ -108,7 +109,8 @@ class Runner:
         self._root = root
         self._last_resort = last_resort
         self._told = told
-        self._running: dict[int, tuple[Mutant, int, int, float]] = {}
+        self._running: dict[int, tuple[Mutant, int, int]] = {}
+        self._looked: dict[int, tuple[float, float]] = {}
         self._trees: dict[str, tuple[str, ast.Module]] = {}
         self.verdicts: list[Verdict] = []
 
@@ -147,7 +149,8 @@ class Runner:
         pid = os.fork()
         if pid:
             os.close(writing)
-            self._running[pid] = (mutant, reading, len(items), time.monotonic() + BLOCKED_S)
+            self._running[pid] = (mutant, reading, len(items))
+            self._looked[pid] = (time.monotonic(), 0.0)
             return
         status = 1
         try:
@@ -206,14 +209,14 @@ class Runner:
 
     def _reap(self) -> None:
         while True:
-            for pid, (mutant, reading, count, deadline_s) in list(self._running.items()):
-                late = time.monotonic() > deadline_s
+            for pid, (mutant, reading, count) in list(self._running.items()):
+                late = self._is_blocked(pid)
                 if late:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 ended, status, used = os.wait4(pid, 0 if late else os.WNOHANG)
                 if ended:
-                    del self._running[pid]
+                    del self._running[pid], self._looked[pid]
                     by = os.read(reading, 4096).decode(errors="replace")
                     os.close(reading)
                     code = os.waitstatus_to_exitcode(status)
@@ -223,9 +226,24 @@ class Runner:
                     return
             time.sleep(0.005)
 
+    def _is_blocked(self, pid: int) -> bool:
+        """Whatever else the machine does: it is asked how much CPU time the process has used since the last look."""
+        looked_s, cpu_s = self._looked[pid]
+        if time.monotonic() < looked_s + BLOCKED_S:
+            return False
+        now_cpu_s = _cpu_s(pid)
+        self._looked[pid] = (time.monotonic(), now_cpu_s)
+        return now_cpu_s < cpu_s + LEAST_CPU_S
+
     def _decided(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
         self._told(verdict)
+
+
+def _cpu_s(pid: int) -> float:
+    """Of a process, as Linux tells it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # -- code
