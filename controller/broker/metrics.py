@@ -65,6 +65,11 @@ def _controller(node: Node) -> Iterator[Metric]:
         "camerlengo_controller_paused", "1 while the controller moves nothing by choice", float(figures.paused)
     )
     yield _gauge(
+        "camerlengo_controller_quarantined_znodes",
+        "Znodes that the controller can't use; it serves everything else",
+        float(figures.quarantined),
+    )
+    yield _gauge(
         "camerlengo_controller_id",
         "Whom this broker takes for the controller, -1 for nobody",
         float(node.controller.active_controller_id),

@@ -36,6 +36,7 @@ class Figures:
     replicas_ineligible_to_delete: int = 0
     unclean_elections: int = 0
     paused: bool = False
+    quarantined: int = 0
 
 
 quick(Figures)
@@ -64,6 +65,7 @@ def figures_of(term: Term, unclean_elections: int) -> Figures:
         replicas_ineligible_to_delete=ineligible,
         unclean_elections=unclean_elections,
         paused=context.paused is not None,
+        quarantined=len(context.quarantine),
     )
 
 

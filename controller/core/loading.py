@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from controller.core import quarantine
 from controller.core.context import LiveBroker
 from controller.core.events import BrokerModifications, PartitionModifications
 from controller.core.partition_table import NO_STATE, Rows
@@ -26,12 +27,7 @@ from controller.core.term import Term
 from controller.pending import Pending
 from controller.protocol.control_values import NO_TOPIC_ID, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import (
-    BrokerRegistration,
-    decode_broker_registration,
-    decode_topic_assignment,
-    encode_topic_assignment,
-)
+from controller.zookeeper.codecs import BrokerRegistration, decode_topic_assignment, encode_topic_assignment
 from controller.zookeeper.codecs_columns import (
     TopicAssignmentColumns,
     decode_partition_states,
@@ -41,6 +37,16 @@ from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Columns, SetData
 from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.request_size import ZNODE_BYTES_MAX
+from controller.zookeeper.znode_sense import (
+    SECURITY_PROTOCOLS,
+    sound_partition_state,
+    sound_registration,
+    sound_states,
+    sound_topic_assignment,
+    sound_topics,
+    topic_name_fault,
+)
 from statemachines.leader_election_columns import live_mask
 from statemachines.partition import PartitionState
 
@@ -48,7 +54,6 @@ T = TypeVar("T")
 
 BATCHES_IN_FLIGHT = 8
 """More gain nothing."""
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +70,48 @@ class Loaded:
 
 
 async def read_brokers(term: Term) -> tuple[list[LiveBroker], int]:
-    """All registrations that can be read, by id, and a zxid from before they were read."""
+    """All registrations that can be used, by id, and a zxid from before they were read."""
     listing = await term.zookeeper.children([paths.BROKER_IDS])
-    names = [name for name in listing.children[0] or () if name.isascii() and name.isdigit()]
-    reading = await term.zookeeper.read([paths.broker(int(name)) for name in names])
+    names = listing.children[0] or ()
+    quarantine.forget_brokers_but(term, names)
+    asked = []
+    for name in names:
+        path = paths.child(paths.BROKER_IDS, name)
+        if paths.broker_of(path) is None:
+            quarantine.report(term, path, f"{path} is left out: expected a broker id, found {name[:50]!r}")
+        else:
+            asked.append(path)
+    reading = await term.zookeeper.read(asked)
     found = (live_broker(term, row) for row in reading.rows)
     brokers = sorted((broker for broker in found if broker is not None), key=lambda broker: broker.id)
     return brokers, listing.zxid
 
 
 def live_broker(term: Term, row: Znode | None) -> LiveBroker | None:
-    """None for a registration that is gone, or that says nothing by which the broker could be reached."""
+    """None for a registration that is gone, or that does not say how the broker is reached. One that became so while
+    its broker lives changes nothing: what it said before holds."""
     if row is None:
         return None
+    broker = paths.broker_of(row.path)
+    assert broker is not None, row.path
     try:
-        registration = decode_broker_registration(row.path, row.data)
-        return _live_broker(registration, row, term.settings.inter_broker_listener)
+        found = _live_broker(sound_registration(row.path, row.data), row, term.settings.inter_broker_listener)
     except DamagedZnode as damaged:
-        term.note("error", f"broker {paths.broker_of(row.path)} is left out: {damaged}")
+        known = term.context.broker(broker)
+        if known is not None and known.epoch == row.stat.czxid:
+            quarantine.report(term, row.path, f"broker {broker} stays as it was known: {quarantine.told(damaged)}")
+            return known
+        quarantine.report_broker(term, broker, f"broker {broker} is left out: {quarantine.told(damaged)}")
         return None
+    quarantine.released(term, row.path)
+    return found
 
 
 def _live_broker(registration: BrokerRegistration, row: Znode, listener: str) -> LiveBroker:
     inter_broker = registration.endpoint(listener)
-    if inter_broker is None:
-        raise DamagedZnode(row.path, f"an endpoint of the inter-broker listener {listener}", row.data)
-    unknown = [
-        one.security_protocol for one in registration.endpoints if one.security_protocol not in SECURITY_PROTOCOLS
-    ]
-    if unknown:
-        raise DamagedZnode(row.path, f"one of the security protocols {', '.join(SECURITY_PROTOCOLS)}", row.data)
+    if inter_broker is None or not inter_broker.host or not 0 < inter_broker.port <= 65_535:
+        expected = f"an endpoint of the inter-broker listener {listener}, with a host and a port from 1 to 65535"
+        raise DamagedZnode(row.path, expected, row.data)
     broker, epoch = registration.broker_id, row.stat.czxid
     advertised = tuple(
         UpdateMetadataEndpoint(one.port, one.host, one.listener, SECURITY_PROTOCOLS[one.security_protocol])
@@ -137,14 +154,15 @@ async def list_topics(term: Term) -> tuple[tuple[str, ...], int]:
 async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows:
     """Takes in the assignments of topics that the context does not have, watches their znodes, and gives an id to
     those without one. Gives the rows, which have no state yet."""
+    names = _legal(term, names)
     topic_paths = [paths.topic(name) for name in names]
     watched = term.zookeeper.watch_many(topic_paths, _topic_modified, since_zxid) if names else None
     batches: list[Columns] = []
     await _in_flight(
         len(names), lambda start, end: term.zookeeper.read_columns(topic_paths[start:end]), batches.extend, BATCH
     )
-    columns = decode_topic_assignments(batches, names)
-    rows = _take_topics(term, columns)
+    columns, faults = sound_topics(decode_topic_assignments(batches, names))
+    rows = _take_topics(term, columns, faults)
     if watched is not None:
         await watched
     term.zookeeper.unwatch([paths.topic(name) for name in names if not _is_watched(term, name)])
@@ -153,21 +171,39 @@ async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows
     return rows
 
 
+def _legal(term: Term, names: Sequence[str]) -> list[str]:
+    """The names that a topic may have. The others are left out: no request could carry some of them."""
+    legal = []
+    for name in names:
+        if (fault := topic_name_fault(name)) is None:
+            legal.append(name)
+        else:
+            term.context.left_out.add(name)
+            quarantine.report(term, paths.topic(name), f"topic {name[:300]!r} is left out: {fault[:300]}")
+    return legal
+
+
 def _is_watched(term: Term, name: str) -> bool:
     """A topic that went before it was read is nobody's: if it comes back it is a new child."""
     return name in term.context.partitions or name in term.context.left_out
 
 
-def _take_topics(term: Term, columns: TopicAssignmentColumns) -> Rows:
-    for index, data in columns.damaged:
-        damaged = DamagedZnode(paths.topic(columns.names[index]), "a topic's assignment", data)
-        term.note("error", f"topic {columns.names[index]} is left out: {damaged}")
-        term.context.left_out.add(columns.names[index])
+def _take_topics(term: Term, columns: TopicAssignmentColumns, faults: Mapping[int, str]) -> Rows:
+    damaged = {
+        index: quarantine.why(sound_topic_assignment, paths.topic(columns.names[index]), data)
+        for index, data in columns.damaged
+    }
+    for index, wrong in sorted({**damaged, **faults}.items()):
+        name = columns.names[index]
+        quarantine.report(term, paths.topic(name), f"topic {name} is left out: {wrong}")
+        term.context.left_out.add(name)
     present = np.flatnonzero(columns.present)
     topics = []
     for index in present.tolist():
         name, text = columns.names[index], columns.topic_ids[index]
-        term.context.left_out.discard(name)
+        if name in term.context.left_out:
+            term.context.left_out.discard(name)
+            quarantine.released(term, paths.topic(name))
         topics.append((name, _topic_id(term, name, text)))
     place_of = np.cumsum(columns.present, dtype=np.int32) - 1
     # Topics that are not there have no rows, so that only their numbers close up.
@@ -206,7 +242,11 @@ async def _give_topic_ids(term: Term, columns: TopicAssignmentColumns) -> None:
             continue  # it changed since: its watch has fired
         topic_id = new_topic_id(term)
         assignment = replace(decode_topic_assignment(row.path, row.data), topic_id=topic_id_text(topic_id))
-        writes.append(SetData(row.path, encode_topic_assignment(assignment), row.stat.version))
+        data = encode_topic_assignment(assignment)
+        if len(data) > ZNODE_BYTES_MAX:
+            term.note("warning", f"topic {columns.names[index]} gets no id: its znode would have {len(data)} bytes")
+            continue
+        writes.append(SetData(row.path, data, row.stat.version))
         ids.append((columns.names[index], topic_id))
     written = await term.zookeeper.commit_rows(term.leadership, writes)
     for (name, topic_id), version in zip(ids, written.versions.tolist(), strict=True):
@@ -244,15 +284,24 @@ async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
 
     def take(batches: Sequence[Columns]) -> None:
         nonlocal start
-        part = decode_partition_states(batches, table.width)
+        part, senseless = sound_states(decode_partition_states(batches, table.width))
         here = rows[start : start + len(part.leader)]
         mzxids[start : start + len(here)] = np.concatenate([batch.mzxids for batch in batches])
         version = np.where(part.present, part.versions, NO_STATE).astype(np.int32)
         term.context.put_states(here, part.leader, part.leader_epoch, part.controller_epoch, part.isr, version)
-        for place, data in part.damaged:
+        undecoded = {
+            place: quarantine.why(sound_partition_state, state_paths(term, here[place : place + 1])[0], data)
+            for place, data in part.damaged
+        }
+        faults = {
+            place: f"{state_paths(term, here[place : place + 1])[0]}: expected a partition's state ({fault})"
+            for place, fault in senseless.items()
+        }
+        for place, fault in sorted({**faults, **undecoded}.items()):
             damaged[start + place] = True
-            error = DamagedZnode(state_paths(term, here[place : place + 1])[0], "a partition's state", data)
-            term.note("error", f"partition {table.name_of(int(here[place]))} is left out: {error}")
+            row = int(here[place])
+            message = f"partition {table.name_of(row)} is left out: {fault}"
+            quarantine.report_state(term, *table.topic_and_partition(row), message)
         table.extra.update({int(here[place]): data for place, data in part.extra.items()})
         start += len(here)
 

@@ -9,6 +9,7 @@ from controller.zookeeper.connection import BATCH
 from controller.zookeeper.errors import MultiFailed, NoNode, UnknownOutcome
 from controller.zookeeper.operations import ANY_VERSION, Delete
 from controller.zookeeper.paths import child
+from controller.zookeeper.request_size import spans
 
 ROUNDS = 10
 """How often what is left is listed and deleted again: each round follows somebody else's deletion of the same
@@ -39,10 +40,10 @@ async def delete_children(term: Term, parent: str, names: Sequence[str]) -> None
 async def _delete(term: Term, names: Sequence[str]) -> bool:
     """False if some may still be there."""
     whole = True
-    for start in range(0, len(names), BATCH - 1):
-        deletes = [Delete(name, ANY_VERSION) for name in names[start : start + BATCH - 1]]
+    deletes = [Delete(name, ANY_VERSION) for name in names]
+    for start, end in spans(deletes, BATCH - 1):
         try:
-            await term.zookeeper.commit(term.leadership, deletes)
+            await term.zookeeper.commit(term.leadership, deletes[start:end])
         except UnknownOutcome:
             whole = False
         except MultiFailed as failed:

@@ -121,6 +121,8 @@ async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election
         batch.leader_and_isr(Replicas.where(chosen[done], receivers[done]))
         move(term, chosen[done], PartitionState.Online)
         led.append(chosen[done])
+        known = table.zk_version[left] != NO_STATE  # what moved may be a state that is gone, or can't be used
+        unled, left = np.concatenate((unled, left[~known])), left[known]
         _look_at_targets(term, chosen[done & states.unclean])
     unled = np.concatenate((unled, left))
     if len(unled):

@@ -22,6 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 
+INT32_MAX = 2**31 - 1
 NO_BROKER = -1
 NO_STATE = -1
 """As `zk_version`: the partition has no state znode, or none that can be read."""
@@ -87,10 +88,10 @@ class PartitionTable:
 
     def row_of(self, topic: str, partition: int) -> int | None:
         known = self.topic_named(topic)
-        if known is None:
+        if known is None or not 0 <= partition <= INT32_MAX:
             return None
         rows = known.rows
-        if 0 <= partition < len(rows) and self.partition[rows[partition]] == partition:
+        if partition < len(rows) and self.partition[rows[partition]] == partition:
             return int(rows[partition])  # as in nearly every topic: numbered from 0 without a gap
         place = int(np.searchsorted(self.partition[rows], partition))
         return int(rows[place]) if place < len(rows) and self.partition[rows[place]] == partition else None

@@ -21,10 +21,10 @@ from controller.core.context import Replicas
 from controller.core.elections import REASSIGNED
 from controller.core.partition_table import NO_BROKER, NO_STATE, Rows
 from controller.core.reassignment_events import ReassignmentIsrChange
-from controller.core.reassignment_znodes import Partition, Targets, change_asked, persist
+from controller.core.reassignment_znodes import NotWritten, Partition, Targets, change_asked, persist
 from controller.core.removed_replicas import Removed
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import NewStates, names_of, set_states, state_paths, take_in
+from controller.core.state_writes import NewStates, names_of, set_states, state_paths, take_in_all
 from controller.core.term import Term
 from controller.zookeeper import paths
 from statemachines.partition import PartitionState
@@ -109,8 +109,7 @@ async def _ready(term: Term, rows: Sequence[int]) -> frozenset[int]:
     if rows and term.settings.versions.alter_isr is None:
         asked = np.array(rows, dtype=np.int64)
         reading = await term.zookeeper.read(state_paths(term, asked))
-        for row, state in zip(rows, reading.rows, strict=True):
-            take_in(term, row, state)
+        await take_in_all(term, list(zip(rows, reading.rows, strict=True)))
     eligible = frozenset(term.context.eligible_ids)
     ready = set()
     for row in rows:
@@ -237,7 +236,11 @@ async def _fulfil(term: Term, done: Targets) -> None:
         return {key: target for key, target in asked.items() if done.get(key) != tuple(target)}
 
     if done:
-        left = await change_asked(term, without)
+        try:
+            left = await change_asked(term, without)
+        except NotWritten as why:
+            term.note("error", str(why))
+            left = {}
         for key in done:
             if key not in left:
                 term.context.waiting.pop(key, None)

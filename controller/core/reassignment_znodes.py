@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
+from controller.core import quarantine
 from controller.core.loading import topic_id_text
 from controller.core.notifications import ROUNDS
 from controller.core.term import Term
@@ -19,19 +21,22 @@ from controller.zookeeper.codecs import (
     Reassignments,
     TopicAssignment,
     decode_reassignments,
-    decode_topic_assignment,
     encode_reassignments,
     encode_topic_assignment,
 )
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists, NoNode, UnknownOutcome
 from controller.zookeeper.operations import Create, Delete, Row, SetData, Write
+from controller.zookeeper.request_size import BATCH_BYTES, ZNODE_BYTES_MAX, operation_bytes
+from controller.zookeeper.znode_sense import sound_topic_assignment
 from statemachines.reassignment import Assignment
 
 Partition = tuple[str, int]
 Targets = Mapping[Partition, tuple[int, ...]]
 
 PATH = paths.REASSIGN_PARTITIONS
+ROOM_A_PARTITION = len('"2147483647":[],') * 3
+ROOM_A_REPLICA = len("2147483647,")
 
 
 # -- what is asked for
@@ -46,17 +51,24 @@ async def read_asked(term: Term) -> Targets | None:
 
 def _asked(term: Term, row: Row | None) -> Targets:
     if row is None:
+        quarantine.released(term, PATH)
         return {}
     try:
-        return decode_reassignments(row.path, row.data).replicas
+        asked = decode_reassignments(row.path, row.data).replicas
     except DamagedZnode as damaged:
-        term.note("error", str(damaged))
+        quarantine.report(term, PATH, str(damaged))
         return {}
+    quarantine.released(term, PATH)
+    return asked
+
+
+class NotWritten(Exception):
+    """What is asked for could not be changed; the znode is as it was. Says why."""
 
 
 async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targets:
     """Writes what `change` makes of what is asked for, and deletes the znode when that is nothing. Gives what is asked
-    for now."""
+    for now. Raises NotWritten for a znode that can't be read, or would be too large, or keeps changing."""
     for _ in range(ROUNDS):
         row = (await term.zookeeper.read([PATH])).rows[0]
         before = _asked(term, row)
@@ -66,23 +78,31 @@ async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targ
             return after
         if await _committed(term, [write]):
             return after
-    term.note("error", f"{PATH} changed under {ROUNDS} looks and is left as it is")
-    return await read_asked(term) or {}
+    raise NotWritten(f"{PATH} changed under {ROUNDS} looks and is left as it is")
 
 
 def _write(row: Row | None, before: Targets, after: Targets) -> Write | None:
-    """What makes one of the other; None if nothing need be done. A znode that can't be read stays as it is."""
+    """What makes one of the other; None if nothing need be done. Raises NotWritten."""
     if row is None:
-        return Create(PATH, encode_reassignments(Reassignments(after))) if after else None
+        return Create(PATH, _fitting(Reassignments(after))) if after else None
     try:
         found = decode_reassignments(row.path, row.data)
-    except DamagedZnode:
-        return None
+    except DamagedZnode as damaged:
+        raise NotWritten(str(damaged)) from damaged
     if not after:
         return Delete(PATH, row.stat.version)
     if before == after and list(before) == list(after):
         return None
-    return SetData(PATH, encode_reassignments(replace(found, replicas=after)), row.stat.version)
+    return SetData(PATH, _fitting(replace(found, replicas=after)), row.stat.version)
+
+
+def _fitting(asked: Reassignments) -> bytes:
+    data = encode_reassignments(asked)
+    if len(data) > ZNODE_BYTES_MAX:
+        raise NotWritten(
+            f"{len(asked.replicas)} reassignments take {len(data)} bytes in {PATH}, expected {ZNODE_BYTES_MAX} at most"
+        )
+    return data
 
 
 async def _committed(term: Term, writes: list[Write]) -> bool:
@@ -103,29 +123,29 @@ async def _committed(term: Term, writes: list[Write]) -> bool:
 
 @dataclass(slots=True)
 class _Plan:
-    """`writes` with the partitions that each is of; `done`: as wanted already; `lost`: not there any more."""
+    """`writes` with the partitions that each is of; `done`: as wanted already; `lost`: not there any more. `too_large`:
+    their topic's znode would be."""
 
     writes: list[tuple[SetData, tuple[Partition, ...]]] = field(default_factory=list)
     done: set[Partition] = field(default_factory=set)
     lost: set[Partition] = field(default_factory=set)
+    too_large: set[Partition] = field(default_factory=set)
 
 
 async def persist(
     term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
 ) -> frozenset[Partition]:
     """Writes assignments into their topics' znodes, all of a topic at once, whatever else these hold kept. `withdrawn`
-    goes out of what is asked for with the first of them. Gives those that are written; the others' topics are gone,
-    or can't be read."""
+    goes out of what is asked for with the first of them, or before it where one request can't hold both. Gives those
+    that are written; the others' topics are gone, can't be read, or would be too large."""
     left, written, lost = dict(wanted), set[Partition](), set[Partition]()
     for _ in range(ROUNDS):
         plan = await _plan(term, left)
         written |= plan.done
-        lost |= plan.lost
+        lost |= plan.lost | plan.too_large
         if withdrawn:
             removal = await _removal(term, withdrawn)
-            first = plan.writes[: BATCH - 2]
-            writes: list[Write] = [write for write, _ in first]
-            if removal is None or await _committed(term, [*writes, removal]):
+            if removal is None or await _committed(term, [*_beside(removal, plan), removal]):
                 withdrawn = ()
             if removal is not None:
                 left = {key: one for key, one in left.items() if key not in written | lost}
@@ -146,7 +166,34 @@ async def _removal(term: Term, withdrawn: Collection[Partition]) -> Write | None
     row = (await term.zookeeper.read([PATH])).rows[0]
     before = _asked(term, row)
     after = {key: target for key, target in before.items() if key not in withdrawn}
-    return None if len(after) == len(before) else _write(row, before, after)
+    if len(after) == len(before):
+        return None
+    try:
+        return _write(row, before, after)
+    except NotWritten as why:
+        term.note("error", str(why))
+        return None
+
+
+def _beside(removal: Write, plan: _Plan) -> list[Write]:
+    """The first of the plan's writes, as many as fit into one request with the removal."""
+    writes = [write for write, _ in plan.writes]
+    room = max(BATCH_BYTES, ZNODE_BYTES_MAX) - operation_bytes(removal)
+    sizes = accumulate(map(operation_bytes, writes))
+    return [write for write, size in zip(writes[: BATCH - 2], sizes, strict=False) if size <= room]
+
+
+async def too_large(term: Term, wanted: Mapping[Partition, Assignment]) -> frozenset[Partition]:
+    """Those whose topics' znodes could not hold them. Only topics that may come near the limit are looked at."""
+    table = term.context.partitions
+    widest = max((len(one.replicas) for one in wanted.values()), default=0)
+    each = ROOM_A_PARTITION + 3 * ROOM_A_REPLICA * max(table.width, widest)
+    topics = {topic: table.topic_named(topic) for topic, _ in wanted}
+    suspects = {name for name, known in topics.items() if known and len(known.rows) * each > ZNODE_BYTES_MAX}
+    if not suspects:
+        return frozenset()
+    plan = await _plan(term, {key: one for key, one in wanted.items() if key[0] in suspects})
+    return frozenset(plan.too_large)
 
 
 async def _plan(term: Term, wanted: Mapping[Partition, Assignment]) -> _Plan:
@@ -165,17 +212,22 @@ async def _plan(term: Term, wanted: Mapping[Partition, Assignment]) -> _Plan:
         keys = tuple((name, partition) for partition in there)
         if after == before:
             plan.done.update(keys)
+            continue
+        data = encode_topic_assignment(after)
+        if len(data) > ZNODE_BYTES_MAX:
+            term.note("warning", f"topic {name} is not reassigned: its znode would have {len(data)} bytes")
+            plan.too_large.update(keys)
         else:
-            plan.writes.append((SetData(row.path, encode_topic_assignment(after), row.stat.version), keys))
+            plan.writes.append((SetData(row.path, data, row.stat.version), keys))
     return plan
 
 
 def _topic(term: Term, name: str, row: Row) -> TopicAssignment | None:
     """None for one that can't be read, or that is another topic of the same name by now."""
     try:
-        found = decode_topic_assignment(row.path, row.data)
+        found = sound_topic_assignment(row.path, row.data)
     except DamagedZnode as damaged:
-        term.note("error", f"topic {name}: {damaged}")
+        quarantine.report(term, row.path, f"topic {name} stays as it was known: {quarantine.told(damaged)}")
         return None
     known = term.context.partitions.topic_named(name)
     if known is None:

@@ -11,21 +11,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controller.core import quarantine
 from controller.core.partition_table import NO_STATE, Bools, Int32s, Rows, all_members, padded
 from controller.core.term import Term
 from controller.quick import maker
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import decode_partition_state
 from controller.zookeeper.codecs_columns import encode_partition_states
-from controller.zookeeper.errors import ControllerMoved, DamagedZnode, MultiFailed, NoNode
+from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoNode, UnknownOutcome
 from controller.zookeeper.operations import Create
 from controller.zookeeper.operations import Row as Znode
 from controller.zookeeper.row_writes import RowsWritten
 from controller.zookeeper.state_paths import StatePaths
 from controller.zookeeper.state_sets import StateSets
+from controller.zookeeper.znode_sense import sound_partition_state
 
 _written = maker(PartitionStateWritten)
+FENCE_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,16 +57,15 @@ class NewStates:
 
 async def set_states(term: Term, states: NewStates) -> Rows:
     """Writes states over those that the context has; gives the rows that had moved. The context then has what
-    ZooKeeper has, for both. Raises what `ZooKeeperClient.commit_rows` raises, and ControllerMoved for a row that a
-    later controller has written (S01)."""
+    ZooKeeper has, for both. Raises what `ZooKeeperClient.commit_rows` raises, and ControllerMoved if a later controller
+    has written a row (S01)."""
     table = term.context.partitions
     data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr, _extra(term, states))
     writes = StateSets(state_paths(term, states.rows), data, table.zk_version[states.rows])
     result = await term.zookeeper.commit_rows(term.leadership, writes)
     moved = [place for place, _ in result.moved]
     _record(term, states, result.versions)
-    for place, found in result.moved:
-        take_in(term, int(states.rows[place]), found)
+    await take_in_all(term, [(int(states.rows[place]), found) for place, found in result.moved])
     return states.rows[moved]
 
 
@@ -88,7 +89,7 @@ async def create_states(term: Term, states: NewStates) -> Rows:
                 raise
             gone = paths.topic_of([*parents, *creates][failed.index].path)
         else:
-            return _created(term, states, result, len(parents))
+            return await _created(term, states, result, len(parents))
         term.note("warning", f"topic {gone} went away while its partitions were being created")
         table = term.context.partitions
         states = states.pick(np.array([table.topics[number].name != gone for number in table.topic[states.rows]]))
@@ -108,11 +109,10 @@ def _creations(term: Term, states: NewStates) -> tuple[list[Create], list[Create
     return parents, [Create(path, one) for path, one in zip(names, data, strict=True)]
 
 
-def _created(term: Term, states: NewStates, result: RowsWritten, parents: int) -> Rows:
+async def _created(term: Term, states: NewStates, result: RowsWritten, parents: int) -> Rows:
     _record(term, states, result.versions[parents:])
     moved = [(place - parents, found) for place, found in result.moved if place >= parents]
-    for place, found in moved:
-        take_in(term, int(states.rows[place]), found)
+    await take_in_all(term, [(int(states.rows[place]), found) for place, found in moved])
     return states.rows[[place for place, _ in moved]]
 
 
@@ -158,23 +158,43 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
         )
 
 
-def take_in(term: Term, row: int, found: Znode | None) -> None:
-    """The context takes what was found of one partition's state. Raises ControllerMoved if a later controller wrote
-    it; a damaged znode counts as none and is named in the log."""
+async def take_in_all(term: Term, found: Sequence[tuple[int, Znode | None]]) -> None:
+    """As `take_in`, of each row. Raises ControllerMoved if a later controller has written one (S01)."""
+    later = [take_in(term, row, state) for row, state in found]
+    if any(later):
+        await _require_fence(term)
+
+
+async def _require_fence(term: Term) -> None:
+    """Raises ControllerMoved if this term is over. A controller epoch above this term's does not prove that: somebody
+    may have written the state by hand, or deleted /controller_epoch. The fence decides."""
+    for _ in range(FENCE_ATTEMPTS):
+        try:
+            await term.zookeeper.commit(term.leadership, [])
+        except UnknownOutcome:
+            continue
+        return
+
+
+def take_in(term: Term, row: int, found: Znode | None) -> bool:
+    """The context takes what was found of one partition's state. A state that is gone or can't be used counts as none,
+    is reported, and is watched. True if its controller epoch is above this term's."""
     table, rows = term.context.partitions, np.array([row])
+    topic, partition = table.topic_and_partition(row)
     table.extra.pop(row, None)
     if found is None:
-        term.note("warning", f"partition {table.name_of(row)}: its state is gone")
+        quarantine.report_state(term, topic, partition, f"partition {table.name_of(row)}: its state is gone", "warning")
         term.context.drop_states(rows)
-        return
+        return False
     try:
-        state = decode_partition_state(found.path, found.data)
+        state = sound_partition_state(found.path, found.data)
     except DamagedZnode as damaged:
-        term.note("error", f"partition {table.name_of(row)} is left out: {damaged}")
+        quarantine.report_state(
+            term, topic, partition, f"partition {table.name_of(row)} is left out: {quarantine.told(damaged)}"
+        )
         term.context.drop_states(rows)
-        return
-    if state.controller_epoch > term.epoch:
-        raise ControllerMoved(term.epoch, term.leadership.epoch_zk_version)
+        return False
+    quarantine.released(term, found.path)
     if state.kept.unknown() and found.data is not None:
         table.extra[row] = found.data
     term.context.put_states(
@@ -185,6 +205,7 @@ def take_in(term: Term, row: int, found: Znode | None) -> None:
         padded([state.isr], table.width),
         np.array([found.stat.version], dtype=np.int32),
     )
+    return state.controller_epoch > term.epoch
 
 
 def state_paths(term: Term, rows: Rows) -> StatePaths:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from controller.core import partition_moves, replica_moves
+from controller.core import partition_moves, quarantine, replica_moves
 from controller.core.context import Replicas
 from controller.core.notifications import delete_children, list_children
 from controller.core.partition_table import NO_BROKER, Bools, Rows
@@ -207,6 +207,7 @@ async def _complete(term: Term, topics: Sequence[str]) -> None:
     known = [name for name in topics if name in table]
     replica_moves.move(term, _replicas_in(term, known, ReplicaState.DeletionSuccessful), ReplicaState.NonExistent)
     await remove_topics(term, topics)
+    quarantine.forget_topics(term, topics)
     term.context.forget_topics(topics)
     term.note("info", f"{len(topics)} topics are deleted, {topics[0]} among them")
 

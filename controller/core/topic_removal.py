@@ -18,6 +18,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.errors import MultiFailed, NoNode, NotEmpty, UnknownOutcome
 from controller.zookeeper.operations import ANY_VERSION, Delete, WriteResults
+from controller.zookeeper.request_size import BATCH_BYTES, operation_bytes
 
 MULTIS_IN_FLIGHT = 4
 NO_TOPIC = -1
@@ -106,11 +107,14 @@ async def _delete(term: Term, units: Sequence[tuple[Delete, ...]]) -> None:
 
 def _batches(units: Sequence[tuple[Delete, ...]]) -> Iterator[list[Delete]]:
     batch: list[Delete] = []
+    size = 0
     for unit in units:
-        if len(batch) + len(unit) > BATCH - 1:
+        more = sum(map(operation_bytes, unit))
+        if batch and (len(batch) + len(unit) > BATCH - 1 or size + more > BATCH_BYTES):
             yield batch
-            batch = []
+            batch, size = [], 0
         batch += unit
+        size += more
     if batch:
         yield batch
 

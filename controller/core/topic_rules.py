@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-NAME_LENGTH_MAX = 249
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+from controller.zookeeper.znode_sense import topic_name_fault as name_fault
 
-
-def name_fault(name: str) -> str | None:
-    """What is wrong with a topic's name; None if nothing is."""
-    if not name:
-        return "Topic name is illegal, it can't be empty"
-    if name in (".", ".."):
-        return 'Topic name cannot be "." or ".."'
-    if len(name) > NAME_LENGTH_MAX:
-        return f"Topic name is illegal, it can't be longer than {NAME_LENGTH_MAX} characters, topic name: {name}"
-    if not _LEGAL.fullmatch(name):
-        return (
-            f'Topic name "{name}" is illegal, it contains a character other than ASCII alphanumerics, ".", "_" and "-"'
-        )
-    return None
+__all__ = ["collisions", "metric_name", "name_fault"]
 
 
 def metric_name(name: str) -> str:

@@ -24,6 +24,7 @@ from controller.zookeeper.errors import (
     LeaseExpired,
     MultiFailed,
     NoNode,
+    RequestTooLarge,
     SessionGone,
     ZooKeeperError,
 )
@@ -40,6 +41,7 @@ from controller.zookeeper.operations import (
     Write,
     WriteResults,
 )
+from controller.zookeeper.request_size import path_batches, require_sendable
 from controller.zookeeper.retry import Retrier
 from controller.zookeeper.row_writes import (
     RowsWritten,
@@ -173,13 +175,12 @@ class ZooKeeperClient:
     async def _batches(
         self, request: Callable[[Sequence[str]], Pending[T]], paths: Sequence[str], a_request: int = BATCH
     ) -> list[T]:
-        """One request for each so many paths, `READS_IN_FLIGHT` of them at a time."""
+        """One request for each so many paths, or fewer long ones, `READS_IN_FLIGHT` of them at a time."""
         answers: list[T] = []
         in_flight: deque[Pending[T]] = deque()
-        for start in range(0, len(paths), a_request):
+        for batch in path_batches(paths, a_request):
             if len(in_flight) == READS_IN_FLIGHT:
                 answers.append(await in_flight.popleft())
-            batch = paths[start : start + a_request]
             in_flight.append(drive(self._again(lambda batch=batch: request(batch))))  # type: ignore[misc]
         while in_flight:
             answers.append(await in_flight.popleft())
@@ -249,18 +250,26 @@ class ZooKeeperClient:
     def seize(self, operations: Sequence[Write]) -> Pending[WriteResults]:
         """The election's multi, the only write of a controller's that no leadership fences. Never made again: the
         caller handles MultiFailed and UnknownOutcome (S08)."""
+        return self._send(operations)
+
+    def _send(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+        """The one way by which a multi leaves this client: fails with RequestTooLarge for one that no server takes."""
+        try:
+            require_sendable(operations)
+        except RequestTooLarge as error:
+            return Pending.failed(error)
         return self._connection.multi(operations)
 
     def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[WriteResults]:
         """All of `operations` or none, and none unless `leadership` still holds.
 
-        SessionGone or LeaseExpired: nothing was sent. ControllerMoved: nothing was applied and the term is over.
-        MultiFailed: nothing was applied; its index is one of `operations`. UnknownOutcome: ask before doing anything.
+        SessionGone, LeaseExpired or RequestTooLarge: nothing was sent. ControllerMoved: nothing was applied and the
+        term is over. MultiFailed: nothing was applied; its index is one of `operations`. UnknownOutcome: ask before doing anything.
         """
         void = self._void(leadership)
         if void is not None:
             return Pending.failed(void)
-        return drive(self._fenced(leadership, self._connection.multi(self._with_fence(leadership, operations))))
+        return drive(self._fenced(leadership, self._send(self._with_fence(leadership, operations))))
 
     def _void(self, leadership: Leadership) -> ZooKeeperError | None:
         if self._connection.session() != leadership.session:

@@ -128,8 +128,9 @@ def _endpoints(fields: FieldReader) -> tuple[BrokerEndpoint, ...]:
 def decode_broker_registration(path: str, data: bytes | None) -> BrokerRegistration:
     """Raises DamagedZnode; the broker id is the path's last name."""
     fields = FieldReader(path, "a broker registration", data)
-    broker_id = id_in_digits(path.rpartition("/")[2])
-    if broker_id is None:
+    name = path.rpartition("/")[2]
+    broker_id = id_in_digits(name)
+    if broker_id is None or str(broker_id) != name:
         raise fields.damaged("the path names no broker id")
     return BrokerRegistration(
         broker_id=broker_id,

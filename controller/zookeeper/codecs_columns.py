@@ -26,14 +26,14 @@ from controller.zookeeper.codecs_topics import (
 from controller.zookeeper.operations import Columns
 from controller.zookeeper.row_columns import Int32s, OddRows, column, joined, padded, unpadded
 from controller.zookeeper.state_shapes import ShapedStates, read_by_shape
-from controller.zookeeper.znode_json import Id, IdOrNone
+from controller.zookeeper.znode_json import Id, IdOrNone, Ids
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     controller_epoch: Id
     leader: IdOrNone
     leader_epoch: Id
-    isr: tuple[Id, ...]
+    isr: Ids
     version: Literal[1] = 1
 
 
@@ -48,11 +48,11 @@ class _WrittenState(msgspec.Struct, gc=False):
 
 
 class _Topic(msgspec.Struct, forbid_unknown_fields=True):
-    partitions: dict[Id, tuple[Id, ...]]
+    partitions: dict[Id, Ids]
     topic_id: str | None = None
-    adding_replicas: dict[Id, tuple[Id, ...]] = msgspec.field(default_factory=dict)
-    removing_replicas: dict[Id, tuple[Id, ...]] = msgspec.field(default_factory=dict)
-    version: int = 1
+    adding_replicas: dict[Id, Ids] = msgspec.field(default_factory=dict)
+    removing_replicas: dict[Id, Ids] = msgspec.field(default_factory=dict)
+    version: Id = 1
 
 
 _STATES = msgspec.json.Decoder(list[_State | None])

@@ -18,26 +18,30 @@ from controller.zookeeper.znode_json import (
     STRING,
     FieldReader,
     Id,
+    Ids,
     Kept,
+    Long,
     encode_object,
 )
 
-_IDS = msgspec.json.Decoder(tuple[Id, ...])
-_ASSIGNMENT: msgspec.json.Decoder[Mapping[int, tuple[int, ...]]] = msgspec.json.Decoder(dict[Id, tuple[Id, ...]])
+_IDS = msgspec.json.Decoder(Ids)
+_ASSIGNMENT: msgspec.json.Decoder[Mapping[int, tuple[int, ...]]] = msgspec.json.Decoder(dict[Id, Ids])
 _STRING_MAP = msgspec.json.Decoder(dict[str, str])
 
 TopicPartition = tuple[str, int]
 
 
 class _TopicPartition(msgspec.Struct, frozen=True):
+    """Any number is read: an item of a request that makes no sense costs itself, not the items beside it."""
+
     topic: str
-    partition: Id
+    partition: Long
 
 
 class _Reassignment(msgspec.Struct, frozen=True):
     topic: str
-    partition: Id
-    replicas: tuple[Id, ...]
+    partition: Long
+    replicas: tuple[Long, ...]
 
 
 _TOPIC_PARTITIONS = msgspec.json.Decoder(tuple[_TopicPartition, ...])

@@ -22,6 +22,7 @@ from typing import IO, Self
 from controller.zookeeper.embedded_server import ServerDied, ServerProcess, ServerSettings
 from controller.zookeeper.jars import find_jars, find_java
 from controller.zookeeper.ports import HeldPorts
+from controller.zookeeper.request_size import REQUEST_BYTES_MAX
 
 START_DEADLINE_SECONDS = 60.0
 _PORT_ATTEMPTS = 5
@@ -37,8 +38,8 @@ class EmbeddedZooKeeper:
 
     `data_dir` is kept if given. `tick_ms` sets the grain of session timeouts: the server grants nothing below
     `min_session_timeout_ms` (2 ticks by default) and counts expiry in ticks; 500 suits timeouts from 1.5 to 6 s.
-    `fsync` False trades durability over a machine's crash (never over a killed server's) for speed. `jars` is a
-    directory; by default PySpark's are used.
+    `max_request_bytes` is jute.maxbuffer, by default a production server's. `fsync` False trades durability over a
+    machine's crash (never over a killed server's) for speed. `jars` is a directory; by default PySpark's are used.
 
     The constructor raises ValueError, JavaNotFound, JarsNotFound and DataDirectoryError, and starts nothing.
     """
@@ -53,7 +54,7 @@ class EmbeddedZooKeeper:
         min_session_timeout_ms: int | None = None,
         max_session_timeout_ms: int = 120_000,
         fsync: bool = True,
-        max_request_bytes: int = 8 << 20,
+        max_request_bytes: int = REQUEST_BYTES_MAX,
         java_options: Sequence[str] = (),
     ) -> None:
         if servers not in (1, 3):

@@ -87,6 +87,10 @@ class LeaseExpired(ZooKeeperError):
     controller, though the session may live on."""
 
 
+class RequestTooLarge(ZooKeeperError):
+    """The request has more bytes than a server accepts (jute.maxbuffer). It was not sent."""
+
+
 class AuthenticationFailed(ZooKeeperError):
     """The server refused the connection's credentials; it does not connect again."""
 

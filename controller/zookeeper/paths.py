@@ -67,8 +67,8 @@ PERSISTENT_PATHS: tuple[str, ...] = (
 """What a 2.8 broker makes sure of at each start, parents first and in its order (a real cluster's czxids show it)."""
 
 _TOPIC = re.compile(r"/brokers/topics/([^/]+)(?:/.*)?")
-_PARTITION_STATE = re.compile(r"/brokers/topics/([^/]+)/partitions/([0-9]+)/state")
-_BROKER = re.compile(r"/brokers/ids/([0-9]+)")
+_PARTITION_STATE = re.compile(r"/brokers/topics/([^/]+)/partitions/(0|[1-9][0-9]*)/state")
+_BROKER = re.compile(r"/brokers/ids/(0|[1-9][0-9]*)")
 
 
 def broker(broker_id: int) -> str:

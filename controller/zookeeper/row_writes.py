@@ -21,6 +21,7 @@ from controller.pending import Pending
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.errors import MultiFailed, UnknownOutcome
 from controller.zookeeper.operations import ANY_VERSION, Create, Reading, Row, SetData, Stat, WriteResults
+from controller.zookeeper.request_size import spans
 from controller.zookeeper.state_sets import SetResults, StateSets
 
 ROWS_A_BATCH = BATCH - 1
@@ -119,14 +120,14 @@ class RowWriter(Generic[W]):
         self._moved: list[tuple[int, Row | None]] = []
 
     async def write(self) -> RowsWritten:
-        """Raises what the fence raises; MultiFailed, with the index among the rows, for what a second look does not
-        explain; UnknownOutcome after `UNKNOWN_OUTCOMES` of one batch."""
+        """Raises what the fence raises; RequestTooLarge for a row that is too large alone; MultiFailed, with the index
+        among the rows, for what a second look does not explain; UnknownOutcome after `UNKNOWN_OUTCOMES` of one batch.
+        """
         in_flight: deque[tuple[Sequence[int], Pending[WriteResults]]] = deque()
         a_batch = STATES_A_BATCH if isinstance(self._rows, StateSets) else ROWS_A_BATCH
-        for start in range(0, len(self._rows), a_batch):
+        for start, end in spans(self._rows, a_batch):
             if len(in_flight) == BATCHES_IN_FLIGHT:
                 await self._settle(*in_flight.popleft())
-            end = min(start + a_batch, len(self._rows))
             in_flight.append((range(start, end), self._send(self._rows[start:end])))
         while in_flight:
             await self._settle(*in_flight.popleft())

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from controller.pending import Pending
 from controller.zookeeper.connection import Connection
 from controller.zookeeper.operations import WatchEvent, WatchKind
+from controller.zookeeper.request_size import path_batches
 
 SET_WATCHES_PATHS = 2_000
 """Paths a SetWatches request: with Kafka's longest paths (300 bytes) some 600 kB, below jute.maxbuffer (1 MB)."""
@@ -129,7 +130,7 @@ class StandingWatches:
     @staticmethod
     def requests(paths: Sequence[str]) -> list[Sequence[str]]:
         """The paths of each SetWatches request that so many need."""
-        return [paths[start : start + SET_WATCHES_PATHS] for start in range(0, len(paths), SET_WATCHES_PATHS)]
+        return list(path_batches(paths, SET_WATCHES_PATHS))
 
     def _put(self, table: dict[str, _Standing], paths: Iterable[str]) -> None:
         for path in paths:

@@ -25,6 +25,11 @@ Id = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 IdOrNone = Annotated[int, msgspec.Meta(ge=-1, le=INT32_MAX)]
 """As Id, with -1 for nobody."""
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+REPLICAS_MAX = 126
+"""The most replicas of one partition that are read: columns are as wide as the longest replica set of all, so that one
+znode that names a million brokers would cost as many columns of the whole cluster."""
+Ids = Annotated[tuple[Id, ...], msgspec.Meta(max_length=REPLICAS_MAX)]
+"""The replicas or the ISR of one partition."""
 
 ID = msgspec.json.Decoder(Id)
 ID_OR_NONE = msgspec.json.Decoder(IdOrNone)

@@ -449,6 +449,9 @@ class Cluster:
         parents += [paths.LOG_DIR_EVENT_NOTIFICATION]
         parents += [paths.CONFIG_CHANGES, paths.DELETE_TOPICS]
         nodes = [paths.CONTROLLER, *(path for path, _ in WATCHED_NODES)]
+        term = host.controller.term
+        assert term is not None
+        nodes += [path for path in term.context.quarantine if paths.partition_of(path) is not None]
         nodes += [paths.broker(int(name)) for name in self.server.children(paths.BROKER_IDS) or ()]
         nodes += [paths.topic(name) for name in self.server.children(paths.BROKER_TOPICS) or ()]
         return frozenset([("children", parent) for parent in parents] + [("node", path) for path in nodes])

@@ -103,6 +103,8 @@ async def broker_modifications(term: Term, event: BrokerModifications) -> None:
     known = term.context.broker(event.broker)
     row = (await term.zookeeper.read([paths.broker(event.broker)])).rows[0]
     now = live_broker(term, row)
+    if known is None and now is not None:
+        await broker_change(term, BrokerChange())  # its registration could not be used, and has been repaired
     if known is None or now is None or now.epoch != known.epoch or now == known:
         return
     term.note("info", f"broker {event.broker} is now at {now.advertised.endpoints}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core import reassignment
+from controller.core import quarantine, reassignment
 from controller.core.events import TopicChange
 from controller.core.handlers.topic_changes import topic_change
 from controller.core.notifications import ROUNDS
@@ -21,8 +21,9 @@ from controller.core.reassignment_events import (
     ReassignmentAsked,
     ReassignmentIsrChange,
 )
-from controller.core.reassignment_znodes import Partition, change_asked, read_asked
-from controller.core.state_writes import state_paths, take_in
+from controller.core.reassignment_znodes import NotWritten, Partition, change_asked, read_asked, too_large
+from controller.core.repairs import serve_repaired
+from controller.core.state_writes import state_paths, take_in_all
 from controller.core.term import Term
 from controller.protocol.errors import ErrorCode
 from controller.protocol.reassignment_values import (
@@ -33,6 +34,9 @@ from controller.protocol.reassignment_values import (
     ReassignablePartitionResult,
     ReassignableTopicResult,
 )
+from controller.zookeeper import paths
+from controller.zookeeper.request_size import ZNODE_BYTES_MAX
+from controller.zookeeper.znode_sense import replicas_fault
 from statemachines.reassignment import Assignment, Limits, admitted, strands, target_fault
 
 NO_PARTITION = "The partition does not exist."
@@ -44,6 +48,12 @@ STRANDED = "All replicas that are in sync would be removed."
 class Refused:
     error: ErrorCode
     message: str
+
+
+TOO_LARGE = Refused(
+    ErrorCode.POLICY_VIOLATION,
+    f"The topic's znode would have more than {ZNODE_BYTES_MAX} bytes.",
+)
 
 
 # -- by the znode
@@ -82,12 +92,17 @@ async def isr_changed(term: Term, rows: Rows) -> None:
 
 
 async def reassignment_isr_change(term: Term, event: ReassignmentIsrChange) -> None:
-    """A leader wrote a state itself."""
+    """A state that is watched was written: by a leader itself, or by somebody who repaired it."""
     row = term.context.partitions.row_of(event.topic, event.partition)
     if row is None:
         return
     rows = np.array([row], dtype=np.int64)
-    take_in(term, row, (await term.zookeeper.read(state_paths(term, rows))).rows[0])
+    was_unusable = paths.partition_state(event.topic, event.partition) in term.context.quarantine
+    await take_in_all(term, [(row, (await term.zookeeper.read(state_paths(term, rows))).rows[0])])
+    if was_unusable:
+        await serve_repaired(term, rows)
+        row = term.context.partitions.row_of(event.topic, event.partition)
+        rows = np.array([] if row is None else [row], dtype=np.int64)
     await isr_changed(term, rows)
 
 
@@ -119,10 +134,20 @@ async def _begin_asked(term: Term) -> frozenset[Partition]:
     if refused or not asked:
         for key, why in refused.items():
             term.note("warning", f"not reassigned, as asked for in ZooKeeper: {key[0]}-{key[1]}: {why}")
-        await change_asked(term, lambda now: {key: target for key, target in now.items() if key not in refused})
+        await _take_out(term, refused)
+    if large := await too_large(term, wanted):
+        await _take_out(term, large)
+        wanted = {key: one for key, one in wanted.items() if key not in large}
     starting, waiting = _admit(term, wanted)
     term.context.waiting = {key: asked[key] for key in waiting}
     return await reassignment.begin(term, starting)
+
+
+async def _take_out(term: Term, refused: Collection[Partition]) -> None:
+    try:
+        await change_asked(term, lambda now: {key: target for key, target in now.items() if key not in refused})
+    except NotWritten as why:
+        quarantine.report(term, paths.REASSIGN_PARTITIONS, str(why))
 
 
 # -- by request
@@ -148,14 +173,21 @@ async def alter_reassignments(term: Term, event: AlterReassignmentsRequested) ->
             refused[key] = checked
         else:
             wanted[key] = checked
+    for key in await too_large(term, wanted):
+        del wanted[key]
+        refused[key] = TOO_LARGE
     starting, waiting = _admit(term, wanted)
+    if waiting:
+        targets = {key: wanted[key].target for key in waiting}
+        try:
+            await change_asked(term, lambda now: {**now, **targets})
+        except NotWritten as why:
+            refused.update(dict.fromkeys(waiting, Refused(ErrorCode.POLICY_VIOLATION, str(why))))
+        else:
+            term.context.waiting = {**term.context.waiting, **targets}
     withdrawn.update(starting)
     for key in withdrawn:
         term.context.waiting.pop(key, None)
-    if waiting:
-        targets = {key: wanted[key].target for key in waiting}
-        term.context.waiting = {**term.context.waiting, **targets}
-        await change_asked(term, lambda now: {**now, **targets})
     begun = await reassignment.begin(term, starting, withdrawn)
     gone = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
     refused.update({key: gone for key in starting if key not in begun})
@@ -218,13 +250,15 @@ def _checked(
     looked at before it is known whether there is such a partition."""
     row = term.context.partitions.row_of(*key)
     present = Assignment(()) if row is None else term.context.partitions.reassignment_of(row)
-    if target is not None and (fault := target_fault(target, present, live)):
+    if target is not None and (fault := target_fault(target, present, live) or replicas_fault(target)):
         return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
     if target is None and not present.is_moving:
         return Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_IN_PROGRESS)
     if row is None or key[0] in term.context.deletions.queued:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
     after = present.toward(present.origin if target is None else target)
+    if fault := replicas_fault(after.replicas):
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"On the way to {list(after.target)}: {fault}")
     if strands(term.context.partitions.isr_of(row), after):
         return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, STRANDED)
     return after

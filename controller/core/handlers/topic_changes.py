@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.core import partition_moves, replica_moves, topic_deletion
+from controller.core import partition_moves, quarantine, replica_moves, topic_deletion
 from controller.core.context import Replicas
 from controller.core.events import PartitionModifications, TopicChange
 from controller.core.loading import list_topics, load_topics, topic_id_text
@@ -20,10 +20,11 @@ from controller.core.state_writes import names_of
 from controller.core.term import Term
 from controller.protocol.control_values import NO_TOPIC_ID
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
+from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Row as Znode
 from controller.zookeeper.operations import SetData
+from controller.zookeeper.znode_sense import sound_topic_assignment
 from statemachines.partition import PartitionState
 
 
@@ -47,6 +48,7 @@ async def topic_change(term: Term, event: TopicChange) -> None:
 def _forget(term: Term, topics: list[str]) -> None:
     term.note("info", f"{len(topics)} topics are gone, {topics[0]} among them")
     term.zookeeper.unwatch([paths.topic(name) for name in topics])
+    quarantine.forget_topics(term, topics)
     term.context.forget_topics(topics)
     term.context.left_out -= set(topics)
 
@@ -76,10 +78,13 @@ async def partition_modifications(term: Term, event: PartitionModifications) -> 
     if row is None:
         return
     try:
-        assignment = decode_topic_assignment(row.path, row.data)
+        assignment = sound_topic_assignment(row.path, row.data)
     except DamagedZnode as damaged:
-        term.note("error", f"topic {name}: {damaged}")
+        left = "is left out" if name in context.left_out else "stays as it was known"
+        quarantine.report(term, row.path, f"topic {name} {left}: {quarantine.told(damaged)}")
         return
+    if name not in context.left_out:
+        quarantine.released(term, row.path)
     if _is_another_topic(term, name, assignment):
         _forget(term, [name])
     if name not in context.partitions:

@@ -37,11 +37,13 @@ from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     ConfigZnode,
     TopicAssignment,
-    decode_topic_assignment,
     encode_config,
     encode_topic_assignment,
 )
 from controller.zookeeper.errors import BadVersion, DamagedZnode, NodeExists, NoNode
+from controller.zookeeper.request_size import ZNODE_BYTES_MAX
+from controller.zookeeper.znode_json import REPLICAS_MAX
+from controller.zookeeper.znode_sense import replicas_fault, sound_topic_assignment
 
 UNSET = -1
 Assignment = Mapping[int, tuple[int, ...]]
@@ -125,13 +127,44 @@ def _plan(term: Term, topic: CreatableTopic) -> Plan:
     config = {config.name: config.value for config in topic.configs if config.value is not None}
     if fault := config_fault(config):
         raise Refused(ErrorCode.INVALID_CONFIG, fault)
-    return Plan(_explicit(topic) if topic.assignments else _placed(term, topic), config)
+    if (size := len(encode_config(ConfigZnode(config)))) > ZNODE_BYTES_MAX:
+        fault = f"the configs have {size} bytes, expected {ZNODE_BYTES_MAX} at most, which is what one znode takes"
+        raise Refused(ErrorCode.INVALID_CONFIG, fault)
+    assignment = _explicit(topic) if topic.assignments else _placed(term, topic)
+    _require_fits(encode_topic_assignment(TopicAssignment("x" * 22, assignment)), len(assignment))
+    return Plan(assignment, config)
+
+
+def _require_room(partitions: int, factor: int, there: int = 0) -> None:
+    """Refuses what no znode can hold by its numbers alone, before anything is made of it. `there`: the bytes that a
+    topic's znode has already."""
+    least = partitions * (len('"0":[],') + 2 * factor - 1)
+    if least > ZNODE_BYTES_MAX and least > there:
+        raise _too_many(partitions, f"more than {least}")
+
+
+def _require_fits(data: bytes, partitions: int) -> None:
+    if len(data) > ZNODE_BYTES_MAX:
+        raise _too_many(partitions, str(len(data)))
+
+
+def _too_many(partitions: int, size: str) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_PARTITIONS,
+        f"{partitions} partitions take {size} bytes in the topic's znode, expected {ZNODE_BYTES_MAX} at most",
+    )
 
 
 def _placed(term: Term, topic: CreatableTopic) -> Assignment:
     settings = term.settings
     partitions = settings.num_partitions if topic.num_partitions == UNSET else topic.num_partitions
     factor = settings.default_replication_factor if topic.replication_factor == UNSET else topic.replication_factor
+    if factor > REPLICAS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: expected {REPLICAS_MAX} at most"
+        )
+    if 0 < factor <= len(term.context.broker_ids):
+        _require_room(partitions, factor)
     try:
         return assign_replicas(_brokers(term), partitions, factor, rng=term.rng)
     except PlacementError as error:
@@ -164,8 +197,8 @@ def _explicit(topic: CreatableTopic) -> Assignment:
 
 def _check_replicas(assignments: Sequence[tuple[int, ...]], expected: int | None = None) -> None:
     for replicas in assignments:
-        if not replicas or min(replicas) < 0 or len(set(replicas)) != len(replicas):
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Bad or duplicate replicas in {list(replicas)}")
+        if fault := replicas_fault(replicas):
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Bad or duplicate replicas: {fault}")
     if len({len(replicas) for replicas in assignments} | ({expected} if expected else set())) > 1:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas")
 
@@ -188,6 +221,8 @@ async def create_partitions(term: Term, event: CreatePartitionsRequested) -> Non
 
 
 async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool) -> None:
+    if fault := name_fault(topic.name):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if topic.name in term.context.deletions.queued:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
     path = paths.topic(topic.name)
@@ -195,17 +230,19 @@ async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool)
     if row is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist.")
     try:
-        known = decode_topic_assignment(path, row.data)
+        known = sound_topic_assignment(path, row.data)
     except DamagedZnode as damaged:
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged)) from damaged
-    if known.adding or known.removing:
+    if any(known.adding.get(one) or known.removing.get(one) for one in known.partitions):
         raise Refused(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Topic '{topic.name}' is being reassigned.")
+    _require_room(topic.count, len(next(iter(known.partitions.values()), ())), len(row.data or b""))
     added = _added(term, topic, known.partitions)
+    data = encode_topic_assignment(replace(known, partitions={**known.partitions, **added}))
+    _require_fits(data, topic.count)
     if validate_only:
         return
-    expanded = replace(known, partitions={**known.partitions, **added})
     try:
-        await term.writes.add_partitions(topic.name, encode_topic_assignment(expanded), row.stat.version)
+        await term.writes.add_partitions(topic.name, data, row.stat.version)
     except (BadVersion, NoNode):
         raise Refused(
             ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' was changed or deleted while partitions were added."

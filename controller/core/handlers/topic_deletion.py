@@ -13,6 +13,7 @@ from controller.core.events import DeleteTopicsRequested, StopReplicaResponse, T
 from controller.core.handlers.topic_changes import topic_change
 from controller.core.notifications import delete_children, list_children
 from controller.core.term import Term
+from controller.core.topic_rules import name_fault
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.errors import NodeExists, NoNode
@@ -41,9 +42,12 @@ def _is_known(term: Term, name: str) -> bool:
 
 async def delete_topics(term: Term, event: DeleteTopicsRequested) -> None:
     """Leaves a request in /admin/delete_topics for each; its watch does the rest. One that is there already is as
-    good."""
+    good. A name that no topic can have is no topic's; it may be no znode's name either."""
     errors = {}
     for name in event.topics:
+        if name_fault(name) is not None:
+            errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
         try:
             await term.writes.ask_to_delete_topic(name)
         except NodeExists:

@@ -35,7 +35,8 @@ from controller.zookeeper.memory.link import (
     Request,
 )
 from controller.zookeeper.memory.session import ClientSession
-from controller.zookeeper.operations import ACL, Columns, Create, Row, SetData, Write
+from controller.zookeeper.operations import ACL, Columns, Row, Write
+from controller.zookeeper.request_size import REQUEST_BYTES_MAX, multi_bytes, paths_bytes
 
 NO_SESSION = 0
 _FIRST_SESSION = 0x0100_0000_0000_0000
@@ -56,8 +57,8 @@ class InMemoryZooKeeper:
 
     `tick_ms` is the server's tickTime: a session from which nothing was heard for its timeout ends at the next
     multiple of it. Session timeouts asked for are brought within `min_session_timeout_ms` (2 ticks unless given) and
-    `max_session_timeout_ms` (20 ticks unless given). A request of more than about `max_request_bytes`
-    (jute.maxbuffer, of the same default) makes the server break the connection.
+    `max_session_timeout_ms` (20 ticks unless given). A request of more than `max_request_bytes` (jute.maxbuffer, of the
+    same default) makes the server break the connection.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class InMemoryZooKeeper:
         tick_ms: int = 500,
         min_session_timeout_ms: int | None = None,
         max_session_timeout_ms: int | None = None,
-        max_request_bytes: int = 0xFFFFF,
+        max_request_bytes: int = REQUEST_BYTES_MAX,
     ) -> None:
         if tick_ms <= 0:
             raise ValueError(f"tick_ms {tick_ms}: expected more than 0")
@@ -252,9 +253,9 @@ class InMemoryZooKeeper:
         losing: bool | None = None
         if request.operation == MULTI:
             losing, link.losing = link.losing, None
-            if losing is False or _size(request.arguments) > self._max_request_bytes:
-                self._drop_link(link)
-                return
+        if losing is False or _size(link, request) > self._max_request_bytes:
+            self._drop_link(link)
+            return
         try:
             request.result = self._answers[request.operation](link, request.arguments)
         except ZooKeeperError as error:
@@ -340,14 +341,12 @@ def _nothing(_link: Link, _arguments: object) -> None:
     """A ping, or a sync with the leader, who is this server."""
 
 
-_OPERATION_BYTES = 30
-"""What an operation takes in a request besides its path and data, about."""
-
-
-def _size(operations: Sequence[Write]) -> int:
-    size = len(operations) * _OPERATION_BYTES
-    for operation in operations:
-        size += len(operation.path)
-        if isinstance(operation, SetData | Create) and operation.data is not None:
-            size += len(operation.data)
-    return size
+def _size(link: Link, request: Request) -> int:
+    """Of the frame, as a client without a chroot sends it. One that is surely small is not measured."""
+    if request.operation == MULTI:
+        return multi_bytes(request.arguments, link.identity.default_acl)
+    if request.operation in (READ, READ_COLUMNS, CHILDREN):
+        return paths_bytes(request.arguments)
+    if request.operation == SET_WATCHES:
+        return paths_bytes([path for paths in request.arguments[1:] for path in paths])
+    return 0

@@ -1,0 +1,86 @@
+"""Znodes that cannot be used: damaged ones, and those of no sense. Each costs its own topic, partition or broker.
+
+An entry is reported once (log and metric) and again when what is wrong changes. Its znode is never written, and it is
+watched: when somebody repairs it, the watch's event reads it again and it is served, in the same term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from controller.core.events import BrokerModifications
+from controller.core.reassignment_events import ReassignmentIsrChange
+from controller.core.term import Term
+from controller.zookeeper import paths
+from controller.zookeeper.errors import DamagedZnode
+
+
+def told(damaged: DamagedZnode) -> str:
+    """The error without the znode's bytes, as bulk reads report it too."""
+    return f"{damaged.path}: expected {damaged.expected}"
+
+
+def why(decode: Callable[[str, bytes | None], object], path: str, data: bytes | None) -> str:
+    """What is wrong with a znode that a bulk read found damaged."""
+    try:
+        decode(path, data)
+    except DamagedZnode as damaged:
+        return told(damaged)
+    return f"{path}: it is damaged"
+
+
+def report(term: Term, path: str, message: str, level: str = "error") -> None:
+    """Enters the znode, and logs it unless it was entered with the same message before."""
+    if term.context.quarantine.get(path) != message:
+        term.context.quarantine[path] = message
+        term.note(level, message)
+
+
+def report_state(term: Term, topic: str, partition: int, message: str, level: str = "error") -> None:
+    """As `report`, for a partition's state, which is watched from now on."""
+    path = paths.partition_state(topic, partition)
+    _watched(term, path, ReassignmentIsrChange(topic, partition), message, level)
+
+
+def report_broker(term: Term, broker: int, message: str) -> None:
+    """As `report`, for a registration, which is watched from now on."""
+    _watched(term, paths.broker(broker), BrokerModifications(broker), message, "error")
+
+
+def _watched(term: Term, path: str, event: Any, message: str, level: str) -> None:
+    is_new = path not in term.context.quarantine
+    report(term, path, message, level)
+    if is_new:
+        term.zookeeper.watch_node(path, event)
+        term.put(event)  # read once more behind the watch: nothing that was written meanwhile is missed
+
+
+def released(term: Term, path: str) -> bool:
+    """Takes out an entry whose znode has been repaired, or is gone; False if there was none."""
+    if term.context.quarantine.pop(path, None) is None:
+        return False
+    if paths.partition_of(path) is not None:
+        term.zookeeper.unwatch([path])
+    term.note("info", f"{path} is not in quarantine any more")
+    return True
+
+
+def forget_topics(term: Term, topics: Collection[str]) -> None:
+    """Takes out the entries of topics that are gone, and of their partitions."""
+    gone = frozenset(topics)
+    _forget(term, lambda path: paths.topic_of(path) in gone)
+
+
+def forget_brokers_but(term: Term, names: Collection[str]) -> None:
+    """Takes out the entries of registrations that are gone; `names` are those that are there."""
+    there = frozenset(paths.child(paths.BROKER_IDS, name) for name in names)
+    _forget(term, lambda path: path.startswith(f"{paths.BROKER_IDS}/") and path not in there)
+
+
+def _forget(term: Term, is_gone: Callable[[str], bool]) -> None:
+    found = [path for path in term.context.quarantine if is_gone(path)]
+    for path in found:
+        del term.context.quarantine[path]
+    if found:
+        term.zookeeper.unwatch(found)
