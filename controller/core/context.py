@@ -76,9 +76,10 @@ class Deletions:
 
 @dataclass(slots=True)
 class ControllerContext:
-    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be used. `quarantine`: what is wrong
-    with each znode that can't be, by path (`core.quarantine`). `waiting`: reassignments that are asked for in ZooKeeper
-    and not begun, the target by partition, in the order in which they were asked for.
+    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be used. `quarantine`: what is
+    wrong with each znode that can't be, by path (`core.quarantine`). `rewritten`: partitions whose state somebody else
+    wrote, with the version. `waiting`: reassignments that are asked for in ZooKeeper and not begun, the target by
+    partition, in the order in which they were asked for.
     `offline_partitions`: how many partitions are in the state Offline. `unclean_elections`: how many were written in
     this term. `paused`: why nothing may be moved by choice, None if it may. `failed`: replicas of live brokers on log
     directories that failed, which are taken for dead wherever it matters who lives."""
@@ -86,6 +87,7 @@ class ControllerContext:
     partitions: PartitionTable = field(default_factory=PartitionTable)
     left_out: set[str] = field(default_factory=set)
     quarantine: dict[str, str] = field(default_factory=dict)
+    rewritten: dict[tuple[str, int], int] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)
     waiting: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     offline_partitions: int = 0

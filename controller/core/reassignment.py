@@ -128,7 +128,7 @@ async def _spread(term: Term, rows: Rows) -> None:
     """Everybody hears who the replicas are; new ones begin, in a log directory of their own if need be (KAFKA-10314),
     which is what `is_new` allows."""
     table = term.context.partitions
-    await _new_epoch(term, rows)
+    await new_epoch(term, rows)
     adding = _is_adding(term, rows)
     batch = RequestBatch(term)
     known = (table.zk_version[rows] != NO_STATE)[:, None]
@@ -151,7 +151,7 @@ def _is_adding(term: Term, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[n
     return mask
 
 
-async def _new_epoch(term: Term, rows: Rows) -> None:
+async def new_epoch(term: Term, rows: Rows) -> None:
     """The same leader and ISR in another leader epoch: below it, no broker would hear of other replicas."""
     table = term.context.partitions
     for _ in range(BUMP_ROUNDS):
@@ -224,7 +224,7 @@ async def _lead_from_target(term: Term, rows: Rows) -> None:
     kept, others = rows[leads], rows[~leads]
     batch = RequestBatch(term)
     await partition_moves.bring_online(term, others, batch, REASSIGNED)
-    await _new_epoch(term, kept)
+    await new_epoch(term, kept)
     batch.leader_and_isr(Replicas.where(kept, table.assignment[kept] != NO_BROKER))
     batch.send()
 

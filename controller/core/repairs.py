@@ -31,6 +31,8 @@ async def serve_repaired(term: Term, rows: Rows) -> None:
     batch = RequestBatch(term)
     await replica_moves.take_offline(term, Replicas.where(rows, ~live & real), batch)
     batch.send()
+    # In a new epoch: a broker passes over what it is told in the one that it knows, the znode's version with it.
+    await reassignment.new_epoch(term, rows[context.led(rows)])
     batch = RequestBatch(term)
     replica_moves.bring_online(term, topic_deletion.not_deleted(term, Replicas.where(rows, live)), batch)
     batch.send()

@@ -13,6 +13,7 @@ import numpy as np
 
 from controller.core import quarantine
 from controller.core.partition_table import NO_STATE, Bools, Int32s, Rows, all_members, padded
+from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.term import Term
 from controller.quick import maker
 from controller.trace import PartitionStateWritten
@@ -28,6 +29,8 @@ from controller.zookeeper.znode_sense import sound_partition_state
 
 _written = maker(PartitionStateWritten)
 FENCE_ATTEMPTS = 10
+REWRITTEN_MS = 1_000.0
+"""How long after somebody else's write of a state its leader is told of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,6 +198,9 @@ def take_in(term: Term, row: int, found: Znode | None) -> bool:
         term.context.drop_states(rows)
         return False
     quarantine.released(term, found.path)
+    known = int(table.zk_version[row])
+    if term.settings.versions.alter_isr is not None and known not in (NO_STATE, found.stat.version):
+        _tell_later(term, topic, partition, found.stat.version)
     if state.kept.unknown() and found.data is not None:
         table.extra[row] = found.data
     term.context.put_states(
@@ -206,6 +212,14 @@ def take_in(term: Term, row: int, found: Znode | None) -> bool:
         np.array([found.stat.version], dtype=np.int32),
     )
     return state.controller_epoch > term.epoch
+
+
+def _tell_later(term: Term, topic: str, partition: int, version: int) -> None:
+    """Leaders do not write states themselves, so that somebody did by hand, and the leader goes by a version that is
+    past: it could never change the ISR again. Unless another write comes first, it is told in a new leader epoch."""
+    term.context.rewritten[topic, partition] = version
+    event = ReassignmentIsrChange(topic, partition)
+    term.timers.set(f"rewritten {topic}-{partition}", term.clock, REWRITTEN_MS, lambda: term.put(event))
 
 
 def state_paths(term: Term, rows: Rows) -> StatePaths:

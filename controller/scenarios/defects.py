@@ -19,9 +19,12 @@ OF_HAND_EDITS = (
     "/controller_epoch was missing",
 )
 """What controllers' errors say that come of an administrator's edits of /controller and /controller_epoch."""
+OF_SPOILED_ZNODES = ("is left out: ", "stays as it was known: ")
+"""What a controller's errors say of a znode that makes no sense."""
 EXPECTED_WITH: Mapping[str, tuple[str, ...]] = {
     "break-disk": OF_BROKEN_DISKS,
     "break-log-directory": OF_BROKEN_DISKS,
+    "spoil-znode": OF_SPOILED_ZNODES,
     "edit-controller": OF_HAND_EDITS,
     "edit-controller-epoch": OF_HAND_EDITS,
 }

@@ -100,6 +100,16 @@ class EditControllerEpoch(_Lasting, frozen=True, kw_only=True, tag="edit-control
     how: Literal["deleted", "garbage", "negative", "lowered", "raised", "highest"]
 
 
+class SpoilZnode(_Node, frozen=True, kw_only=True, tag="spoil-znode"):
+    """A value that decodes and makes no sense is put into a znode, and the former one when the fault ends: `what`
+    "state" (of the partition), "registration" (of the node) or "topic" (a topic that nobody has created, on the
+    node)."""
+
+    what: str
+    topic: str = ""
+    partition: int = 0
+
+
 class ElectZooKeeper(_Brief, frozen=True, kw_only=True, tag="elect-zookeeper"):
     """The ensemble loses its leader and elects: no service meanwhile."""
 
@@ -168,7 +178,7 @@ SimulatedFault = (
     Drift | StepWall
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | DeleteController | Depose | ElectZooKeeper
     | EditController | EditControllerEpoch
-    | PauseController
+    | PauseController | SpoilZnode
     | Shut | Slow | Lossy | Reset | Isolate
     | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
 )  # fmt: skip
@@ -189,7 +199,16 @@ def trouble_with(fault: InjectedFault) -> str | None:
             return f"{name}: expected {expected}, found {value:g}"
     if isinstance(fault, CutZooKeeper) and fault.way not in ("both", "to", "from"):
         return f"way: expected both, to or from, found {fault.way!r}"
+    if isinstance(fault, SpoilZnode):
+        return spoil_trouble(fault.what, fault.topic)
     return None
+
+
+def spoil_trouble(what: str, topic: str) -> str | None:
+    """What is wrong with the fields of a `spoil-znode`; None if nothing is."""
+    if what not in ("state", "registration", "topic"):
+        return f"what: expected state, registration or topic, found {what!r}"
+    return "topic: expected a name" if what != "registration" and not topic else None
 
 
 _ABOVE_0 = 1e-9

@@ -20,6 +20,7 @@ from controller.simulator.drawn_operations import with_operations
 from controller.simulator.drawn_reassignments import with_reassignments
 from controller.simulator.plan import PROTOCOL, Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
 from controller.simulator.randomness import Streams
+from controller.simulator.spoiled_znodes import with_spoiled_znodes
 
 SAFETY_MS = (4_000.0, 12_000.0)
 """How long faults go on."""
@@ -153,7 +154,7 @@ def draw_plan(seed: int) -> Plan:
     )
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
-    return with_hand_edits(with_old_protocol(whole))
+    return with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
 
 
 def with_old_protocol(plan: Plan) -> Plan:

@@ -25,6 +25,7 @@ from controller.simulator.faults_of_disks import ON_DISKS, DiskFaults, back, liv
 from controller.simulator.hand_edits import ON_HAND_EDITS, HandEdits, controller_named
 from controller.simulator.plan import Fault
 from controller.simulator.process import ProcessState
+from controller.simulator.spoiled_znodes import SpoiledZnodes
 from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.drive import drive
@@ -81,6 +82,7 @@ class Faults:
         self._restart = restart
         self._expires = expires
         self._disks = DiskFaults(host.world, host.processes, restart, powerless)
+        self._spoiled = SpoiledZnodes(host.world.zookeeper)
         self._shell = host.world.zookeeper.connect(SHELL_SESSION_MS)
         self._shell.start()
         self._edits = HandEdits(host.world.zookeeper, self._shell, host.world.clock, expires)
@@ -116,6 +118,7 @@ class Faults:
         """Every fault that lasts ends: ways and clocks are good again, ZooKeeper's servers run, nobody stands still.
         Who is dead stays dead."""
         host = self._host
+        self._spoiled.mend()
         host.world.network.mend()
         for server in range(1, host.ensemble.servers + 1):
             if server not in host.ensemble.running:
@@ -258,6 +261,9 @@ class Faults:
         self._shell.multi(operations)
         return by_znode.WRITTEN
 
+    def _spoil_znode(self, fault: told.SpoilZnode) -> Undo | None:
+        return self._spoiled.begin(fault) if self._host.world.zookeeper.running else None
+
     # -- the network
 
     def cut_off(self, node: int, others: Iterable[int]) -> None:
@@ -287,4 +293,5 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.Depose: Faults._depose,
     told.Isolate: Faults._isolate,
     told.PauseController: Faults._pause_controller,
+    told.SpoilZnode: Faults._spoil_znode,
 }

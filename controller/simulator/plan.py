@@ -155,6 +155,15 @@ class EditControllerEpoch(_Happening, frozen=True, kw_only=True, tag="edit-contr
     for_ms: float = 0.0
 
 
+class SpoilZnode(_Node, frozen=True, kw_only=True, tag="spoil-znode"):
+    """A value that decodes and makes no sense is put into a znode, and `for_ms` later the former one: `what` "state"
+    (of the partition), "registration" (of the node) or "topic" (a topic that nobody has created, on the node)."""
+
+    what: str
+    topic: str = ""
+    partition: int = 0
+
+
 # -- ZooKeeper's servers
 
 
@@ -256,16 +265,18 @@ class PauseController(_Happening, frozen=True, kw_only=True, tag="pause-controll
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
 DiskFault = LosePower | BreakDisk | BreakLogDirectory | SlowDisk
 SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
+ZnodeFault = SpoilZnode
 HandEdit = EditController | EditControllerEpoch
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
 Operation = CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig
-Fault = BrokerFault | DiskFault | SessionFault | HandEdit | EnsembleFault | NetworkFault | PauseController
+Fault = BrokerFault | DiskFault | SessionFault | HandEdit | EnsembleFault | NetworkFault | PauseController | ZnodeFault
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
     | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
     | EditController | EditControllerEpoch
+    | SpoilZnode
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
     | CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig | PauseController

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from controller.scenarios.faults import spoil_trouble
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator.plan import (
     FORMAT,
@@ -24,6 +25,7 @@ from controller.simulator.plan import (
     Operation,
     Plan,
     Reassign,
+    SpoilZnode,
     kind_of,
 )
 
@@ -100,6 +102,8 @@ def _trouble(plan: Plan, happening: Happening) -> str | None:
         return "replicas: expected some, as the znode has no way back"
     if isinstance(happening, ElectLeaders) and (happening.partition < 0 or (happening.unclean and happening.znode)):
         return "partition: expected 0 or more; unclean, or by the znode, not both"
+    if isinstance(happening, SpoilZnode) and (trouble := spoil_trouble(happening.what, happening.topic)):
+        return trouble
     if isinstance(happening, BreakLogDirectory) and happening.directory not in plan.cluster.log_directories:
         return f"directory: expected one of {list(plan.cluster.log_directories)}, found {happening.directory}"
     if isinstance(happening, Operation) and not happening.topic:

@@ -264,7 +264,8 @@ class ZooKeeperClient:
         """All of `operations` or none, and none unless `leadership` still holds.
 
         SessionGone, LeaseExpired or RequestTooLarge: nothing was sent. ControllerMoved: nothing was applied and the
-        term is over. MultiFailed: nothing was applied; its index is one of `operations`. UnknownOutcome: ask before doing anything.
+        term is over. MultiFailed: nothing was applied; its index is one of `operations`. UnknownOutcome: ask before
+        doing anything.
         """
         void = self._void(leadership)
         if void is not None:

@@ -17,6 +17,14 @@ from controller.zookeeper import codecs, paths
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import Columns
 from controller.zookeeper.tree import Tree
+from controller.zookeeper.znode_sense import (
+    sound_partition_state,
+    sound_registration,
+    sound_states,
+    sound_topic_assignment,
+    sound_topics,
+    topic_name_fault,
+)
 
 T = TypeVar("T")
 Bools = npt.NDArray[np.bool_]
@@ -179,7 +187,7 @@ def _brokers(decoding: _Decoding) -> tuple[LiveBroker, ...]:
     for name in decoding.tree.children(paths.BROKER_IDS):
         path = paths.child(paths.BROKER_IDS, name)
         row = decoding.tree.nodes[path]
-        registration = decoding.data(path, row.data, codecs.decode_broker_registration)
+        registration = decoding.data(path, row.data, sound_registration)
         broker_id = paths.broker_of(path)
         if broker_id is not None:
             live.append(LiveBroker(broker_id, row.stat.czxid, row.stat.ephemeral_owner, registration))
@@ -189,14 +197,20 @@ def _brokers(decoding: _Decoding) -> tuple[LiveBroker, ...]:
 def _partitions(decoding: _Decoding, live: Sequence[int]) -> PartitionTable:
     names = decoding.tree.children(paths.BROKER_TOPICS)
     topic_paths = [paths.topic(name) for name in names]
-    held = codecs.decode_topic_assignments(decoding.columns(topic_paths), names)
-    for topic, data in held.damaged:
-        decoding.data(topic_paths[topic], data, codecs.decode_topic_assignment)
+    held, senseless = sound_topics(codecs.decode_topic_assignments(decoding.columns(topic_paths), names))
+    for topic in sorted({*senseless, *(topic for topic, _ in held.damaged)}):
+        decoding.one(topic_paths[topic], sound_topic_assignment)
+    for path, name in zip(topic_paths, names, strict=True):
+        if (fault := topic_name_fault(name)) is not None:
+            decoding.damaged.append(Damage(path, fault))
     state_paths = state_paths_of(held)
-    states = codecs.decode_partition_states(decoding.columns(state_paths), held.assignment.shape[1])
+    states, odd = sound_states(codecs.decode_partition_states(decoding.columns(state_paths), held.assignment.shape[1]))
+    for row in odd:
+        decoding.one(state_paths[row], sound_partition_state)
     for row, data in states.damaged:
-        decoding.data(state_paths[row], data, codecs.decode_partition_state)
-    return _judged(held, states, live)
+        decoding.data(state_paths[row], data, sound_partition_state)
+    unusable = [*odd, *(row for row, _ in states.damaged)]
+    return _judged(held, states, live, unusable)
 
 
 def state_paths_of(held: codecs.TopicAssignmentColumns) -> list[str]:
@@ -209,12 +223,15 @@ def state_paths_of(held: codecs.TopicAssignmentColumns) -> list[str]:
 
 
 def _judged(
-    held: codecs.TopicAssignmentColumns, states: codecs.PartitionStateColumns, live: Sequence[int]
+    held: codecs.TopicAssignmentColumns,
+    states: codecs.PartitionStateColumns,
+    live: Sequence[int],
+    unusable: Sequence[int],
 ) -> PartitionTable:
     count = len(states.leader)
     assignment, isr, leader = held.assignment, states.isr, states.leader
     unreadable = np.zeros(count, dtype=np.bool_)
-    unreadable[[row for row, _ in states.damaged]] = True
+    unreadable[list(unusable)] = True
     in_isr = isr >= 0
     alive = np.array(live, dtype=np.int32)
     led = np.isin(leader, alive)

@@ -81,7 +81,7 @@ def led_by_the_targets_last(patch: Patch) -> None:
 
 def no_new_epoch(patch: Patch) -> None:
     """Replicas change in the old leader epoch, in which no broker hears of anything."""
-    patch.setattr(reassignment, "_new_epoch", nothing)
+    patch.setattr(reassignment, "new_epoch", nothing)
 
 
 def waiting_never_begun(patch: Patch) -> None:

@@ -99,7 +99,8 @@ async def reassignment_isr_change(term: Term, event: ReassignmentIsrChange) -> N
     rows = np.array([row], dtype=np.int64)
     was_unusable = paths.partition_state(event.topic, event.partition) in term.context.quarantine
     await take_in_all(term, [(row, (await term.zookeeper.read(state_paths(term, rows))).rows[0])])
-    if was_unusable:
+    rewritten = term.context.rewritten.pop((event.topic, event.partition), None)
+    if was_unusable or rewritten == term.context.partitions.zk_version[row]:
         await serve_repaired(term, rows)
         row = term.context.partitions.row_of(event.topic, event.partition)
         rows = np.array([] if row is None else [row], dtype=np.int64)
