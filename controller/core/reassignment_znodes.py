@@ -35,8 +35,6 @@ Partition = tuple[str, int]
 Targets = Mapping[Partition, tuple[int, ...]]
 
 PATH = paths.REASSIGN_PARTITIONS
-ROOM_A_PARTITION = len('"2147483647":[],') * 3
-ROOM_A_REPLICA = len("2147483647,")
 
 
 # -- what is asked for
@@ -184,16 +182,8 @@ def _beside(removal: Write, plan: _Plan) -> list[Write]:
 
 
 async def too_large(term: Term, wanted: Mapping[Partition, Assignment]) -> frozenset[Partition]:
-    """Those whose topics' znodes could not hold them. Only topics that may come near the limit are looked at."""
-    table = term.context.partitions
-    widest = max((len(one.replicas) for one in wanted.values()), default=0)
-    each = ROOM_A_PARTITION + 3 * ROOM_A_REPLICA * max(table.width, widest)
-    topics = {topic: table.topic_named(topic) for topic, _ in wanted}
-    suspects = {name for name, known in topics.items() if known and len(known.rows) * each > ZNODE_BYTES_MAX}
-    if not suspects:
-        return frozenset()
-    plan = await _plan(term, {key: one for key, one in wanted.items() if key[0] in suspects})
-    return frozenset(plan.too_large)
+    """Those whose topics' znodes could not hold them."""
+    return frozenset((await _plan(term, wanted)).too_large) if wanted else frozenset()
 
 
 async def _plan(term: Term, wanted: Mapping[Partition, Assignment]) -> _Plan:

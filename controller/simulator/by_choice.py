@@ -21,6 +21,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_partition_state, decode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
+from controller.zookeeper.znode_sense import state_fault
 
 INVARIANT = "moves-by-choice"
 ELECTIONS = frozenset({"initial", "offline", "controlled shutdown", "reassigned", "preferred"})
@@ -156,10 +157,9 @@ def _led_by(zookeeper: InMemoryZooKeeper, node: int) -> list[str]:
             continue
         for partition, replicas in decode_topic_assignment(row.path, row.data).partitions.items():
             state = zookeeper.row(paths.partition_state(name, partition))
-            if (
-                len(replicas) > 1
-                and state is not None
-                and decode_partition_state(state.path, state.data).leader == node
-            ):
+            if len(replicas) < 2 or state is None:
+                continue
+            known = decode_partition_state(state.path, state.data)
+            if known.leader == node and state_fault(known) is None:  # of no sense, it is nobody's to move
                 found.append(f"{name}-{partition}")
     return found

@@ -1,0 +1,234 @@
+"""A znode that makes no sense costs its own topic, partition or broker; repaired, it is served in the same term."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from controller.core.events import CreatePartitionsRequested, DeleteTopicsRequested
+from controller.core.reassignment_events import ReassignmentAsked
+from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
+from controller.protocol.errors import ErrorCode
+from controller.trace import ControllerResigned
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_topic_assignment
+from controller.zookeeper.operations import ANY_VERSION, Delete
+from tests.core.driving import Cluster, Host, registration
+
+MANY = list(range(1, 131))
+TOPICS: list[dict[str, Any]] = [
+    {"partitions": {"0": [2, 2]}},
+    {"partitions": {"0": [1, 2], "1": []}},
+    {"partitions": {"0": MANY}},
+    {"partitions": {"0": [1, 2]}, "adding_replicas": {"0": [3]}},
+    {"partitions": {"0": [1, 2]}, "adding_replicas": {"0": [2, 1]}},
+    {"partitions": {"0": [1, 2]}, "removing_replicas": {"0": [1, 2]}},
+    {"partitions": {"0": [1, 2]}, "adding_replicas": {"0": [2]}, "removing_replicas": {"0": [2]}},
+    {"partitions": {"0": [1, 2]}, "version": 2**40},
+]
+STATES: list[dict[str, Any]] = [
+    {"isr": [2, 2]},
+    {"isr": MANY},
+    {"leader_epoch": 2**31 - 1},
+    {"leader_epoch": -1},
+    {"leader": -2},
+    {"isr": [1, 2**31]},
+    {"more": "x" * 70_000},
+]
+REGISTRATIONS: list[dict[str, Any]] = [
+    {"rack": "r" * 32_768},
+    {"rack": "\ud800"},
+    {"endpoints": [f"PLAINTEXT://{'h' * 40_000}:9092"]},
+    {"endpoints": ["PLAINTEXT://:9092"]},
+    {"endpoints": ["PLAINTEXT://host:0"]},
+    {"endpoints": ["PLAINTEXT://host:-1"]},
+    {"endpoints": []},
+]
+STATE = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1, 2]}
+
+
+def text(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()
+
+
+def scene(*, before: tuple[str, bytes] | None = None) -> tuple[Cluster, Host]:
+    """Topics "t" and "other" on brokers 1 to 3; `before` stands in a znode when the controller's term begins."""
+    cluster = Cluster()
+    cluster.register(2, 3)
+    for name in ("other", "t"):
+        cluster.topic(name, {0: (1, 2), 1: (2, 3)})
+        for partition, isr in ((0, (1, 2)), (1, (2, 3))):
+            cluster.state(name, partition, isr[0], isr)
+    if before is not None:
+        cluster.put(*before)
+    host = cluster.new_host(1)
+    host.answering = True
+    host.start()
+    cluster.settle()
+    return cluster, host
+
+
+def serves(cluster: Cluster, host: Host, *topics: str) -> None:
+    """Broker 2 goes: partition 1 of each is led by 3; no term has ended."""
+    cluster.unregister(2)
+    cluster.settle()
+    for topic in topics:
+        state = cluster.read_state(topic, 1)
+        assert state is not None
+        assert (state.leader, state.isr) == (3, (3,)), topic
+    assert host.failures() == []
+    assert host.trace.of(ControllerResigned) == []
+
+
+@pytest.mark.parametrize("value", TOPICS, ids=str)
+def test_a_topic_of_no_sense_is_left_out_until_it_is_repaired(value: dict[str, Any]) -> None:
+    path = paths.topic("t")
+    cluster, host = scene(before=(path, text(value)))
+    (said,) = host.notes("error")
+    assert said.startswith(f"[controller 1, epoch 1] topic t is left out: {path}: expected a topic's assignment (")
+    assert host.controller.measures.figures.quarantined == 1
+    cluster.topic("t", {0: (1, 2), 1: (2, 3)})
+    cluster.settle()
+    assert host.controller.measures.figures.quarantined == 0
+    serves(cluster, host, "other", "t")
+    cluster.check()
+
+
+@pytest.mark.parametrize("value", TOPICS, ids=str)
+def test_a_known_topic_that_becomes_of_no_sense_is_served_as_it_was(value: dict[str, Any]) -> None:
+    cluster, host = scene()
+    cluster.put(paths.topic("t"), text(value))
+    cluster.settle()
+    (said,) = host.notes("error")
+    assert "topic t stays as it was known: " in said
+    serves(cluster, host, "other", "t")
+    cluster.topic("t", {0: (1, 2), 1: (2, 3), 2: (3,)})
+    cluster.settle()
+    assert host.controller.measures.figures.quarantined == 0
+    assert "t-2" in cluster.states()
+    cluster.check()
+
+
+@pytest.mark.parametrize("in_term", [False, True])
+@pytest.mark.parametrize("change", STATES, ids=lambda change: str(change)[:30])
+def test_a_state_of_no_sense_is_left_out_until_it_is_repaired(change: dict[str, Any], in_term: bool) -> None:
+    path, value = paths.partition_state("t", 0), text({**STATE, **change})
+    cluster, host = scene(before=None if in_term else (path, value))
+    if in_term:
+        cluster.put(path, value)
+    serves(cluster, host, "other", "t")
+    (said,) = host.notes("error")
+    assert said.startswith(f"[controller 1, epoch 1] partition t-0 is left out: {path}: expected a partition's state (")
+    row = cluster.server.row(path)
+    assert row is not None
+    assert row.data == value
+    cluster.put(path, text({**STATE, "leader": 2}))
+    cluster.settle()
+    state = cluster.read_state("t", 0)
+    assert state is not None
+    assert (state.leader, state.isr) == (1, (1,)), "broker 2 is gone"
+    told = [sent for sent in host.sent if "t-0" in sent.states() and sent.broker == 1]
+    assert told[-1].states()["t-0"].leader_epoch == state.leader_epoch
+    assert host.controller.measures.figures.quarantined == 0
+    cluster.check()
+
+
+def test_a_state_that_is_gone_is_waited_for() -> None:
+    cluster, host = scene()
+    path = paths.partition_state("t", 1)
+    cluster.write(Delete(path, ANY_VERSION))
+    serves(cluster, host, "other")
+    assert host.controller.measures.figures.quarantined == 1
+    cluster.put(path, text({**STATE, "leader": 2, "isr": [2, 3]}))
+    cluster.settle()
+    state = cluster.read_state("t", 1)
+    assert state is not None
+    assert (state.leader, state.isr) == (3, (3,))
+    cluster.check()
+
+
+@pytest.mark.parametrize("change", REGISTRATIONS, ids=lambda change: str(change)[:40])
+def test_a_registration_of_no_sense_is_left_out_until_it_is_repaired_in_place(change: dict[str, Any]) -> None:
+    value = text({**json.loads(registration(4)), **change})
+    cluster, host = scene(before=(paths.broker(4), value))
+    (said,) = host.notes("error")
+    assert f"broker 4 is left out: {paths.broker(4)}: expected " in said
+    cluster.put(paths.broker(5), registration(5))
+    cluster.settle()
+    assert len(host.notes("error")) == 1, "it is named once"
+    cluster.put(paths.broker(4), registration(4))
+    cluster.settle()
+    assert host.controller.term is not None
+    assert host.controller.term.context.broker_ids == (1, 2, 3, 4, 5)
+    assert host.controller.measures.figures.quarantined == 0
+    serves(cluster, host, "other", "t")
+    cluster.check()
+
+
+@pytest.mark.parametrize("change", REGISTRATIONS, ids=lambda change: str(change)[:40])
+def test_a_live_broker_whose_registration_becomes_of_no_sense_stays_as_it_was_known(change: dict[str, Any]) -> None:
+    cluster, host = scene()
+    cluster.put(paths.broker(3), text({**json.loads(registration(3)), **change}))
+    cluster.settle()
+    serves(cluster, host, "other", "t")
+    (said,) = host.notes("error")
+    assert "broker 3 stays as it was known: " in said
+    cluster.put(paths.broker(3), registration(3))
+    cluster.settle()
+    assert host.controller.measures.figures.quarantined == 0
+    cluster.check()
+
+
+@pytest.mark.parametrize("name", ["007", "x", "-1", "2147483648"])
+def test_a_child_of_brokers_ids_that_is_no_broker_id_is_passed_over(name: str) -> None:
+    cluster, host = scene(before=(paths.child(paths.BROKER_IDS, name), registration(7)))
+    serves(cluster, host, "other", "t")
+    assert len(host.notes("error")) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "a b", "\u00e9", "n" * 40_000])
+def test_a_topic_of_an_illegal_name_is_left_out(name: str) -> None:
+    cluster, host = scene(before=(paths.child(paths.BROKER_TOPICS, name), b'{"partitions":{"0":[1]}}'))
+    serves(cluster, host, "other", "t")
+    (said,) = host.notes("error")
+    assert "is left out: Topic name" in said
+
+
+def test_a_reassignment_of_no_sense_costs_itself_alone_and_is_never_persisted() -> None:
+    cluster, host = scene()
+    wanted: list[dict[str, Any]] = [
+        {"topic": "t", "partition": 0, "replicas": MANY},
+        {"topic": "t", "partition": 1, "replicas": [2**31, 1]},
+        {"topic": "t", "partition": 2**40, "replicas": [1]},
+        {"topic": "other", "partition": -1, "replicas": [1]},
+        {"topic": "other", "partition": 0, "replicas": [2, 1]},
+        {"topic": "other", "partition": 1, "replicas": [-3]},
+    ]
+    cluster.put(paths.REASSIGN_PARTITIONS, text({"version": 1, "partitions": wanted}))
+    host.events.put(ReassignmentAsked())
+    cluster.settle()
+    assert cluster.server.row(paths.REASSIGN_PARTITIONS) is None
+    for name, first in (("t", (1, 2)), ("other", (2, 1))):
+        row = cluster.server.row(paths.topic(name))
+        assert row is not None
+        found = decode_topic_assignment(row.path, row.data)
+        assert (found.partitions, found.adding) == ({0: first, 1: (2, 3)}, {})
+    serves(cluster, host, "other", "t")
+    cluster.check()
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize("name", ["", ".", "..", "\0", "t\n", "/", "a/b", "t/partitions/0", "x" * 250])
+def test_no_name_from_a_client_ends_a_term(name: str, validate_only: bool) -> None:
+    cluster, host = scene()
+    answers: list[Any] = []
+    request = CreatePartitionsRequest((CreatePartitionsTopic(name, 3),), 1_000, validate_only)
+    host.events.put(CreatePartitionsRequested(request, answers.append))
+    cluster.settle()
+    assert answers[0].results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    host.events.put(DeleteTopicsRequested((name,), answers.append))
+    cluster.settle()
+    assert answers[1:] == [{name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}]
+    serves(cluster, host, "other", "t")
