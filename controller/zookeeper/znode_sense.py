@@ -30,6 +30,8 @@ from controller.zookeeper.znode_json import INT32_MAX, REPLICAS_MAX
 
 LEADER_EPOCH_MAX = INT32_MAX - (1 << 20)
 """The highest leader epoch that is read: each election adds one, and no epoch may leave the 32 bits."""
+CONTROLLER_EPOCH_MAX = INT32_MAX - 1_000_000
+"""The highest controller epoch of a state that is read, which is the highest that an election gives."""
 STATE_BYTES_MAX = 64 << 10
 """The most bytes of a partition's state, unknown fields included: it has to fit into a request beside others."""
 TEXT_BYTES_MAX = 32_767
@@ -159,7 +161,9 @@ def state_fault(state: PartitionState) -> str | None:
     if len(set(state.isr)) != len(state.isr):
         return f"its ISR {list(state.isr)} names a broker twice"
     if state.leader_epoch > LEADER_EPOCH_MAX:
-        return _epoch_fault(state.leader_epoch)
+        return _epoch_fault("leader", state.leader_epoch, LEADER_EPOCH_MAX)
+    if state.controller_epoch > CONTROLLER_EPOCH_MAX:
+        return _epoch_fault("controller", state.controller_epoch, CONTROLLER_EPOCH_MAX)
     return None
 
 
@@ -177,8 +181,10 @@ def state_faults(columns: PartitionStateColumns) -> dict[int, str]:
     faults: dict[int, str] = {}
     for row in np.flatnonzero(_unsound_sets(columns.isr, empty=False)).tolist():
         faults[row] = f"its ISR {list(_members(columns.isr[row]))} names a broker twice"
+    for row in np.flatnonzero(columns.controller_epoch > CONTROLLER_EPOCH_MAX).tolist():
+        faults[row] = _epoch_fault("controller", int(columns.controller_epoch[row]), CONTROLLER_EPOCH_MAX)
     for row in np.flatnonzero(columns.leader_epoch > LEADER_EPOCH_MAX).tolist():
-        faults[row] = _epoch_fault(int(columns.leader_epoch[row]))
+        faults[row] = _epoch_fault("leader", int(columns.leader_epoch[row]), LEADER_EPOCH_MAX)
     for row, data in columns.extra.items():
         if (fault := _size_fault(data)) is not None:
             faults[row] = fault
@@ -207,8 +213,8 @@ def sound_states(columns: PartitionStateColumns) -> tuple[PartitionStateColumns,
     return sound, faults
 
 
-def _epoch_fault(epoch: int) -> str:
-    return f"leader epoch {epoch}, expected {LEADER_EPOCH_MAX} at most"
+def _epoch_fault(whose: str, epoch: int, most: int) -> str:
+    return f"{whose} epoch {epoch}, expected {most} at most"
 
 
 def _size_fault(data: bytes | None) -> str | None:

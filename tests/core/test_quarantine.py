@@ -33,6 +33,7 @@ STATES: list[dict[str, Any]] = [
     {"isr": MANY},
     {"leader_epoch": 2**31 - 1},
     {"leader_epoch": -1},
+    {"controller_epoch": 2**31 - 3},
     {"leader": -2},
     {"isr": [1, 2**31]},
     {"more": "x" * 70_000},
@@ -46,7 +47,7 @@ REGISTRATIONS: list[dict[str, Any]] = [
     {"endpoints": ["PLAINTEXT://host:-1"]},
     {"endpoints": []},
 ]
-STATE = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1, 2]}
+STATE = {"controller_epoch": 0, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1, 2]}
 
 
 def text(value: dict[str, Any]) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -113,5 +115,8 @@ def test_what_no_server_takes_is_refused_and_nothing_is_sent(bench: Bench) -> No
 
 
 def test_servers_have_the_limit_of_production() -> None:
-    assert EmbeddedZooKeeper.__init__.__kwdefaults__["max_request_bytes"] == REQUEST_BYTES_MAX == 0xFFFFF
-    assert InMemoryZooKeeper.__init__.__kwdefaults__["max_request_bytes"] == REQUEST_BYTES_MAX
+    assert default_of(EmbeddedZooKeeper) == default_of(InMemoryZooKeeper) == REQUEST_BYTES_MAX == 0xFFFFF
+
+
+def default_of(server: type) -> object:
+    return inspect.signature(server).parameters["max_request_bytes"].default
