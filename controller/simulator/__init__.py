@@ -38,6 +38,7 @@ from controller.simulator.plan import (
     Slow,
     SlowDisk,
     SlowZooKeeper,
+    SpoilZnode,
     StepWall,
     Stop,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "Slow",
     "SlowDisk",
     "SlowZooKeeper",
+    "SpoilZnode",
     "StepWall",
     "Stop",
     "TraceRecord",
