@@ -46,9 +46,15 @@ def test_a_check_that_is_missing_is_found(
 ) -> None:
     """In the round in which a campaign of 20,000 values found it; without one, within the campaign."""
     monkeypatch.setattr(where, name, instead)
-    alone = None if number is None else znodes.Round(number, znodes.INPUTS_A_ROUND)
     with pytest.raises(Failure, match=r"round \d+: "):
-        _ = znodes.campaign(2_000, 1) if alone is None else alone.run(znodes.Figures())
+        run(number)
+
+
+def run(number: int | None) -> None:
+    if number is None:
+        znodes.campaign(2_000, 1)
+    else:
+        znodes.Round(number, znodes.INPUTS_A_ROUND).run(znodes.Figures())
 
 
 def test_the_command_prints_its_figures_and_fails_with_the_round(
