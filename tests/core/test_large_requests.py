@@ -154,7 +154,7 @@ def test_reassignments_that_wait_and_do_not_fit_are_refused() -> None:
     cluster.put(paths.REASSIGN_PARTITIONS, json.dumps(fields).encode())
     cluster.settle()
     assert held(cluster, "t").adding == {0: (3,)}
-    wanted = dict.fromkeys(range(1, 1000), (3, 1))
+    wanted: dict[int, tuple[int, ...]] = dict.fromkeys(range(1, 1_000), (3, 1))
     assert reassign(cluster, host, {"t": wanted}) == {int(ErrorCode.POLICY_VIOLATION): 999}
     row = cluster.server.row(paths.REASSIGN_PARTITIONS)
     assert row is not None
