@@ -9,6 +9,7 @@ a typed error that names a file. If it starts:
 - what it serves by Fetch is contiguous and every CRC holds. Where bytes inside a `.log` file were changed in place
   below the recovery point, a reader may meet them: that is counted as `damage met by the reader`;
 - records that had been flushed are missing only where the log says so;
+- damage to indexes and snapshots alone, which are built again from the log, keeps nothing from starting;
 - it takes a record, closes, and the next start is clean and has the same offsets.
 
 `--replay HEX` repeats one input and prints what was done.
@@ -65,10 +66,12 @@ class Template:
 
 @dataclass
 class Damage:
-    """What was done. `in_place`: bytes within a `.log` file are others now."""
+    """What was done. `in_place`: bytes within a `.log` file are others now. `derived_only`: to files that are built
+    again from the log, and to no others."""
 
     steps: list[str] = field(default_factory=list)
     in_place: bool = False
+    derived_only: bool = True
 
 
 DISK = FileDisk()
@@ -178,6 +181,7 @@ def damage(root: Path, rng: random.Random) -> Damage:
             break
         path = rng.choice(files)
         step = rng.choice(STEPS)
+        done.derived_only &= step in ONE_FILE and path.suffix in (".index", ".timeindex", ".snapshot")
         try:
             step(root, path, rng, done)
         except OSError as error:  # an earlier step has put something else there
@@ -389,6 +393,8 @@ STEPS = (
     edit_text,
 )
 
+ONE_FILE = (delete, truncate, empty, extend, garble, zero, overwrite)
+
 
 # The broker
 
@@ -419,10 +425,13 @@ class Directories:
         paths = sorted(str(path) for path in root.iterdir())
         self.done = damage(root, rng)
         try:
-            return self._judged(root, paths)
+            outcome = self._judged(root, paths)
         except LogOffline as offline:
             _names_a_file(str(offline.cause), root)
-            return "offline later"
+            outcome = "offline later"
+        if self.done.derived_only and not outcome.startswith("started"):
+            raise Crash(f"{outcome}, though the log has everything")
+        return outcome
 
     def _judged(self, root: Path, paths: Sequence[str]) -> str:
         try:
@@ -503,8 +512,8 @@ class Directories:
                 break
             if data.error_code != ErrorCode.NONE:
                 raise Crash(f"Fetch from {at} of {log.log_start_offset} to {log.log_end_offset}: {data.error_code}")
-            assert data.records is None or isinstance(data.records, bytes | memoryview)
-            records = bytes(data.records or b"")
+            records = data.records or b""
+            assert isinstance(records, bytes | memoryview)
             try:
                 headers = headers_of(records)
             except CorruptBatch as error:
