@@ -5,7 +5,7 @@
     partitions move     the clock gives no leader back while any partition is being reassigned
     a broker goes       who is told by a controller that everything was moved leads nothing any more that others could
                         lead, as far as that controller's own writes go; the controller that it asked elects it nowhere
-                        and lets it into no ISR, and sends LeaderAndIsr to it for each leader that was moved away (S46)
+                        and sends LeaderAndIsr to it for each leader that was moved away (S46)
     replicas go         a broker that a topic's znode names no more was sent StopReplica, if the controller knew it
 
 A term that was there before the pause may be in the middle of what it does when the pause comes: it is not judged.
@@ -108,8 +108,6 @@ class ByChoice:
                 continue
             if event.why in ELECTIONS and event.leader == going:
                 self._violated(INVARIANT, [node], f"{name}: {going} is elected ({event.why}), and is shutting down")
-            elif event.why == "alter isr" and going in event.isr and going not in event.previous_isr:
-                self._violated(INVARIANT, [node], f"{name}: {going} joins the ISR, and is shutting down")
             elif event.why == "controlled shutdown" and going in event.previous_isr and event.leader >= 0:
                 self._untold[going] = name
 

@@ -427,11 +427,12 @@ class Cluster:
         assert len(active) == 1, [host.broker_id for host in active]
         return active[0]
 
-    def check(self) -> None:
+    def check(self, *, errors: bool = False) -> None:
         """What holds whenever a cluster is quiet: context and ZooKeeper agree (invariant 7), and so do the watches
-        that are armed with those that the role needs (invariant 6)."""
+        that are armed with those that the role needs (invariant 6). Nobody noted an error, unless `errors`."""
         for host in self.hosts:
             assert host.failures() == []
+            assert errors or host.notes("error") == []
         leader = self.leader()
         assert leader.context_states() == self.states()
         check_figures(leader)

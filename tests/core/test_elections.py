@@ -223,7 +223,7 @@ def test_a_damaged_znode_is_named_and_left() -> None:
     cluster.write(SetData(paths.PREFERRED_ELECTION, data, ANY_VERSION))
     cluster.settle()
     assert cluster.states()["t-0"][0] == 2
-    cluster.check()
+    cluster.check(errors=True)
 
 
 # -- by the clock

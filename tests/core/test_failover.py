@@ -190,7 +190,7 @@ def test_the_feature_znode_is_as_kafka_leaves_it(protocol: str, before: bytes | 
     row = cluster.server.row(paths.FEATURE)
     assert row is not None
     assert row.data == (before if after is None else after)
-    cluster.check()
+    cluster.check(errors=True)
 
 
 def test_a_request_to_reassign_nothing_goes() -> None:

@@ -121,6 +121,22 @@ def test_nobody_is_elected_on_a_failed_directory_though_its_broker_lives() -> No
     cluster.check()
 
 
+def test_what_a_broker_answers_of_some_replicas_says_nothing_of_its_others() -> None:
+    a, b, c = ("t", 0), ("t", 1), ("u", 0)
+    failed = FailedReplicas()
+    assert failed.heard(1, [a, b], []) == {a, b}
+    assert failed.heard(1, [b, c], []) == {c}, "those that are known have not failed anew"
+    assert failed.of(1) == {a, b, c}
+    assert failed.heard(1, [], [b]) == frozenset()
+    assert (failed.of(1), failed.of(2)) == ({a, c}, frozenset())
+    assert [failed.among((1, 2), key) for key in (a, b)] == [(2,), (1, 2)]
+    failed.forget_topics(["t"])
+    assert failed.of(1) == {c}
+    assert failed.heard(1, [c], [c]) == frozenset(), "failed counts, where both are said"
+    failed.forget([1, 2])
+    assert (bool(failed), failed.of(1)) == (False, frozenset())
+
+
 def test_a_broker_that_comes_back_with_its_directory_is_asked_anew() -> None:
     cluster, disks = began(1, 2, 3)
     cluster.topic("t", {0: (2,)})

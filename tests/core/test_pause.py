@@ -144,7 +144,7 @@ def test_the_reason_is_told_and_one_that_can_not_be_read_pauses_too() -> None:
     assert term is not None
     assert term.context.paused is not None
     assert any(paths.CONTROLLER_PAUSE in note for note in host.notes("error"))
-    cluster.check()
+    cluster.check(errors=True)
 
 
 def test_the_znode_keeps_what_it_does_not_know() -> None:

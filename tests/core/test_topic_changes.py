@@ -188,7 +188,7 @@ def test_a_damaged_topic_is_left_out_named_and_taken_in_once_it_is_mended() -> N
     cluster.topic("bad", {0: (1,)})
     cluster.settle()
     assert set(cluster.states()) == {"bad-0", "good-0", "other-0"}
-    cluster.check()
+    cluster.check(errors=True)
 
 
 def test_a_damaged_state_is_left_out_and_named_and_never_overwritten() -> None:

@@ -21,7 +21,9 @@ from controller.protocol.client_values import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
+from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.codecs import decode_config, decode_topic_assignment
+from controller.zookeeper.errors import BadVersion, NoNode
 from tests.core.driving import Cluster, Host
 from tests.core.test_broker_changes import cluster_of
 
@@ -228,3 +230,20 @@ def test_partitions_that_cant_be_are_refused(topic: CreatePartitionsTopic, error
     assert (refused.name, refused.error_code) == (topic.name, error)
     assert refused.error_message
     assert cluster.server.zxid == zxid
+
+
+@pytest.mark.parametrize("error", [BadVersion, NoNode])
+def test_partitions_of_a_topic_that_changes_meanwhile_are_refused(
+    error: type[BadVersion | NoNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def changed(self: BrokerWrites, topic: str, data: bytes, version: int) -> None:
+        raise error(paths.topic(topic))
+
+    cluster, host = cluster_of(1, 2)
+    cluster.topic("t", {0: (1,)})
+    cluster.settle()
+    monkeypatch.setattr(BrokerWrites, "add_partitions", changed)
+    (result,) = expand(cluster, host, CreatePartitionsTopic("t", 2))
+    assert result.error_code == ErrorCode.INVALID_PARTITIONS
+    assert "changed or deleted" in (result.error_message or "")
+    cluster.check()

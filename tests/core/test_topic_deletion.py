@@ -74,6 +74,32 @@ def test_the_fields_are_those_of_a_deletion() -> None:
     assert {one.leader_epoch for sent in stops for one in sent.states().values()} == {EPOCH_DURING_DELETE}
 
 
+def test_a_topic_that_is_made_again_while_it_is_removed_is_left_alone() -> None:
+    """Somebody takes the old one out by hand and makes another, as its znodes are being deleted."""
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    another = encode_topic_assignment(TopicAssignment("BBBBBBBBQBCBBBBBBBBBBQ", {0: (3, 2)}))
+    multi, made = host.connection.multi, False
+
+    def made_again(operations: Any) -> Any:
+        nonlocal made
+        if not made and any(isinstance(one, Delete) and one.path == paths.topic("t") for one in operations):
+            made = True
+            below = [paths.partition_state("t", 0), paths.partition("t", 0), paths.partition_state("t", 1)]
+            below += [paths.partition("t", 1), paths.partitions("t"), paths.topic("t")]
+            removed = [Delete(path, ANY_VERSION) for path in below]
+            cluster._admin.multi([*removed, Create(paths.topic("t"), another), Create(paths.partitions("t"), None)])
+        return multi(operations)
+
+    host.connection.multi = made_again  # type: ignore[method-assign]
+    ask(cluster, "t")
+    assert made
+    row = cluster.server.row(paths.topic("t"))
+    assert row is not None
+    assert row.data == another
+    assert cluster.server.row(paths.partitions("t")) is not None
+
+
 def test_a_topic_of_the_same_name_can_be_made_at_once() -> None:
     cluster, _host = answering(1, 2, 3)
     topic_of_two(cluster)
@@ -316,7 +342,7 @@ def test_a_topic_that_cannot_be_read_is_deleted_once_it_has_been_mended() -> Non
     cluster.topic("t", {0: (2,)})
     cluster.settle()
     assert left_of(cluster, "t") == []
-    cluster.check()
+    cluster.check(errors=True)
 
 
 def test_s56a_a_partition_without_a_state_is_deleted() -> None:

@@ -307,10 +307,10 @@ def alter_isr_bumps_the_epoch(patch: Patch) -> None:
 
 def one_that_goes_may_join(patch: Patch) -> None:
     """Live is live, shutting down or not (S39)."""
-    refusal = isr_changes._decision
+    decision = isr_changes._decision
 
     def lenient(*arguments: Any) -> ErrorCode | None:
-        error = refusal(*arguments)
+        error = decision(*arguments)
         return None if error is ErrorCode.OPERATION_NOT_ATTEMPTED else error
 
     patch.setattr(isr_changes, "_decision", lenient)
@@ -318,10 +318,10 @@ def one_that_goes_may_join(patch: Patch) -> None:
 
 def a_later_leader_is_fenced(patch: Patch) -> None:
     """Whoever has another epoch than this controller is told that it is behind (S42)."""
-    refusal = isr_changes._decision
+    decision = isr_changes._decision
 
     def fenced(*arguments: Any) -> ErrorCode | None:
-        error = refusal(*arguments)
+        error = decision(*arguments)
         return ErrorCode.FENCED_LEADER_EPOCH if error is ErrorCode.NOT_CONTROLLER else error
 
     patch.setattr(isr_changes, "_decision", fenced)

@@ -31,6 +31,8 @@ KILLED, SURVIVED, TIMED_OUT, UNTESTED = "killed", "survived", "timed out", "unte
 STATUSES = {0: SURVIVED, 1: KILLED, 3: TIMED_OUT}
 TIMES_BASELINE = 10.0
 """A test times out after so many times the CPU time that it takes without a mutant, and not before `least_limit_s`."""
+AT_IMPORT_S = 4.0
+"""The budget of a mutant of code that runs at import, which needs a pytest of its own."""
 MEMORY = 6 << 30
 BLOCKED_S = 120.0
 """A process that uses less than `LEAST_CPU_S` in so long waits for what never comes."""
@@ -74,7 +76,11 @@ class Coverage:
     def tests_of(self, mutant: Mutant, tree: ast.AST, budget_s: float) -> list[str]:
         """The tests that run its block, fastest first, as many as take `budget_s` of CPU time together."""
         block = None if mutant.function == MODULE else block_of(tree, mutant.line)
-        names = self.by_path.get(mutant.path, ()) if block is None else self.by_block.get((mutant.path, block), ())
+        if block is None:
+            names = self.by_path.get(mutant.path) or self._of_folder(mutant.path)
+            budget_s = min(budget_s, AT_IMPORT_S)
+        else:
+            names = self.by_block.get((mutant.path, block), ())
         chosen: list[str] = []
         total_s = 0.0
         for name in names:
@@ -83,6 +89,12 @@ class Coverage:
                 break
             chosen.append(name)
         return chosen
+
+    def _of_folder(self, path: str) -> Sequence[str]:
+        """For a file without functions, of which the map knows nothing."""
+        folder = str(Path(path).parent)
+        names = {name for other, of in self.by_path.items() if str(Path(other).parent) == folder for name in of}
+        return sorted(names, key=lambda name: (self.cpu_s[name], name))
 
 
 class Runner:
@@ -263,14 +275,20 @@ def _put_in(mutant: Mutant, source: str, root: Path, functions: Mapping[Any, lis
     """False if it can't be: no function has the code, or the new code has other free variables."""
     file = str(root / mutant.path)
     code = compile(mutated(source, mutant.number), file, "exec")
-    for new in _codes(code):
-        if new.co_qualname == mutant.function:
-            there = functions.get((file, new.co_qualname, new.co_firstlineno), [])
-            if there and all(one.__code__.co_freevars == new.co_freevars for one in there):
-                for one in there:
-                    one.__code__ = new
-                return True
-    return False
+    inner = f"{mutant.function}.<locals>."  # what it made at import has its own code: checks in a table, say
+    pairs = [
+        (one, new)
+        for new in _codes(code)
+        if new.co_qualname == mutant.function or new.co_qualname.startswith(inner)
+        for one in functions.get((file, new.co_qualname, new.co_firstlineno), ())
+    ]
+    if all(new.co_qualname != mutant.function for _, new in pairs):
+        return False
+    if any(one.__code__.co_freevars != new.co_freevars for one, new in pairs):
+        return False
+    for one, new in pairs:
+        one.__code__ = new
+    return True
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

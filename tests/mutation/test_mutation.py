@@ -117,9 +117,8 @@ def test_a_line_is_of_the_smallest_block_around_it() -> None:
     assert lines == [8, 11]
 
 
-def test_every_equivalent_mutant_is_still_there_and_has_its_reason() -> None:
-    keys = {one.key for one in sampled(["controller/core", "statemachines"], 0, 1 << 30)[0]}
-    assert [key for key in known_equivalents() if key not in keys] == []
+def test_every_equivalent_mutant_has_its_reason() -> None:
+    assert all(known_equivalents().values())
 
 
 def test_a_line_without_a_reason_is_refused(tmp_path: Path) -> None:

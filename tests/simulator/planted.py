@@ -245,10 +245,10 @@ def bounce_before_the_term_unnoticed(patch: Patch) -> None:
 
 def isr_change_at_any_version(patch: Patch) -> None:
     """S47: the znode's version that a leader names is not looked at."""
-    refusal = isr_changes._decision
+    decision = isr_changes._decision
 
     def lenient(*arguments: Any) -> Any:
-        error = refusal(*arguments)
+        error = decision(*arguments)
         return None if error is not None and error.name == "INVALID_UPDATE_VERSION" else error
 
     patch.setattr(isr_changes, "_decision", lenient)
