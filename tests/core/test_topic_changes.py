@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from controller.core.loading import topic_id_text
 from controller.protocol.api_keys import ApiKey
+from controller.protocol.control_values import NO_TOPIC_ID
 from controller.trace import PartitionMoved, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
 from tests.core.driving import TOPIC_ID, Cluster, Host
 from tests.core.test_broker_changes import cluster_of, keep_busy
 
@@ -172,6 +176,34 @@ def test_s56e_a_topic_without_an_id_gets_one_and_keeps_all_else(topic_id: str | 
     else:
         assert row.data == data
     cluster.check()
+
+
+def test_a_topic_that_changes_while_it_is_given_an_id_has_the_one_that_its_znode_names() -> None:
+    cluster = Cluster()
+    cluster.put(paths.topic("t"), encode_topic_assignment(TopicAssignment(None, {0: (1,)})))
+    host = cluster.new_host(1)
+    multi, changed = host.connection.multi, False
+
+    def changing(operations: Any) -> Any:
+        nonlocal changed
+        if not changed and any(one.path == paths.topic("t") for one in operations):
+            changed = True
+            data = encode_topic_assignment(TopicAssignment(None, {0: (1,), 1: (1,)}))
+            cluster._admin.multi([SetData(paths.topic("t"), data, ANY_VERSION)])
+        return multi(operations)
+
+    host.connection.multi = changing  # type: ignore[method-assign]
+    host.start()
+    cluster.settle()
+    assert changed
+    row = cluster.server.row(paths.topic("t"))
+    term = host.controller.term
+    assert row is not None
+    assert term is not None
+    known = term.context.partitions.topic_named("t")
+    assert known is not None
+    named = decode_topic_assignment(row.path, row.data).topic_id
+    assert (None if known.id == NO_TOPIC_ID else topic_id_text(known.id)) == named
 
 
 def test_a_damaged_topic_is_left_out_named_and_taken_in_once_it_is_mended() -> None:

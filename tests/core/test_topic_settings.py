@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +100,46 @@ def test_the_brokers_names_of_logs_are_known_here() -> None:
 @pytest.mark.parametrize(("text", "found"), [("", ()), (" ", ()), ("a", ("a",)), ("a, b,c", ("a", "b", "c"))])
 def test_a_list_is_taken_apart_at_its_commas(text: str, found: tuple[str, ...]) -> None:
     assert elements(text) == found
+
+
+PROBES = (
+    [str(number) for number in (-(2**63) - 1, -(2**63), -(2**31) - 1, -(2**31), -2, -1, 0, 1, 2, 13, 14, 1024)]
+    + [str(number) for number in (2**31 - 1, 2**31, 2**63 - 1, 2**63)]
+    + [
+        "-0.1",
+        "0.0",
+        "0.5",
+        "1",
+        "1.0",
+        "1.1",
+        "5e-1",
+        "1e",
+        "true",
+        "FALSE",
+        "yes",
+        "x",
+        "",
+        "*",
+        "0:1",
+        "0:1,2:3",
+        "0",
+    ]
+    + ["delete", "compact,delete", "delete,x", "gzip", "zstd", "producer", "CreateTime", "2.8", "2.8-IV1", "2"]
+)
+EXPECTED = Path(__file__).with_name("topic_settings.txt")
+
+
+def table() -> str:
+    """A setting a line: its kind, default, broker's name, whether it is in use, and which probes it accepts."""
+    lines = []
+    for one in TOPIC_SETTINGS.values():
+        taken = " ".join(repr(text) for text in dict.fromkeys(PROBES) if one.fault(text) is None)
+        used = "in use" if one.in_use else "kept"
+        lines.append(f"{one.name} | {one.kind} | {one.default} | {one.broker} | {used} | {taken}\n")
+    return "".join(lines)
+
+
+def test_the_table_is_as_it_is_written_down(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--rewrite-golden"):
+        EXPECTED.write_text(table(), encoding="utf-8")
+    assert table() == EXPECTED.read_text(encoding="utf-8")

@@ -85,7 +85,7 @@ def coverage_of(paths: Sequence[str], tests: Sequence[str], kept: Path | None) -
     if kept is not None and kept.exists():
         found = json.loads(kept.read_text())
         if found.get("stamp") == stamp:
-            return Coverage.of(found["tests"]), f"{len(found['tests'])} tests, mapped before"
+            return Coverage.of(found["tests"], found["at_import"]), f"{len(found['tests'])} tests, mapped before"
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         to = Path(folder, "map.json")
@@ -99,7 +99,7 @@ def coverage_of(paths: Sequence[str], tests: Sequence[str], kept: Path | None) -
         kept.write_text(json.dumps({**found, "stamp": stamp}))
     left_out = f", left out as they fail or are skipped: {found['left_out']}" if found["left_out"] else ""
     return Coverage.of(
-        found["tests"]
+        found["tests"], found["at_import"]
     ), f"{len(found['tests'])} tests mapped in {time.monotonic() - began_s:.0f} s{left_out}"
 
 

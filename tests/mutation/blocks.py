@@ -118,13 +118,24 @@ class Substitute(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Recorder:
-    """CPU seconds and blocks of each test that passes. What runs before the first test is no test's."""
+    """CPU seconds and blocks of each test that passes, and the blocks that run at import or collection."""
 
     def __init__(self, substitute: Substitute, to: Path) -> None:
         self._substitute = substitute
         self._to = to
         self._tests: dict[str, dict[str, Any]] = {}
         self._failed: list[str] = []
+        self._at_import: dict[str, list[int]] = {}
+
+    def pytest_collection_finish(self) -> None:
+        self._at_import = self._found()
+
+    def _found(self) -> dict[str, list[int]]:
+        return {
+            path: [line for line, hit in zip(lines, hits, strict=True) if hit]
+            for path, (hits, lines) in self._substitute.hits.items()
+            if any(hits)
+        }
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -133,12 +144,7 @@ class Recorder:
         began_s = time.process_time()
         result = yield
         cpu_s = time.process_time() - began_s
-        found = {
-            path: [line for line, hit in zip(lines, hits, strict=True) if hit]
-            for path, (hits, lines) in self._substitute.hits.items()
-            if any(hits)
-        }
-        self._tests[item.nodeid] = {"cpu_s": round(cpu_s, 4), "blocks": found}
+        self._tests[item.nodeid] = {"cpu_s": round(cpu_s, 4), "blocks": self._found()}
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -148,7 +154,8 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         for name in self._failed:
             self._tests.pop(name, None)
-        self._to.write_text(json.dumps({"tests": self._tests, "left_out": sorted(set(self._failed))}))
+        found = {"tests": self._tests, "at_import": self._at_import, "left_out": sorted(set(self._failed))}
+        self._to.write_text(json.dumps(found))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -60,9 +60,11 @@ class Coverage:
     cpu_s: Mapping[str, float]
     by_block: Mapping[tuple[str, int], Sequence[str]]
     by_path: Mapping[str, Sequence[str]]
+    at_import: frozenset[tuple[str, int]]
+    blocks: Mapping[str, int]
 
     @classmethod
-    def of(cls, tests: Mapping[str, Any]) -> Coverage:
+    def of(cls, tests: Mapping[str, Any], at_import: Mapping[str, Sequence[int]]) -> Coverage:
         cpu_s = {name: found["cpu_s"] for name, found in tests.items()}
         by_block: dict[tuple[str, int], list[str]] = {}
         by_path: dict[str, list[str]] = {}
@@ -71,16 +73,29 @@ class Coverage:
                 by_path.setdefault(path, []).append(name)
                 for line in lines:
                     by_block.setdefault((path, line), []).append(name)
-        return cls(cpu_s, by_block, by_path)
+        imported = frozenset((path, line) for path, lines in at_import.items() for line in lines)
+        blocks = {name: sum(map(len, found["blocks"].values())) for name, found in tests.items()}
+        return cls(cpu_s, by_block, by_path, imported, blocks)
+
+    def runs_at_import(self, mutant: Mutant, tree: ast.AST) -> bool:
+        """Whether its code runs before any test does, so that it must be there then."""
+        block = None if mutant.function == MODULE else block_of(tree, mutant.line)
+        return block is None or (mutant.path, block) in self.at_import
 
     def tests_of(self, mutant: Mutant, tree: ast.AST, budget_s: float) -> list[str]:
-        """The tests that run its block, fastest first, as many as take `budget_s` of CPU time together."""
-        block = None if mutant.function == MODULE else block_of(tree, mutant.line)
-        if block is None:
-            names = self.by_path.get(mutant.path) or self._of_folder(mutant.path)
+        """The tests that run its block: of `budget_s` of CPU time one half for the fastest, the other for those that
+        run the fewest blocks besides. Fastest first."""
+        if self.runs_at_import(mutant, tree):
+            of_block = self.by_path.get(mutant.path) or self._of_folder(mutant.path)
             budget_s = min(budget_s, AT_IMPORT_S)
         else:
-            names = self.by_block.get((mutant.path, block), ())
+            of_block = self.by_block.get((mutant.path, block_of(tree, mutant.line) or 0), ())
+        names = self._within(of_block, budget_s / 2)
+        others = sorted((name for name in of_block if name not in names), key=lambda name: (self.blocks[name], name))
+        return sorted([*names, *self._within(others, budget_s / 2)], key=lambda name: (self.cpu_s[name], name))
+
+    def _within(self, names: Sequence[str], budget_s: float) -> list[str]:
+        """The first of them, as many as take so long together; one at least."""
         chosen: list[str] = []
         total_s = 0.0
         for name in names:
@@ -183,7 +198,8 @@ class Runner:
         self, mutant: Mutant, items: list[pytest.Item], functions: Mapping[Any, list[FunctionType]], out: int
     ) -> int:
         source = self._tree(mutant)[0]
-        put_in = mutant.function != MODULE and _put_in(mutant, source, self._root, functions)
+        imported = self._coverage.runs_at_import(mutant, self._tree(mutant)[1])
+        put_in = not imported and _put_in(mutant, source, self._root, functions)
         if not put_in:
             self._become_pytest(mutant, items)
         for item in items:

@@ -102,9 +102,8 @@ def request_leaves_its_queue_when_sent(patch: Patch) -> None:
     serve = _Channel._serve
 
     async def serving(self: _Channel, connection: Any) -> None:
-        waiting = len(self._waiting)
         await serve(self, connection)
-        if self._waiting and len(self._waiting) >= waiting > 0:
+        if self._waiting:
             self._waiting.popleft()
 
     patch.setattr(_Channel, "_serve", serving)

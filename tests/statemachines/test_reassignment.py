@@ -128,3 +128,10 @@ def test_limits_hold_by_cluster_and_by_broker_and_a_busy_broker_holds_up_no_othe
     assert admitted([to(3)], wanted, Limits(in_cluster=2)) == [True, False, False, False, True]
     assert admitted([], wanted, Limits(on_broker=1)) == [True, False, True, True, True]
     assert admitted([to(1)], wanted, Limits(in_cluster=3, on_broker=1)) == [False, False, True, True, True]
+
+
+def test_what_is_on_its_way_stays_as_it_is_written_where_nothing_is_unneeded() -> None:
+    """A znode that Kafka wrote may name the replicas in another order than ours would."""
+    before = Assignment((2, 3), adding=(3,), removing=(2,))
+    assert kept_on_the_way(before, before.toward((3, 4))) is before
+    assert kept_on_the_way(before, before.toward((4,))) == Assignment((2,))
