@@ -78,7 +78,7 @@ class IsrZnodes:
                 try:
                     results[key] = _result(key, proposals[key], self._broker, await written)
                 except DamagedZnode:
-                    results[key] = _error(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    results[key] = _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         return results
 
     def _settle(
@@ -129,10 +129,12 @@ class IsrZnodes:
 
 def _result(key: Key, proposal: Proposal, broker: int, found: StateFound) -> AlterIsrPartitionResult:
     if found is None:
-        return _error(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)
     state, version = found
     if (state.leader, state.leader_epoch) != (broker, proposal.leader_epoch):
         return _error(key, ErrorCode.FENCED_LEADER_EPOCH)
+    if broker not in state.isr or len(set(state.isr)) < len(state.isr):
+        return _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)  # tried again: somebody may mend it
     return AlterIsrPartitionResult(key[1], ErrorCode.NONE, state.leader, state.leader_epoch, state.isr, version)
 
 

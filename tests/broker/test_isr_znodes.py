@@ -79,10 +79,12 @@ def test_a_write_without_an_answer_is_made_once(applied: bool) -> None:
     ("there", "error"),
     [
         (PartitionState(LEADER, 3, (1,), CONTROLLER_EPOCH), ErrorCode.NONE),
+        (PartitionState(LEADER, 3, (1, 2, 1), CONTROLLER_EPOCH), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (PartitionState(LEADER, 3, (2,), CONTROLLER_EPOCH), ErrorCode.UNKNOWN_SERVER_ERROR),
         (PartitionState(LEADER, 4, (1, 2), CONTROLLER_EPOCH), ErrorCode.FENCED_LEADER_EPOCH),
         (PartitionState(2, 3, (1, 2), CONTROLLER_EPOCH), ErrorCode.FENCED_LEADER_EPOCH),
     ],
-    ids=["an ISR by hand", "a newer leader epoch", "another leader"],
+    ids=["an ISR by hand", "a member twice", "without its leader", "a newer leader epoch", "another leader"],
 )
 def test_a_state_that_somebody_else_wrote_stands(there: PartitionState, error: ErrorCode) -> None:
     """The leader goes on from it where it still leads, and waits for the controller where it does not."""
@@ -100,7 +102,7 @@ def test_a_state_that_is_gone_or_damaged_is_left_alone() -> None:
     scene.bench.set(paths.partition_state("t", 1), b"?")
     results = scene.change(p0=GROWN, p1=GROWN, p7=GROWN)
     errors = {key[1]: one.error_code for key, one in results.items()}
-    assert errors == {0: 0, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert errors == {0: 0, 1: ErrorCode.UNKNOWN_SERVER_ERROR, 7: ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 def test_the_controller_is_notified_once_changes_have_paused() -> None:
