@@ -32,7 +32,7 @@ class Versions:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, old: Collection[int]) -> None:
         self.old = old
         self.heard: list[tuple[int, int]] = []
-        offered, handle, begin = Broker._offered, Broker.handle, IsrChanges.__init__
+        offered, handle, begin = Broker._offered, Broker._first_slice, IsrChanges.__init__
 
         def known(broker: int) -> VersionRange:
             return OLD if broker in self.old else SUPPORTED[ApiKey.ALTER_ISR]
@@ -44,17 +44,17 @@ class Versions:
                 for one in offered(broker)
             )
 
-        def hear(broker: Broker, request: Request, *rest: Any) -> None:
+        def hear(broker: Broker, request: Request, *rest: Any, **named: Any) -> Any:
             if request.header.api_key is ApiKey.ALTER_ISR:
                 self.heard.append((broker._settings.broker_id, request.header.api_version))
-            handle(broker, request, *rest)
+            return handle(broker, request, *rest, **named)
 
         def begun(changes: IsrChanges, settings: BrokerSettings, *rest: Any) -> None:
             begin(changes, settings, *rest)
             changes._known = known(settings.broker_id)
 
         monkeypatch.setattr(Broker, "_offered", offers)
-        monkeypatch.setattr(Broker, "handle", hear)
+        monkeypatch.setattr(Broker, "_first_slice", hear)
         monkeypatch.setattr(IsrChanges, "__init__", begun)
 
 
