@@ -82,7 +82,7 @@ def test_however_the_command_ends_no_process_is_left(ending: signal.Signals, tmp
         (["broker-kill", "--set", "brokers"], 2, "KEY=VALUE"),
         (["broker-kill", "--set", "brokers=some"], 2, "brokers=some"),
         (["broker-kill", "--set", "colour=red"], 2, "colour"),
-        (["broker-kill", "--runs", "0"], 2, "--runs 0"),
+        (["broker-kill", "--runs", "0"], 2, "argument --runs"),
         (["broker-kill", "--zookeeper-jars", "/nowhere"], 3, "/nowhere"),
     ],
 )

@@ -109,7 +109,7 @@ def _alter(admin: AdminClient, kind: ResourceType, of: str, name: str, value: st
     admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
-def produced(cluster: LocalCluster, topic: str, *timestamps: int, size: int = 5) -> list[int]:
+def produced(cluster: LocalCluster, topic: str, *timestamps: int, size: int = 5, key: bytes | None = None) -> list[int]:
     """One record of so many bytes a timestamp, each with acks=all and without another try; the error code of each."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "retries": 0, **QUIET})
     errors: list[int] = []
@@ -118,7 +118,7 @@ def produced(cluster: LocalCluster, topic: str, *timestamps: int, size: int = 5)
         errors.append(OK if error is None else error.code())
 
     for timestamp in timestamps:
-        producer.produce(topic, b"x" * size, partition=0, timestamp=timestamp, on_delivery=delivered)
+        producer.produce(topic, b"x" * size, key, partition=0, timestamp=timestamp, on_delivery=delivered)
         assert producer.flush(DEADLINE_S) == 0
     return errors
 
@@ -223,7 +223,7 @@ def test_kafka_python_does_all_of_it_too(cluster: LocalCluster, python_admin: Ka
     told = found["TOPIC"]["pythonic"] if "TOPIC" in found else found["topic"]["pythonic"]
     assert told["retention.ms"]["value"] == "123456"
     assert told["cleanup.policy"]["value"] == "delete,compact"
-    assert produced(cluster, "pythonic", 1_000, 2_000, 3_000) == [OK] * 3
+    assert produced(cluster, "pythonic", 1_000, 2_000, 3_000, key=b"k") == [OK] * 3
     listed = python_admin.list_partition_offsets({partition: 1_500})
     assert listed[partition].offset == 1
     assert python_admin.list_partition_offsets({partition: PythonSpec.LATEST})[partition].offset == 3

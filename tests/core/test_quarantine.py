@@ -94,7 +94,7 @@ def test_a_topic_of_no_sense_is_left_out_until_it_is_repaired(value: dict[str, A
     cluster.settle()
     assert host.controller.measures.figures.quarantined == 0
     serves(cluster, host, "other", "t")
-    cluster.check()
+    cluster.check(errors=True)
 
 
 @pytest.mark.parametrize("value", TOPICS, ids=str)
@@ -109,7 +109,7 @@ def test_a_known_topic_that_becomes_of_no_sense_is_served_as_it_was(value: dict[
     cluster.settle()
     assert host.controller.measures.figures.quarantined == 0
     assert "t-2" in cluster.states()
-    cluster.check()
+    cluster.check(errors=True)
 
 
 @pytest.mark.parametrize("in_term", [False, True])
@@ -133,7 +133,7 @@ def test_a_state_of_no_sense_is_left_out_until_it_is_repaired(change: dict[str, 
     told = [sent for sent in host.sent if "t-0" in sent.states() and sent.broker == 1]
     assert told[-1].states()["t-0"].leader_epoch == state.leader_epoch
     assert host.controller.measures.figures.quarantined == 0
-    cluster.check()
+    cluster.check(errors=True)
 
 
 def test_a_state_that_is_gone_is_waited_for() -> None:
@@ -147,7 +147,7 @@ def test_a_state_that_is_gone_is_waited_for() -> None:
     state = cluster.read_state("t", 1)
     assert state is not None
     assert (state.leader, state.isr) == (3, (3,))
-    cluster.check()
+    cluster.check(errors=True)
 
 
 @pytest.mark.parametrize("change", REGISTRATIONS, ids=lambda change: str(change)[:40])
@@ -165,7 +165,7 @@ def test_a_registration_of_no_sense_is_left_out_until_it_is_repaired_in_place(ch
     assert host.controller.term.context.broker_ids == (1, 2, 3, 4, 5)
     assert host.controller.measures.figures.quarantined == 0
     serves(cluster, host, "other", "t")
-    cluster.check()
+    cluster.check(errors=True)
 
 
 @pytest.mark.parametrize("change", REGISTRATIONS, ids=lambda change: str(change)[:40])
@@ -179,7 +179,7 @@ def test_a_live_broker_whose_registration_becomes_of_no_sense_stays_as_it_was_kn
     cluster.put(paths.broker(3), registration(3))
     cluster.settle()
     assert host.controller.measures.figures.quarantined == 0
-    cluster.check()
+    cluster.check(errors=True)
 
 
 @pytest.mark.parametrize("name", ["007", "x", "-1", "2147483648"])
@@ -217,7 +217,7 @@ def test_a_reassignment_of_no_sense_costs_itself_alone_and_is_never_persisted() 
         found = decode_topic_assignment(row.path, row.data)
         assert (found.partitions, found.adding) == ({0: first, 1: (2, 3)}, {})
     serves(cluster, host, "other", "t")
-    cluster.check()
+    cluster.check(errors=True)
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
