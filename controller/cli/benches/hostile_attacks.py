@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -258,23 +260,38 @@ def producer_ids(target: Target) -> str:
     return f"{count:,} ids"
 
 
-def connections(target: Target) -> str:
-    """More than the broker has descriptors for."""
-    held: list[socket.socket] = []
-    refused = 0
+_CONNECT = """
+import socket, sys, time
+host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+held = [socket.create_connection((host, port), 10.0) for _ in range(count)]
+time.sleep(2.0)
+closed = 0
+for one in held:
+    one.setblocking(False)
     try:
-        for _ in range(1_500):
-            try:
-                held.append(socket.create_connection(target.addresses[target.leader], 2.0))
-            except OSError:
-                refused += 1
-                if refused > 20:
-                    break
+        closed += one.recv(1) == b""
+    except BlockingIOError:
+        pass
+    except OSError:
+        closed += 1
+print(closed, flush=True)
+sys.stdin.readline()
+"""
+
+
+def connections(target: Target) -> str:
+    """More than the broker has descriptors for, from two processes that have as few themselves."""
+    host, port = target.addresses[target.leader]
+    each = [sys.executable, "-c", _CONNECT, host, str(port), "750"]
+    clients = [subprocess.Popen(each, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        closed = sum(int(one.stdout.readline() or 0) for one in clients if one.stdout is not None)
         time.sleep(HOLD_S)
     finally:
-        for one in held:
-            one.close()
-    return f"{len(held):,} connected, {refused} not"
+        for one in clients:
+            one.kill()
+            one.communicate()
+    return f"{1_500 - closed:,} open, {closed:,} closed by the broker"
 
 
 def idle(target: Target) -> str:
