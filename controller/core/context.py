@@ -15,7 +15,7 @@ from controller.core.failed_replicas import FailedReplicas, rows_of
 from controller.core.partition_table import NO_STATE, Bools, Bytes, Int32s, PartitionTable, Rows
 from controller.core.ports import Endpoint
 from controller.protocol.control_values import UpdateMetadataBroker
-from statemachines.leader_election_columns import live_mask
+from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.partition import PartitionState
 from statemachines.replica import ReplicaState
 from statemachines.tables import PARTITION, REPLICA
@@ -147,8 +147,10 @@ class ControllerContext:
         return self.usable(rows, self.partitions.assignment[rows], self._brokers)
 
     def eligible_in_isr(self, rows: Rows) -> Bools:
-        """As `eligible`, beside the ISRs."""
-        return self.usable(rows, self.partitions.isr[rows], self.eligible_ids)
+        """As `eligible`, beside the ISRs. A member that the assignment does not name is not eligible."""
+        isr = self.partitions.isr[rows]
+        assigned: Bools = is_member(isr, self.partitions.assignment[rows])
+        return assigned & self.usable(rows, isr, self.eligible_ids)
 
     def led(self, rows: Rows) -> Bools:
         """bool beside `rows`: whether the leader is an eligible replica."""

@@ -27,6 +27,7 @@ from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, names_of, set_states, state_paths, take_in_all
 from controller.core.term import Term
 from controller.zookeeper import paths
+from statemachines.leader_election_columns import is_member
 from statemachines.partition import PartitionState
 from statemachines.reassignment import Assignment, is_in_sync, kept_on_the_way
 from statemachines.replica import ReplicaState
@@ -68,7 +69,9 @@ async def _stop_unneeded(term: Term, kept: Mapping[int, Assignment]) -> list[int
     table = term.context.partitions
     led = {row for row in kept if table.leader[row] != NO_BROKER}
     await removed_replicas.stop(
-        term, Removed.of({row: table.set_assignment(row, assignment) for row, assignment in kept.items()})
+        term,
+        Removed.of({row: table.set_assignment(row, assignment) for row, assignment in kept.items()}),
+        every_leader=True,
     )
     return sorted(row for row in led if table.leader[row] == NO_BROKER)
 
@@ -216,14 +219,17 @@ def _put_back(term: Term, row: int, assignment: Assignment, states: Mapping[int,
 
 
 async def _lead_from_target(term: Term, rows: Rows) -> None:
-    """B3: the target alone is told, led by one of it. A partition without a state has nothing to lead."""
+    """B3: the target alone is told, led by one of it, in a new epoch: in the epoch that it knows, a leader passes over
+    the smaller set of replicas, and below inter-broker protocol 2.7 it could write those that leave into the ISR. A
+    leader of the target that shuts down leads on where nobody else of it can. A partition without a state has nothing
+    to lead."""
     context, table = term.context, term.context.partitions
     rows = rows[table.zk_version[rows] != NO_STATE]
-    leads = (table.assignment[rows] == table.leader[rows][:, None]).any(axis=1)
-    leads &= context.led(rows)
-    kept, others = rows[leads], rows[~leads]
+    leads = is_member(table.leader[rows][:, None], table.assignment[rows])[:, 0] & context.led(rows)
     batch = RequestBatch(term)
-    await partition_moves.bring_online(term, others, batch, REASSIGNED)
+    elected = await partition_moves.bring_online(term, rows[~leads], batch, REASSIGNED)
+    rows = rows[~np.isin(rows, elected)]
+    kept = rows[is_member(table.leader[rows][:, None], table.assignment[rows])[:, 0]]
     await new_epoch(term, kept)
     batch.leader_and_isr(Replicas.where(kept, table.assignment[kept] != NO_BROKER))
     batch.send()

@@ -38,9 +38,13 @@ class Removed:
         return len(self.rows)
 
 
-async def stop(term: Term, removed: Removed) -> None:
+async def stop(term: Term, removed: Removed, *, every_leader: bool = False) -> None:
     """To their end. Nobody waits for what their brokers answer: one that is gone, or fails, keeps what it has, which no
     later topic of that name takes for its own, as its id is another. Rows whose leader was among them have none then.
+
+    `every_leader`: leaders that know them as replicas get a new leader epoch, whether they were in the ISR or not. In
+    the epoch that it knows, a leader passes over the smaller set of replicas, and below inter-broker protocol 2.7 it
+    could write them into the ISR.
     """
     if not len(removed):
         return
@@ -51,7 +55,7 @@ async def stop(term: Term, removed: Removed) -> None:
     batch.stop_on(removed.rows, removed.brokers)
     leaving = [removed.brokers[removed.rows == row].tolist() for row in rows.tolist()]
     known = table.zk_version[rows] != NO_STATE
-    await replica_moves.shrink(term, rows[known], padded(leaving)[known])
+    await replica_moves.shrink(term, rows[known], padded(leaving)[known], every_leader=every_leader)
     told = rows[(table.zk_version[rows] != NO_STATE) & ~context.doomed(rows)]
     batch.leader_and_isr(Replicas.where(told, live_mask(table.assignment[told], context.broker_ids)))
     batch.send()

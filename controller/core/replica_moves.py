@@ -111,11 +111,12 @@ def stop_for_deletion(term: Term, replicas: Replicas, batch: RequestBatch) -> No
     batch.stop_replicas(move(term, replicas, ReplicaState.DeletionStarted), delete=True)
 
 
-async def shrink(term: Term, rows: Rows, leaving: Int32s) -> None:
-    """Removes from each row's ISR those that are `leaving` it; again, from what is there now, where it had moved."""
+async def shrink(term: Term, rows: Rows, leaving: Int32s, *, every_leader: bool = False) -> None:
+    """Removes from each row's ISR those that are `leaving` it; again, from what is there now, where it had moved.
+    `every_leader`: a row whose ISR has none of them gets a new leader epoch all the same, if it has a leader."""
     table = term.context.partitions
     for _ in range(SHRINK_ROUNDS):
-        states, writing = _shrunk(term, rows, leaving)
+        states, writing = _shrunk(term, rows, leaving, every_leader)
         if not len(states.rows):
             return
         moved = await set_states(term, states)
@@ -126,16 +127,19 @@ async def shrink(term: Term, rows: Rows, leaving: Int32s) -> None:
     term.note("error", f"the ISR moved {SHRINK_ROUNDS} times under its change: {names_of(term, rows)}")
 
 
-def _shrunk(term: Term, rows: Rows, leaving: Int32s) -> tuple[NewStates, Bools]:
-    """The states of those rows that change, and which of `rows` they are (bool)."""
+def _shrunk(term: Term, rows: Rows, leaving: Int32s, every_leader: bool) -> tuple[NewStates, Bools]:
+    """The states of those rows that change, and which of `rows` they are (bool). Members that the assignment does not
+    name leave too, so that the last one that stays is a replica that can be elected."""
     table = term.context.partitions
     isr, leader = table.isr[rows], table.leader[rows]
-    kept = np.where(is_member(isr, leaving), NO_BROKER, isr).astype(np.int32)
-    emptied = (kept == NO_BROKER).all(axis=1)
-    kept[emptied] = isr[emptied]
+    assigned = np.where(is_member(isr, table.assignment[rows]), isr, NO_BROKER).astype(np.int32)
+    kept = np.where(is_member(assigned, leaving), NO_BROKER, assigned).astype(np.int32)
+    for fallback in (assigned, isr):
+        emptied = (kept == NO_BROKER).all(axis=1)
+        kept[emptied] = fallback[emptied]
     led_by_leaving = is_member(leader[:, None], leaving)[:, 0]
     new_leader = np.where(led_by_leaving, NO_BROKER, leader).astype(np.int32)
-    writing = led_by_leaving | (kept != isr).any(axis=1)
+    writing = led_by_leaving | (kept != isr).any(axis=1) | (every_leader & (leader != NO_BROKER))
     packed = np.take_along_axis(kept, np.argsort(kept == NO_BROKER, axis=1, kind="stable"), axis=1)
     states = NewStates(
         rows=rows[writing],

@@ -7,12 +7,12 @@ taken in as it is there now and handed back; whoever asked decides anew from tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from controller.core import quarantine
-from controller.core.partition_table import NO_STATE, Bools, Int32s, Rows, all_members, padded
+from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, Rows, all_members, members, padded
 from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.term import Term
 from controller.quick import maker
@@ -26,6 +26,7 @@ from controller.zookeeper.row_writes import RowsWritten
 from controller.zookeeper.state_paths import StatePaths
 from controller.zookeeper.state_sets import StateSets
 from controller.zookeeper.znode_sense import sound_partition_state
+from statemachines.leader_election_columns import is_member
 
 _written = maker(PartitionStateWritten)
 FENCE_ATTEMPTS = 10
@@ -62,7 +63,7 @@ async def set_states(term: Term, states: NewStates) -> Rows:
     """Writes states over those that the context has; gives the rows that had moved. The context then has what
     ZooKeeper has, for both. Raises what `ZooKeeperClient.commit_rows` raises, and ControllerMoved if a later controller
     has written a row (S01)."""
-    table = term.context.partitions
+    table, states = term.context.partitions, _within_assignment(term, states)
     data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr, _extra(term, states))
     writes = StateSets(state_paths(term, states.rows), data, table.zk_version[states.rows])
     result = await term.zookeeper.commit_rows(term.leadership, writes)
@@ -70,6 +71,26 @@ async def set_states(term: Term, states: NewStates) -> Rows:
     _record(term, states, result.versions)
     await take_in_all(term, [(int(states.rows[place]), found) for place, found in result.moved])
     return states.rows[moved]
+
+
+def _within_assignment(term: Term, states: NewStates) -> NewStates:
+    """`states` without ISR members that the assignment does not name, such as an older controller may have left there.
+    Replicas that a reassignment is about to remove are named by the topic's znode still. An ISR stays as it is where
+    none of it, or not its leader, would remain."""
+    table = term.context.partitions
+    outside = (states.isr != NO_BROKER) & ~is_member(states.isr, table.assignment[states.rows])
+    places = np.flatnonzero(outside.any(axis=1)).tolist()
+    if not places:
+        return states
+    isr = states.isr.copy()
+    for place in places:
+        row = int(states.rows[place])
+        named = (*table.assignment_of(row), *table.leaving.get(row, ()))
+        kept = [member for member in members(isr[place]) if member in named]
+        leader = int(states.leader[place])
+        if kept and (leader == NO_BROKER or leader in kept):
+            isr[place] = padded([kept], isr.shape[1])[0]
+    return replace(states, isr=isr)
 
 
 def _extra(term: Term, states: NewStates) -> dict[int, bytes]:

@@ -6,7 +6,8 @@
     a broker goes       who is told by a controller that everything was moved leads nothing any more that others could
                         lead, as far as that controller's own writes go; the controller that it asked elects it nowhere
                         and sends LeaderAndIsr to it for each leader that was moved away (S46)
-    replicas go         a broker that a topic's znode names no more was sent StopReplica, if the controller knew it
+    replicas go         a broker that a topic's znode names no more was sent StopReplica, if the controller knew it, and
+                        is out of the ISR (partition-states-sound)
 
 A term that was there before the pause may be in the middle of what it does when the pause comes: it is not judged.
 """
@@ -19,9 +20,10 @@ from collections.abc import Callable, Sequence
 from controller.trace import Noted, PartitionStateWritten, RequestSent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_partition_state, decode_topic_assignment
+from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create, Delete, SetData, Write
-from controller.zookeeper.znode_sense import state_fault
+from controller.zookeeper.znode_sense import sound_partition_state, state_fault
 
 INVARIANT = "moves-by-choice"
 ELECTIONS = frozenset({"initial", "offline", "controlled shutdown", "reassigned", "preferred"})
@@ -72,6 +74,7 @@ class ByChoice:
             for broker in replicas:
                 if broker not in topic.partitions.get(partition, (broker,)):
                     self._removed(broker, operation.path, epoch, winner, zookeeper)
+                    self._left_in_isr(broker, operation.path, partition, winner, zookeeper)
         begun = moving - self._moving.get(operation.path, frozenset())
         self._moving[operation.path] = moving
         if begun and self._is_paused_before(epoch):
@@ -87,6 +90,21 @@ class ByChoice:
         if self._stopped.get(broker) != self._known[broker]:
             where = path.rpartition("/")[2]
             self._violated(INVARIANT, [winner], f"{where} leaves broker {broker}, which was never sent StopReplica")
+
+    def _left_in_isr(
+        self, broker: int, path: str, partition: int, winner: int, zookeeper: InMemoryZooKeeper | None
+    ) -> None:
+        topic = path.rpartition("/")[2]
+        row = None if zookeeper is None else zookeeper.row(paths.partition_state(topic, partition))
+        if row is None:
+            return
+        try:
+            state = sound_partition_state(row.path, row.data)
+        except DamagedZnode:
+            return  # of no sense, it is nobody's to change
+        if broker in state.isr:
+            told = f"{topic}-{partition} leaves broker {broker}, which is in the ISR {list(state.isr)} still"
+            self._violated("partition-states-sound", [winner], told)
 
     def _is_paused_before(self, epoch: int) -> bool:
         """Whether the term of that epoch began after the pause, which is there still."""

@@ -75,8 +75,8 @@ def leader_and_isr_to_the_leader_alone(self: RequestBatch, replicas: Any, *, is_
     self.update_metadata(replicas.rows)
 
 
-def bump_nothing(term: Any, rows: Any, leaving: Any) -> Any:
-    states, writing = ORIGINAL_SHRUNK(term, rows, leaving)
+def bump_nothing(term: Any, rows: Any, leaving: Any, every_leader: bool) -> Any:
+    states, writing = ORIGINAL_SHRUNK(term, rows, leaving, every_leader)
     return replace(states, leader_epoch=states.leader_epoch - 1), writing
 
 

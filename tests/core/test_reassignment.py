@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
+from controller.core.events import ControlledShutdownRequested
+from controller.core.partition_table import Rows
+from controller.core.reassignment import new_epoch
 from controller.core.settings import ControllerSettings
+from controller.core.state_writes import state_paths, take_in_all
+from controller.core.term import Term
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.trace import PartitionMoved, PartitionStateWritten
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
-from controller.zookeeper.operations import ANY_VERSION, Delete
+from controller.zookeeper.codecs import PartitionState, TopicAssignment, encode_topic_assignment
+from controller.zookeeper.drive import drive
+from controller.zookeeper.operations import ANY_VERSION, Delete, SetData, Write
 from statemachines.reassignment import Assignment
 from tests.core.deleting import ask as ask_to_delete
 from tests.core.deleting import left_of, word_of
@@ -398,6 +405,111 @@ def test_older_leaders_write_states_themselves_and_the_znode_says_so() -> None:
     assert led(cluster)["t-0"] == (3, (3, 4))
     assert state not in host.client.watched()
     cluster.check()
+
+
+def _meets(cluster: Cluster, partition: int) -> list[tuple[tuple[int, ...], PartitionState]]:
+    """Filled at each write of topic t's znode: the partition's replicas, and its state at that moment."""
+    met: list[tuple[tuple[int, ...], PartitionState]] = []
+
+    def look(_: int, operations: Sequence[Write]) -> None:
+        if any(isinstance(one, SetData) and one.path == paths.topic("t") for one in operations):
+            state = cluster.read_state("t", partition)
+            assert state is not None
+            met.append((assignment(cluster, partition).replicas, state))
+
+    cluster.server.on_commit(look)
+    return met
+
+
+def _told(host: Host, broker: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Leader epoch and replicas of t-0, as that broker was told them."""
+    sent = [one.states() for one in host.sent if one.broker == broker and one.api is ApiKey.LEADER_AND_ISR]
+    return [(one["t-0"].leader_epoch, one["t-0"].replicas) for one in sent if "t-0" in one]
+
+
+@pytest.mark.parametrize("protocol", ["2.6", "2.8"])
+def test_a_leader_that_shuts_down_hears_who_leaves_in_a_new_epoch(protocol: str) -> None:
+    """It may stay long, if others would be left under min.insync.replicas. In the epoch that it knows, it would let
+    broker 3 into the ISR after the znode has forgotten it."""
+    cluster, host = two_of_three(ControllerSettings(inter_broker_protocol=protocol))
+    cluster.unregister(3)
+    cluster.settle()
+    cluster.register(3)
+    cluster.settle()
+    assert led(cluster)["t-0"] == (2, (2,))
+    row = cluster.server.row(paths.broker(2))
+    assert row is not None
+    answers: list[Any] = []
+    host.events.put(ControlledShutdownRequested(2, row.stat.czxid, answers.append))
+    cluster.settle()
+    assert led(cluster)["t-0"] == (2, (2,))
+    epoch = cluster.states()["t-0"][1]
+    met = _meets(cluster, 0)
+    ask_by_znode(cluster, {0: (2,)})
+    assert [(replicas, state.leader, state.isr) for replicas, state in met[-1:]] == [((2,), 2, (2,))]
+    assert met[-1][1].leader_epoch > epoch
+    assert _told(host, 2)[-1] == (met[-1][1].leader_epoch, (2,))
+    cluster.check()
+
+
+def test_who_is_unneeded_is_taken_from_the_leader_though_not_in_sync() -> None:
+    """The leader may be about to let it in: by a new epoch it can't any more, before the znode names it no more."""
+    cluster, host = two_of_three(ControllerSettings(inter_broker_protocol="2.6"))
+    ask(cluster, host, {0: (3, 4)})
+    epoch = cluster.states()["t-0"][1]
+    met = _meets(cluster, 0)
+    ask(cluster, host, {0: (3, 1)})
+    replicas, state = met[0]
+    assert UNNEEDED not in replicas
+    assert (state.leader, state.isr) == (2, (2, 3))
+    assert state.leader_epoch > epoch
+    assert (state.leader_epoch, (3, 2)) in _told(host, 2)
+    assert host.notes("error") == []
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "dies", "expected"),
+    [((2,), (2, 3), 2, (-1, (2,))), ((2, 4), (2, 4, 3), 2, (4, (4,))), ((2, 4), (2, 4, 3), 4, (2, (2,)))],
+    ids=["the last one that the znode names", "an election", "a follower"],
+)
+def test_an_isr_beyond_the_assignment_comes_back_into_it(
+    replicas: tuple[int, ...], isr: tuple[int, ...], dies: int, expected: tuple[int, tuple[int, ...]]
+) -> None:
+    """Left by a controller that did not wait for leaders to hear. Only broker 3 would remain, which has deleted it."""
+    cluster, _ = two_of_three()
+    cluster.topic("u", {0: replicas}, "BBBBBBBBQBCBBBBBBBBBBQ")
+    cluster.state("u", 0, 2, isr, 5)
+    cluster.hosts[0].kill()
+    cluster.unregister(dies)
+    second = cluster.host(5)
+    cluster.pass_ms(8_000)
+    assert second.controller.term is not None
+    assert led(cluster)["u-0"] == expected
+    cluster.check()
+
+
+@pytest.mark.parametrize("leaving", [(), (3,)], ids=["outside", "about to be removed"])
+def test_states_are_written_within_what_the_znode_names(leaving: tuple[int, ...]) -> None:
+    cluster, host = two_of_three()
+    cluster.topic("u", {0: (2, 4), 1: (2, 4)}, "BBBBBBBBQBCBBBBBBBBBBQ")
+    cluster.settle()
+    cluster.state("u", 0, 2, (2, 3, 4), 1, controller_epoch=1)
+    cluster.state("u", 1, 3, (3, 2), 1, controller_epoch=1)
+    term = host.controller.term
+    assert term is not None
+    table = term.context.partitions
+    rows = np.array([table.row_of("u", 0), table.row_of("u", 1)], dtype=np.int64)
+    cluster.wait(drive(_read_again(term, rows)))
+    table.leaving.update(dict.fromkeys(rows.tolist(), leaving) if leaving else {})
+    cluster.wait(drive(new_epoch(term, rows)))
+    assert led(cluster)["u-0"] == (2, (2, 3, 4) if leaving else (2, 4))
+    assert led(cluster)["u-1"] == (3, (3, 2))  # its leader is no replica: an election's to change
+    assert {state[1] for name, state in cluster.states().items() if name.startswith("u")} == {2}
+
+
+async def _read_again(term: Term, rows: Rows) -> None:
+    found = await term.zookeeper.read(state_paths(term, rows))
+    await take_in_all(term, list(zip(rows.tolist(), found.rows, strict=True)))
 
 
 # -- how many at once

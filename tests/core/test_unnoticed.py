@@ -76,6 +76,16 @@ def test_where_all_came_back_the_isr_stays_and_the_epoch_is_new() -> None:
     assert cluster.states()["t-0"][:3] == (2, 5, (2, 3))
 
 
+def test_who_stayed_and_is_no_replica_counts_for_nobody() -> None:
+    """Else the ISR would be a broker that can't be elected, and has deleted what it had."""
+    cluster = Cluster()
+    cluster.register(2, 3)
+    cluster.topic("t", {0: (2,)})
+    cluster.state("t", 0, 2, (2, 3), epoch=4)
+    bounced(cluster, 2)
+    assert cluster.states()["t-0"][:3] == (2, 5, (2,))
+
+
 def test_who_stayed_is_left_alone() -> None:
     cluster = Cluster()
     cluster.register(2, 3, 4)

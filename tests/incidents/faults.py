@@ -287,8 +287,8 @@ def last_member_removed(patch: Patch) -> None:
     """An ISR may become empty (S37)."""
     shrunk = replica_moves._shrunk
 
-    def emptied(term: Term, rows: Any, leaving: Any) -> Any:
-        states, writing = shrunk(term, rows, leaving)
+    def emptied(term: Term, rows: Any, leaving: Any, every_leader: bool) -> Any:
+        states, writing = shrunk(term, rows, leaving, every_leader)
         isr = states.isr.copy()
         isr[states.leader < 0] = -1
         return replace(states, isr=isr), writing

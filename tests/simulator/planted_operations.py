@@ -98,10 +98,10 @@ def removed_not_deleted(patch: Patch) -> None:
     """Who is removed leaves the ISR, and is never told to stop."""
     stop = removed_replicas.stop
 
-    async def untold(term: Term, removed: Removed) -> None:
+    async def untold(term: Term, removed: Removed, *, every_leader: bool = False) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(RequestBatch, "stop_on", lambda self, rows, brokers, delete=False: None)
-            await stop(term, removed)
+            await stop(term, removed, every_leader=every_leader)
 
     patch.setattr(removed_replicas, "stop", untold)
 

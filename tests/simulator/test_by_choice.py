@@ -24,6 +24,7 @@ from controller.trace import Noted, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.operations import ANY_VERSION, Check, Delete, SetData
+from tests.core.driving import Cluster
 from tests.simulator import planted
 
 
@@ -45,6 +46,18 @@ def topic(*, moving: bool) -> SetData:
 
 def given_back(epoch: int, why: str = "preferred") -> PartitionStateWritten:
     return PartitionStateWritten(epoch, "t", 0, why, 1, 1, (1, 2), 1, (1, 2), (1, 2), (1, 2), unclean=False)
+
+
+@pytest.mark.parametrize(("isr", "expected"), [((1,), False), ((1, 2), True), ((1, 1, 2), False)])
+def test_who_leaves_an_assignment_is_out_of_the_isr(isr: tuple[int, ...], expected: bool) -> None:
+    """A state of no sense is nobody's to change."""
+    cluster, found = Cluster(), Watched()
+    cluster.topic("t", {0: (1, 2)})
+    cluster.state("t", 0, 1, isr)
+    for replicas in ((1, 2), (1,)):
+        written = encode_topic_assignment(TopicAssignment(None, {0: replicas}))
+        found.committed(SetData(paths.topic("t"), written, ANY_VERSION), 1, 1, cluster.server)
+    assert found.found == (["t-0 leaves broker 2, which is in the ISR [1, 2] still"] if expected else [])
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_plans_that_draw_none_are_what_they_were() -> None:
 
 
 FOUND_SOON = {
-    "reassignment-leader-left-behind": 1,
+    "reassignment-leader-left-behind": 14,
     "reassignment-removed-left-running": 0,
     "reassignment-arrival-not-persisted": 0,
     "reassignment-led-by-the-targets-last": 0,
