@@ -96,7 +96,11 @@ class ReplicaManager:
         return UpdateMetadataResponse(ErrorCode.NONE)
 
     def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest) -> None:
-        """They lead and follow no more; their files stay until somebody says that they are to go (KIP-550)."""
+        """They lead and follow no more; their files stay until somebody says that they are to go (KIP-550).
+
+        A controller that could not read a partition's state left it out, and sends it in the same leader epoch once the
+        state is repaired: that epoch counts as news then.
+        """
         anew = bool(request.topic_states) and request.broker_epoch > self._registration
         if anew:
             self._registration = request.broker_epoch
@@ -104,7 +108,7 @@ class ReplicaManager:
         left = went_elsewhere(self._broker_id, self._partitions, metadata.snapshot, metadata.named(request), anew=anew)
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
-            partition.stand_down()
+            self._fall_back(partition, partition.leader_epoch - 1)
         if left:
             self._tell(self.of_stops, left)
 

@@ -262,8 +262,16 @@ class Sentinel(Recorder):
 
     def _elected(self, at_ms: float, node: int, event: ControllerElected) -> None:
         self._terms[node, event.controller_epoch] = event.session
+        if (node, event.controller_epoch) in self._over:
+            self._forget_term(node, event.controller_epoch)
         if event.session != self._winner and event.controller_epoch == self._epoch:
             self.violated("one-writer-an-epoch", [node], f"takes epoch {self._epoch} for its own, which it did not win")
+
+    def _forget_term(self, node: int, epoch: int) -> None:
+        """An epoch that was lowered by hand comes again: what is known of the earlier term says nothing of this one."""
+        del self._over[node, epoch]
+        self._numbers = {key: last for key, last in self._numbers.items() if key[1:3] != (node, epoch)}
+        self._asked = {key: api for key, api in self._asked.items() if key[:2] != (node, epoch)}
 
     def _resigned(self, at_ms: float, node: int, event: ControllerResigned) -> None:
         if event.reason:

@@ -84,6 +84,20 @@ def test_one_that_comes_back_takes_its_role_again() -> None:
     assert broker.log().log_end_offset == 1
 
 
+def test_one_that_was_left_out_takes_its_role_again_in_the_same_leader_epoch() -> None:
+    """A controller leaves out a partition whose state it can't read; the repaired state has the epoch that it had."""
+    broker = Holder()
+    broker.begin_leading((1,))
+    broker.produce()
+    epoch = broker.partition().leader_epoch
+    other = metadata(("other", 0, 2), replicas=(2, 3))
+    broker.ask(ApiKey.UPDATE_METADATA, replace(other, broker_epoch=other.broker_epoch + 5))
+    assert broker.partition().role is Role.NONE
+    assert broker.lead((1, 2), leader=1, leader_epoch=epoch) == [ErrorCode.NONE]
+    assert broker.partition().role is Role.LEADER
+    assert broker.log().log_end_offset == 1
+
+
 @pytest.mark.parametrize("shown", [True, False], ids=["metadata shows it", "metadata is yet to show it"])
 @pytest.mark.parametrize("in_this_life", [True, False])
 def test_s55_files_of_a_topic_that_is_gone_make_way_for_another_of_its_name(in_this_life: bool, shown: bool) -> None:
