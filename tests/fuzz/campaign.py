@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import FrameType
 
@@ -52,8 +51,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`objects`: what the collector knows of, without what caches of a bounded size hold. KiB as the system counts this
-    process's pages."""
+    """`objects`: what the collector knows of. KiB as the system counts this process's pages."""
 
     resident_kib: int
     peak_kib: int
@@ -61,9 +59,6 @@ class Memory:
 
     @classmethod
     def now(cls) -> Memory:
-        for cache in [one for one in gc.get_objects() if isinstance(one, _lru_cache_wrapper)]:
-            if cache.cache_info().maxsize is not None:
-                cache.cache_clear()
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
