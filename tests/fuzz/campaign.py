@@ -125,13 +125,13 @@ def refuse_memory_growth(before: Memory | None, after: Memory | None, inputs: in
         return
     grown = after.objects - before.objects
     if grown > GROWTH_LIMIT_OBJECTS:
-        raise Failure(f"{grown} objects more after {inputs} inputs than after a tenth of them")
+        raise Failure(f"{grown} objects more after {inputs} inputs than at the first look")
     for kind, more_kib in (
         ("resident", after.resident_kib - before.resident_kib),
         ("peak", after.peak_kib - before.peak_kib),
     ):
         if more_kib > limit_kib:
-            raise Failure(f"{more_kib} KiB more ({kind}) after {inputs} inputs than after a tenth of them")
+            raise Failure(f"{more_kib} KiB more ({kind}) after {inputs} inputs than at the first look")
 
 
 def lines(figures: Figures) -> Iterator[str]:
