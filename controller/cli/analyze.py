@@ -18,7 +18,6 @@ from controller.scenarios.report import render_table
 if TYPE_CHECKING:
     from controller.pipeline.analysis import Analysis, Row
 
-HELP = "say what traces and real brokers' logs show of a cluster"
 HELD, BROKEN = 0, 1
 
 

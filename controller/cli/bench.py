@@ -1,6 +1,6 @@
 """`camerlengo bench WHAT`: one file a benchmark, `controller/cli/benches/WHAT.py`, imported when asked for.
 
-Each has what a command has: `HELP`, `configure(parser)` and `run(arguments) -> int` (the exit status). What only its
+Each has what a command has: `configure(parser)` and `run(arguments) -> int` (the exit status). What only its
 run needs (matplotlib, above all) it imports in its run.
 """
 
@@ -12,26 +12,22 @@ import types
 from collections.abc import Iterable
 
 from controller.cli.requirements import Need
+from controller.cli.subcommands import add_subcommands
 
-HELP = "measure: this library's parts, beside what else does the same work"
-
-BENCHMARKS = (  # one a line, in the order of --help
-    "broker",
-    "controller",
-    "loading",
-    "timer",
-    "purgatory",
-    "schemes",
-    "simulator",
-    "hostile",
-)
+BENCHMARKS = {  # with the line that --help shows
+    "broker": "produce and consume through three broker processes with confluent-kafka",
+    "controller": "failover, lost brokers and controlled shutdown over up to a million partitions, phase by phase",
+    "loading": "loading partitions from a real ZooKeeper into the controller's context",
+    "timer": "the timing wheel's CPU time and memory, beside heapq, asyncio and sched",
+    "purgatory": "requests that wait: rate that is kept up with, new design and old, and CPU time",
+    "schemes": "the seven timer schemes: cost against outstanding timers, and the model that chooses",
+    "simulator": "the simulator: events a second, virtual seconds a second",
+    "hostile": "attack three brokers with hostile requests while a probe measures",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    kinds = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
-    for name in BENCHMARKS:
-        module = _module(name)
-        module.configure(kinds.add_parser(name, help=module.HELP))
+    add_subcommands(parser, "bench", "WHAT", BENCHMARKS, package="controller.cli.benches")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:

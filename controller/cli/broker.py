@@ -9,8 +9,6 @@ from pathlib import Path
 from controller.broker.configs.settings import BadSettings, parse_properties, parse_settings
 from controller.cli.main import UsageError
 
-HELP = "run one broker, with Kafka's settings"
-
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 

@@ -21,7 +21,6 @@ from controller.scenarios.files import ScenarioError, built_in, load_scenario
 if TYPE_CHECKING:
     from controller.pipeline.campaign_runs import Campaign, Point, Result
 
-HELP = "run many seeds of a scenario over Spark, and compare settings"
 HELD, VIOLATED = 0, 1
 _BAR = 24
 

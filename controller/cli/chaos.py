@@ -19,8 +19,6 @@ from controller.scenarios.language import Scenario
 from controller.scenarios.report import render_table, report_object, report_text
 from controller.scenarios.report_files import write_report
 
-HELP = "run a scenario on real processes and a real ZooKeeper, with a verdict"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_scenario_options(parser)

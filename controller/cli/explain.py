@@ -14,7 +14,6 @@ from controller.cli.state import COULD_NOT_RUN, CouldNotRead, add_source_options
 from controller.core.explaining import Finding, view_of
 from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named, totals
 
-HELP = "say why a partition, topic or broker is as it is"
 FORMAT = 1
 SHOWN = 40
 """So many findings are told as text; --json has them all."""

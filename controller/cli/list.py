@@ -9,7 +9,6 @@ import msgspec
 from controller.cli.state import print_text
 from controller.scenarios.files import built_in, load_scenario
 
-HELP = "list the built-in scenarios"
 SWARM = "swarm"
 SWARM_DESCRIPTION = (
     "Randomised fault injection, in simulation only: each seed generates a cluster, faults and operations."

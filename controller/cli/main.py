@@ -1,6 +1,6 @@
 """The command line: one file a command, imported only when that command is asked for.
 
-Each command's module has `HELP`, `configure(parser)` and `run(arguments) -> int` (the exit status). It may have
+Each command's module has `configure(parser)` and `run(arguments) -> int` (the exit status). It may have
 `needs(arguments)`: what the command needs beyond the default installation, checked before `run` (see `requirements`).
 It may have `ON_SIGTERM`: the exit status after SIGTERM, if that is how it ends in order (143 otherwise).
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-COMMANDS = (
-    "zookeeper",
-    "broker",
-    "cluster",
-    "state",
-    "explain",
-    "pause",
-    "whatif",
-    "analyze",
-    "list",
-    "chaos",
-    "simulate",
-    "campaign",
-    "bench",
-)
+COMMANDS = {  # with the line that --help shows
+    "zookeeper": "run a ZooKeeper on loopback until Ctrl-C",
+    "broker": "run one broker, with Kafka's settings",
+    "cluster": "run a ZooKeeper and brokers on loopback until Ctrl-C",
+    "state": "show a cluster as its ZooKeeper shows it",
+    "explain": "say why a partition, topic or broker is as it is",
+    "pause": "pause the controller: it elects for failures and moves nothing by choice",
+    "whatif": "show what a cluster would lose with its brokers",
+    "analyze": "say what traces and real brokers' logs show of a cluster",
+    "list": "list the built-in scenarios",
+    "chaos": "run a scenario on real processes and a real ZooKeeper, with a verdict",
+    "simulate": "run a scenario in virtual time, everything in memory, repeatable from its seed",
+    "campaign": "run many seeds of a scenario over Spark, and compare settings",
+    "bench": "measure: this library's parts, beside what else does the same work",
+}
 
 USAGE_ERROR = 2
 COULD_NOT_RUN = 3
@@ -110,27 +110,23 @@ def _parsed(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     import argparse
     import importlib
 
+    from controller.cli.subcommands import add_subcommands
+
     parser = argparse.ArgumentParser(
         prog="camerlengo", description="Kafka's ZooKeeper control plane: run it, break it, simulate it."
     )
     parser.add_argument("--version", action="store_true", help="show version and exit")
-    wanted = next((word for word in words if not word.startswith("-")), None)
-    if wanted is None and "--version" in words:
+    command = next((word for word in words if not word.startswith("-")), None)
+    if command is None and "--version" in words:
         print(f"{parser.prog} {_version()}")
         parser.exit()
-    if wanted is not None and wanted not in COMMANDS:
+    if command is not None and command not in COMMANDS:
         from controller.scenarios.files import near_miss
 
-        parser.error(f"no command {wanted!r}{near_miss(wanted, COMMANDS)}; there are {', '.join(COMMANDS)}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        # Help for all needs every module; a command needs its own only.
-        module = importlib.import_module(f"controller.cli.{name}") if wanted in (None, name) else None
-        command = commands.add_parser(name, help=module.HELP if module else None)
-        if module is not None:
-            module.configure(command)
+        parser.error(f"no command {command!r}{near_miss(command, COMMANDS)}; there are {', '.join(COMMANDS)}")
+    add_subcommands(parser, "command", "COMMAND", COMMANDS, package=__package__)
     arguments = parser.parse_args(words)
-    return importlib.import_module(f"controller.cli.{arguments.command}"), arguments
+    return importlib.import_module(f"{__package__}.{arguments.command}"), arguments
 
 
 def _version() -> str:

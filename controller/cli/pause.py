@@ -19,7 +19,6 @@ from controller.zookeeper.errors import DamagedZnode, MultiFailed, NodeExists, N
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResults
 
-HELP = "pause the controller: it elects for failures and moves nothing by choice"
 COULD_NOT_RUN = 3
 _SESSION_TIMEOUT_MS = 18_000
 _CLOSE_SECONDS = 5.0

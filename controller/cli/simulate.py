@@ -31,8 +31,6 @@ from controller.scenarios.report_files import write_report
 from controller.simulator.plan_file import is_plan
 from controller.simulator.run import SimulationResult, simulate
 
-HELP = "run a scenario in virtual time, everything in memory, repeatable from its seed"
-
 PROGRESS_EVERY = 50
 SHOWN_FAILURES = 20
 

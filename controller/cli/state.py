@@ -26,7 +26,6 @@ from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.tree import Tree, TreeFileError, load, save
 from controller.zookeeper.tree_reader import PAUSE_MS, read_cluster_tree
 
-HELP = "show a cluster as its ZooKeeper shows it"
 COULD_NOT_RUN = 3
 _SESSION_TIMEOUT_MS = 18_000
 _CLOSE_SECONDS = 5.0

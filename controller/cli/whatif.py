@@ -19,7 +19,6 @@ from controller.pipeline.cluster_columns import ClusterColumns, TopicDefaults, c
 from controller.pipeline.heat_map import heat_map_svg
 from controller.pipeline.losses import Loss, Losses
 
-HELP = "show what a cluster would lose with its brokers"
 COULD_NOT_RUN = 3
 
 

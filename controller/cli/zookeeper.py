@@ -16,7 +16,6 @@ from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-HELP = "run a ZooKeeper on loopback until Ctrl-C"
 COULD_NOT_RUN = 3
 ON_SIGTERM = 0
 """SIGTERM is a request to end in order."""

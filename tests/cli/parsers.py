@@ -26,6 +26,8 @@ def parsers() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
         if not below:
             yield (name,), parser
         for action in below:
+            for each in action.choices.values():
+                each.configure()
             yield from (((name, inner), each) for inner, each in action.choices.items())
 
 

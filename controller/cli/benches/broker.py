@@ -16,7 +16,6 @@ from controller.cli.requirements import CLIENTS, Need, zookeeper_server
 from controller.cli.values import integer, number_from
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-HELP = "produce and consume through three broker processes with confluent-kafka"
 COULD_NOT_RUN = 3
 SETUPS = tuple(Setup(replicas, acks) for replicas in (1, 3) for acks in ("1", "all"))
 PERCENTILES = (50, 99, 99.9)

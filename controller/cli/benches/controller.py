@@ -26,7 +26,6 @@ from controller.cli.requirements import PLOTS, Need, zookeeper_server
 from controller.cli.values import integer
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-HELP = "failover, lost brokers and controlled shutdown over up to a million partitions, phase by phase"
 COULD_NOT_RUN = 3
 SIZES = "10000,50000,100000,400000,1000000"
 PARTS = ("failover", "broker-gone", "shutdown", "election")

@@ -24,7 +24,6 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import CreatableTopic, CreateTopicsRequest
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-HELP = "attack three brokers with hostile requests while a probe measures"
 COULD_NOT_RUN = 3
 BROKERS = 3
 BOUND_MS = 100.0

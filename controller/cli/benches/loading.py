@@ -20,7 +20,6 @@ from controller.hosts.network import NetworkThread
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-HELP = "loading partitions from a real ZooKeeper into the controller's context"
 COULD_NOT_RUN = 3
 WORKER_LIMIT_S = 600
 

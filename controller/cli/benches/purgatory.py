@@ -27,7 +27,6 @@ from controller.cli.requirements import PLOTS, Need
 from controller.cli.values import integer, seed
 from controller.timer import COMPILED
 
-HELP = "requests that wait: rate that is kept up with, new design and old, and CPU time"
 COULD_NOT_RUN = 3
 RATES = "10000,20000,30000,40000,60000,80000,105000,120000"
 LOADS = "20/60,200/400"

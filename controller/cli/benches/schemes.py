@@ -29,7 +29,6 @@ from controller.cli.values import integer, seed
 from controller.timer.cost_model import Memory
 from controller.timer.schemes import CATALOGUE
 
-HELP = "the seven timer schemes: cost against outstanding timers, and the model that chooses"
 COULD_NOT_RUN = 3
 LEAST_OUTSTANDING = 100
 INTERVALS = (500, 1_000, 2_000, 4_000, 8_000, 16_000)

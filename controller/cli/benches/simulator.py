@@ -32,8 +32,6 @@ from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import BrokerRegistered
 from controller.zookeeper.drive import drive
 
-HELP = "the simulator: events a second, virtual seconds a second"
-
 Row = dict[str, Any]
 WHATS = ("scheduler", "swarm", "cluster", "records", "estate")
 KILL_EVERY_MS = 30_000.0

@@ -27,7 +27,6 @@ from controller.cli.requirements import PLOTS, Need
 from controller.cli.values import integer, seed
 from controller.timer import COMPILED
 
-HELP = "the timing wheel's CPU time and memory, beside heapq, asyncio and sched"
 COULD_NOT_RUN = 3
 PLOT = "timer.png"
 LOW, HIGH = 10_000, 1_000_000
