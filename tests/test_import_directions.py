@@ -34,7 +34,14 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 """A room may also import itself and, `statemachines` apart, the leaves."""
 
 LEAVES = frozenset(
-    ["controller", "controller.pending", "controller.clock", "controller.points", "controller.quick", "controller.few"]
+    [
+        "controller",
+        "controller.pending",
+        "controller.clock",
+        "controller.sync_points",
+        "controller.quick",
+        "controller.few",
+    ]
     + ["controller.log"]
     + ["controller.trace", "controller.trace_records"]
 )

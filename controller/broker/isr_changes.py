@@ -26,11 +26,12 @@ from controller.broker.isr_proposals import Key, Proposal, Verdict, request_of, 
 from controller.broker.isr_znodes import IsrZnodes
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
-from controller.broker.ports import PeerError, Peers
+from controller.broker.ports import Peers
 from controller.broker.progress import Progress
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.wanted_isr import by_metadata, by_replication
 from controller.clock import Clock, Timer
+from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
+from controller.core.ports import PeerConnection
 from controller.pending import Pending
 
 OffLoop: TypeAlias = Callable[[Generator[int, None, None], Callable[[Exception | None], None]], None]
@@ -18,30 +19,6 @@ def at_once(work: Generator[int, None, None], then: Callable[[Exception | None],
     for _ in work:
         pass
     then(None)
-
-
-class PeerError(Exception):
-    """Another broker did not answer. Whether it got the request is not known."""
-
-
-class PeerUnreachable(PeerError):
-    """No connection could be made, or it broke before the answer."""
-
-
-class PeerTimedOut(PeerError):
-    """There was no answer in time."""
-
-
-class PeerConnection(Protocol):
-    """A lasting connection, for one request at a time. It is opened with the first one, and never again: after an error
-    every request fails, and whoever goes on makes a new connection."""
-
-    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
-        """Answers with the response's body (after the response header). Fails with PeerUnreachable or PeerTimedOut;
-        the time for opening counts. RuntimeError while another request is unanswered."""
-
-    def close(self) -> None:
-        """What is unanswered fails with PeerUnreachable, perhaps only after this returned. Safe to call twice."""
 
 
 class Peers(Protocol):

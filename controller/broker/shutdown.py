@@ -10,8 +10,9 @@ from __future__ import annotations
 from controller.broker.broker import Identity
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.metadata.metadata_cache import MetadataCache
-from controller.broker.ports import PeerError, Peers
+from controller.broker.ports import Peers
 from controller.clock import Clock
+from controller.core.ports import PeerError
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control_values import (

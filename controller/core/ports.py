@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from controller.pending import Pending
+
 
 class Resign(BaseException):
     """Thrown by the host into the handler that is running, at its current await, when its term is void: the lease
@@ -43,6 +45,44 @@ class ControlRequest:
     rest: bytes = b""
 
 
+class PeerError(Exception):
+    """Another broker did not answer. Whether it got the request is not known."""
+
+
+class PeerUnreachable(PeerError):
+    """No connection could be made, or it broke before the answer."""
+
+
+class PeerTimedOut(PeerError):
+    """There was no answer in time."""
+
+
+class PeerConnection(Protocol):
+    """A lasting connection to a broker, for one request at a time. It is opened with the first request. After an error
+    it is closed, and every request fails: a new connection is needed."""
+
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+        """Answers with the response's body (after the response header). Fails with PeerUnreachable or PeerTimedOut;
+        the time for opening counts. RuntimeError while another request is unanswered."""
+
+    def close(self) -> None:
+        """What is unanswered fails with PeerUnreachable, perhaps only after this returned. Safe to call twice."""
+
+
+class ChannelConnection(Protocol):
+    """A `PeerConnection` that is opened before the first request, whose requests may have two parts."""
+
+    def open(self, timeout_ms: float) -> Pending[None]:
+        """Answered once it is open. Fails with PeerUnreachable, also when it takes too long."""
+
+    def request(
+        self, api_key: int, api_version: int, body: bytes, timeout_ms: float, rest: bytes = b""
+    ) -> Pending[bytes]:
+        """As `PeerConnection.request`; `rest` follows `body` and is not copied where it is long."""
+
+    def close(self) -> None: ...
+
+
 class Channels(Protocol):
     """One ordered channel to each broker: a request is answered before the next is sent, and sent again, in its
     place, over a new connection when the old one broke (KAFKA-1738). Requests to a broker that can't be reached
@@ -64,7 +104,7 @@ class EventSink(Protocol):
         """Queues an event, from any thread. Equal pending events that coalesce are queued once."""
 
 
-HANDLING = (
+EVENT_HANDLER = (
     "events",
     "process",
     "controller",
@@ -74,11 +114,13 @@ HANDLING = (
 )
 
 
-def require_handling(node: object) -> None:
-    """Raise TypeError for an object that can't be driven: it names what a `Handling` has and this has not."""
-    missing = [name for name in HANDLING if not _has(node, name)]
+def require_event_handler(handler: object) -> None:
+    """Raise TypeError for an object that can't be driven: it names what an `EventHandler` has and this has not."""
+    missing = [name for name in EVENT_HANDLER if not _has(handler, name)]
     if missing:
-        raise TypeError(f"{type(node).__name__} can't be driven: expected a Handling; it has no {', '.join(missing)}")
+        raise TypeError(
+            f"{type(handler).__name__} can't be driven: expected an EventHandler; it has no {', '.join(missing)}"
+        )
 
 
 def _has(node: object, dotted: str) -> bool:

@@ -1,137 +1,109 @@
-"""The thread on which a node's events are handled: one at a time, each to its end.
-
-It drives the handler's coroutine, blocks on each request that it awaits, and looks at the controller's lease whenever
-the handler could go on: before it is resumed, while it waits, and when there is nothing to do. A term found void is
-ended by throwing Resign into the handler where it stands, or, when idle, by a call. Watches, responses and timers only
-queue events and wake this thread; nobody ever waits for it while holding a lock (KAFKA-6517, KAFKA-6879).
-"""
+"""The thread on which a node's event loop runs (`core/event_loop.py`)."""
 
 from __future__ import annotations
 
-import math
+import heapq
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from itertools import count
+from typing import NoReturn
 
-from controller import points
 from controller.clock import Clock
-from controller.core.events import Event, Reelect
-from controller.core.ports import Resign, require_handling
-from controller.pending import Pending, Task
+from controller.core.event_loop import EventHandler, EventLoop
+from controller.core.events import Event
+from controller.core.ports import Resign
 from controller.trace import Noted, Trace
 
 
-class Lead(Protocol):
-    """What the thread needs of the controller."""
-
-    def void_reason(self) -> str | None: ...
-
-    def lease_until_ms(self) -> float: ...
-
-    def resign(self, reason: str) -> None: ...
-
-
-class Handles(Protocol):
-    """What the thread needs of the node."""
-
-    @property
-    def controller(self) -> Lead: ...
-
-    @property
-    def events(self) -> Queue: ...
-
-    def process(self, event: Event) -> Task[None]: ...
-
-
-class Queue(Protocol):
-    def take(self) -> Event | None: ...
-
-    def put(self, event: Event) -> None: ...
-
-
 class ControllerEventThread:
-    """Made before the node, whose queue is given `wake`; `start` brings the node. `on_fault` is told, once and on this
-    thread, of an error that a handler let out: the thread has ended with it."""
+    """Made before the node, whose queue is given `wake`; `start` brings the node. `on_fault` is called, once and
+    on this thread, with an error that a handler let out: the thread ends with it."""
 
     def __init__(self, clock: Clock, trace: Trace, on_fault: Callable[[BaseException], None]) -> None:
         self._clock = clock
         self._trace = trace
         self._on_fault = on_fault
+        self._loop = EventLoop(self, _raise)
+        self._actions: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers_set = count()
         self._bell = threading.Event()
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="controller-event", daemon=True)
 
     def wake(self) -> None:
-        """Something was queued, or answered. From any thread; never blocks."""
-        self._bell.set()
+        """Something was queued. From any thread; never blocks."""
+        self._loop.wake()
 
-    def start(self, node: Handles) -> None:
-        require_handling(node)
-        self._thread = threading.Thread(target=self._run, args=(node,), name="controller-event", daemon=True)
+    def start(self, handler: EventHandler) -> None:
+        """Handle the node's events from now on. Raises TypeError for an object that is no EventHandler."""
+        self._loop.start(handler)
         self._thread.start()
 
     def stop(self, limit_s: float) -> bool:
-        """Asks the thread to end, the handler that runs included, and waits. Whether it has ended."""
+        """Ask the thread to end, the handler that runs included, and wait. Return whether it has ended."""
         self._stopping = True
-        self.wake()
-        if self._thread is None:
+        self._bell.set()
+        if self._thread.ident is None:
             return True
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
-    def _run(self, node: Handles) -> None:
+    # -- the executor of the event loop
+
+    def now_ms(self) -> float:
+        return self._clock.now_ms()
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        self._actions.append(action)
+        self._bell.set()
+
+    def call_later(self, delay_ms: float, action: Callable[[], None]) -> _Timer:
+        timer = _Timer(action)
+        heapq.heappush(self._timers, (self.now_ms() + delay_ms, next(self._timers_set), timer))
+        return timer
+
+    def _run(self) -> None:
         try:
             while not self._stopping:
-                self._turn(node)
-        except (Exception, Resign) as error:  # noqa: BLE001 - told to whoever can end the process; the thread is over
+                self._bell.clear()  # before the look at the actions, so that one submitted after it rings again
+                while self._actions and not self._stopping:
+                    self._actions.popleft()()
+                self._fire()
+                if not self._actions and not self._stopping:
+                    self._bell.wait(self._wait_s())
+        except (Exception, Resign) as error:  # noqa: BLE001 - passed to on_fault, which can end the process
             self._trace.emit(Noted("error", f"the event thread ends: {error}\n{traceback.format_exc()}"))
             self._on_fault(error)
-
-    def _turn(self, node: Handles) -> None:
-        """One event, or the wait for one."""
-        self._bell.clear()  # before the look at the queue, so that what is queued after it rings again
-        void = node.controller.void_reason()
-        if void is not None:
-            node.controller.resign(void)
-            node.events.put(Reelect())
-        event = node.events.take()
-        if event is None:
-            self._wait_for_bell(node.controller)
-            return
-        self._drive(node.controller, node.process(event))
-
-    def _drive(self, lead: Lead, task: Task[None]) -> None:
-        awaited: Pending[Any] | None = None
-        try:
-            while not self._stopping:
-                points.reach("event thread: before the check")
-                # A coroutine that has not begun has nobody inside to catch what is thrown.
-                void = lead.void_reason() if awaited is not None else None
-                points.reach("event thread: before resume")
-                awaited = task.send(None) if void is None else task.throw(Resign(void))
-                self._wait(lead, awaited)
-        except StopIteration:
-            return
         finally:
-            task.close()
+            self._loop.stop()
 
-    def _wait(self, lead: Lead, awaited: Pending[Any]) -> None:
-        """Until the answer is there, the term is void, or the thread is to end."""
-        awaited.on_done(self.wake)
-        while not (awaited.done or self._stopping or lead.void_reason() is not None):
-            points.reach("event thread: waits")
-            self._wait_for_bell(lead)
-            self._bell.clear()
+    def _fire(self) -> None:
+        """Run the timers that are due."""
+        while self._timers and self._timers[0][0] <= self.now_ms() and not self._stopping:
+            _, _, timer = heapq.heappop(self._timers)
+            if timer.action is not None:
+                timer.action()
 
-    def _wait_for_bell(self, lead: Lead) -> None:
-        """At most until the lease runs out, as far as is known now: an acknowledged ping extends it without a word."""
-        until_ms = lead.lease_until_ms()
-        if math.isinf(until_ms):
-            self._bell.wait()
-        else:
-            self._bell.wait(max(until_ms - self._clock.now_ms(), 0.0) / 1_000.0 + _GRAIN_S)
+    def _wait_s(self) -> float | None:
+        while self._timers and self._timers[0][2].action is None:
+            heapq.heappop(self._timers)
+        return max(self._timers[0][0] - self.now_ms(), 0.0) / 1_000.0 if self._timers else None
 
 
-_GRAIN_S = 0.001
-"""So that a wait which ends a rounding too early is not repeated a hundred times."""
+class _Timer:
+    """`action` is None once it was cancelled."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        self.action = None
+
+
+def _raise(_event: Event, error: BaseException) -> NoReturn:
+    raise error

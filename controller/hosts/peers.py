@@ -1,26 +1,42 @@
-"""Requests to other brokers: single ones, over a connection of their own each, and lasting connections."""
+"""A broker's connections to other brokers, as a client: one request at a time, its answer, a deadline."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from controller.broker.configs.setting_types import Address, address_text
-from controller.broker.ports import PeerError, PeerTimedOut, PeerUnreachable
+from controller.clock import Clock
+from controller.core.channels import ControllerChannels
+from controller.core.ports import EventSink, PeerError, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread
-from controller.hosts.wire import Link, Outcome, body_of, framed_head
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
-from controller.protocol.errors import ProtocolError
-from controller.protocol.headers import RequestHeader
+from controller.protocol.codec import request_head, response_body
+from controller.protocol.errors import MalformedFrame, ProtocolError
+from controller.protocol.framing import SIZE_BYTES, frame_size
+from controller.protocol.headers import RequestHeader, read_response_header
+from controller.trace import Noted, Trace
+
+PIECE_BYTES = 256 * 1024
+"""A longer request is written in pieces, each once the socket has taken the one before: the transport copies what the
+socket does not take, and the same bytes may be on their way to a thousand brokers."""
+_HEADER_BYTES = 64
+"""More than the header of any response takes that is known here."""
+
+Frame: TypeAlias = list[memoryview]
+"""In the pieces that it came in."""
+Outcome: TypeAlias = Frame | Exception
 
 
 class SocketPeers:
     """`dial` says where to connect to for an address (the settings' address map)."""
 
     def __init__(self, network: NetworkThread, client_id: str, dial: Callable[[str, int], Address]) -> None:
-        self._network = network
+        self.network = network
         self._client_id = client_id
         self._dial = dial
 
@@ -33,13 +49,35 @@ class SocketPeers:
         return answer
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> SocketConnection:
-        return SocketConnection(self._network, client_id or self._client_id, (host, port), self._dial(host, port))
+        return SocketConnection(self.network, client_id or self._client_id, (host, port), self._dial(host, port))
+
+
+def socket_channels(
+    peers: SocketPeers,
+    clock: Clock,
+    events: EventSink,
+    trace: Trace,
+    *,
+    request_timeout_ms: float,
+    may_send: Callable[[], bool],
+) -> ControllerChannels:
+    """Return the controller's channels for one term, over sockets. `may_send`: see `ControllerChannels`."""
+    return ControllerChannels(
+        peers.connect,
+        clock,
+        events,
+        request_timeout_ms=request_timeout_ms,
+        may_send=may_send,
+        submit=peers.network.call,
+        guard=threading.Lock(),
+        note=lambda level, message: trace.emit(Noted(level, message)),
+    )
 
 
 class SocketConnection:
     """See `PeerConnection`. `address` is what errors name, `dialled` where it is opened to.
 
-    A question goes out and its answer is handed on without a turn of the loop in between: a follower asks over and
+    A request goes out and its answer is handed on without a turn of the loop in between: a follower asks over and
     over, and each turn costs a look at every socket.
     """
 
@@ -50,17 +88,28 @@ class SocketConnection:
         self._dialled = dialled
         self._link: Link | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._opened: Pending[None] | None = None
         self._asking: _Asking | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Of what is waited for: the connection, or an answer."""
         self._correlation_id = 0
         self._over: PeerError | None = None
         """Why it is of no more use."""
 
-    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+    def open(self, timeout_ms: float) -> Pending[None]:
+        opened: Pending[None] = Pending()
+        self._network.call(lambda: self._begin_opening(opened, timeout_ms))
+        return opened
+
+    def request(
+        self, api_key: int, api_version: int, body: bytes, timeout_ms: float, rest: bytes = b""
+    ) -> Pending[bytes]:
         if self._asking is not None:
             raise RuntimeError(f"{self}: asked again before the answer")
         header = RequestHeader(ApiKey(api_key), api_version, self._correlation_id, self._client_id)
         self._correlation_id += 1
-        self._asking = asking = _Asking(header, body)
+        self._asking = asking = _Asking(header, body, rest)
         self._network.call(lambda: self._begin(asking, timeout_ms))
         return asking.answer
 
@@ -69,33 +118,57 @@ class SocketConnection:
 
     # -- on the loop
 
+    def _begin_opening(self, opened: Pending[None], timeout_ms: float) -> None:
+        self._opened = opened
+        if self._over is not None:
+            self._end(self._over)
+        else:
+            self._end_after(timeout_ms, PeerUnreachable(f"{self}: no connection in {timeout_ms:.0f} ms"))
+            self._open_once()
+
     def _begin(self, asking: _Asking, timeout_ms: float) -> None:
         if self._over is not None:
             self._end(self._over)
             return
-        late = PeerTimedOut(f"{self}: no answer in {timeout_ms:.0f} ms")
-        asking.timer = self._network.loop.call_later(timeout_ms / 1_000.0, self._end, late)
+        self._end_after(timeout_ms, PeerTimedOut(f"{self}: no answer in {timeout_ms:.0f} ms"))
         if self._link is not None:
             self._send(self._link, asking)
-        elif self._opening is None:
-            # Kept here, since the loop itself has only a weak reference.
-            self._opening = self._network.loop.create_task(self._open(asking))
-            self._opening.add_done_callback(self._opened)
+        else:
+            self._open_once()
 
-    async def _open(self, asking: _Asking) -> None:
-        """And stays until the connection is over, so that whoever waits is answered when the loop ends."""
+    def _end_after(self, timeout_ms: float, late: PeerError) -> None:
+        self._timer = self._network.loop.call_later(timeout_ms / 1_000.0, self._end, late)
+
+    def _open_once(self) -> None:
+        if self._opening is None:
+            # Kept here, since the loop itself has only a weak reference.
+            self._opening = self._network.loop.create_task(self._open())
+            self._opening.add_done_callback(self._closed)
+
+    async def _open(self) -> None:
+        """Open the connection, and stay until it is over, so that what is waited for is answered when the loop ends."""
         self._link = link = await Link.connect(self._dialled)
-        self._send(link, asking)
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            self._stop_timer()
+            opened.resolve(None)
+        elif self._asking is not None:
+            self._send(link, self._asking)
         await self._network.loop.create_future()
 
-    def _opened(self, opening: asyncio.Task[None]) -> None:
+    def _closed(self, opening: asyncio.Task[None]) -> None:
         error = None if opening.cancelled() else opening.exception()
         why = "this broker's network is closed" if error is None else str(error)
         self._end(PeerUnreachable(f"{self}: {why}"))
 
     def _send(self, link: Link, asking: _Asking) -> None:
         link.expect(lambda outcome: self._answered(asking, outcome))
-        link.write(framed_head(asking.header, len(asking.body)) + asking.body)
+        size = len(asking.body) + len(asking.rest)
+        head = framed_head(asking.header, size)
+        if size <= PIECE_BYTES:
+            link.write(head + asking.body + asking.rest)
+        else:
+            self._writing = self._network.loop.create_task(_write(link, head, asking.body, asking.rest))
 
     def _answered(self, asking: _Asking, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
@@ -106,25 +179,30 @@ class SocketConnection:
         except ProtocolError as error:
             self._end(PeerUnreachable(f"{self}: {error}"))
             return
-        self._settled(asking)
+        self._asking = None
+        self._stop_timer()
         asking.answer.resolve(body)
 
-    def _settled(self, asking: _Asking) -> None:
-        self._asking = None
-        if asking.timer is not None:
-            asking.timer.cancel()
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _end(self, why: PeerError) -> None:
         """The first reason counts, and is given from then on."""
         if self._over is None:
             self._over = why
-        if self._opening is not None:
-            self._opening.cancel()
+        for task in (self._opening, self._writing):
+            if task is not None:
+                task.cancel()
         if self._link is not None:
             self._link.close()
-        asking = self._asking
+        self._stop_timer()
+        opened, self._opened = self._opened, None
+        asking, self._asking = self._asking, None
+        if opened is not None:
+            opened.fail(self._over)
         if asking is not None:
-            self._settled(asking)
             asking.answer.fail(self._over)
 
     def __str__(self) -> str:
@@ -133,9 +211,132 @@ class SocketConnection:
 
 @dataclass(slots=True)
 class _Asking:
-    """One question that is under way."""
+    """One request that is under way."""
 
     header: RequestHeader
     body: bytes
+    rest: bytes
     answer: Pending[bytes] = field(default_factory=Pending)
-    timer: asyncio.TimerHandle | None = None
+
+
+async def _write(link: Link, *parts: bytes) -> None:
+    """Whoever expects the answer learns of a connection that breaks."""
+    for part in parts:
+        for start in range(0, len(part), PIECE_BYTES):
+            link.write(memoryview(part)[start : start + PIECE_BYTES])
+            if not await link.drained():
+                return
+
+
+def framed_head(header: RequestHeader, body_bytes: int) -> bytes:
+    """What goes before a request's body of so many bytes: the frame's size and the header."""
+    head = request_head(header)
+    return (len(head) + body_bytes).to_bytes(SIZE_BYTES, "big") + head
+
+
+def body_of(header: RequestHeader, frame: Frame) -> bytes:
+    """The body of the response to a request, of which each byte is copied once: a follower gets megabytes so.
+    MalformedFrame, also for one to another request."""
+    key, version = header.api_key, header.api_version
+    first = bytes(frame[0][:_HEADER_BYTES])
+    if len(first) < _HEADER_BYTES:
+        answered, body = response_body(key, version, b"".join(frame))
+    else:
+        answered, start = read_response_header(key, version, first)
+        body = b"".join([frame[0][start:], *frame[1:]])
+    if answered != header.correlation_id:
+        raise MalformedFrame(f"the answer is to request {answered}, not to {header.correlation_id}")
+    return body
+
+
+class Link(asyncio.Protocol):
+    """The socket: what is written waits for it, and what comes is handed over when it is a whole frame."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._prefix = b""
+        self._missing: int | None = None
+        """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
+        self._pieces: Frame = []
+        self._expected: Callable[[Outcome], None] | None = None
+        self._broken: Exception | None = None
+
+    @classmethod
+    async def connect(cls, address: Address) -> Link:
+        _, link = await asyncio.get_running_loop().create_connection(cls, *address)
+        return link
+
+    # -- for whoever asks
+
+    def expect(self, expected: Callable[[Outcome], None]) -> None:
+        """Called with the next frame, or with what broke the connection: at once, if it is broken."""
+        self._expected = expected
+        if self._broken is not None:
+            self._hand_over(self._broken)
+
+    def write(self, data: bytes | memoryview) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    async def drained(self) -> bool:
+        """Wait until the socket takes more. Return False if the connection is broken."""
+        await self._writable.wait()
+        return self._broken is None
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- for the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._break(error or EOFError("the connection was closed at the other end"))
+
+    def data_received(self, data: bytes) -> None:
+        rest = memoryview(data)
+        if self._missing is None:
+            wanted = SIZE_BYTES - len(self._prefix)
+            self._prefix += bytes(rest[:wanted])
+            rest = rest[wanted:]
+            if len(self._prefix) < SIZE_BYTES:
+                return
+            try:
+                self._missing = frame_size(self._prefix)
+            except MalformedFrame as error:
+                self._refuse(error)
+                return
+        if len(rest) > self._missing or self._expected is None:
+            self._refuse(MalformedFrame("bytes came that nobody asked for"))
+            return
+        self._missing -= len(rest)
+        self._pieces.append(rest)
+        if not self._missing:
+            frame, self._pieces, self._prefix, self._missing = self._pieces, [], b"", None
+            self._hand_over(frame)
+
+    def _refuse(self, error: MalformedFrame) -> None:
+        self._break(error)
+        self.close()
+
+    def _break(self, error: Exception) -> None:
+        if self._broken is None:
+            self._broken = error
+        self._writable.set()
+        self._hand_over(self._broken)
+
+    def _hand_over(self, outcome: Outcome) -> None:
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            expected(outcome)

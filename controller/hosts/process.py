@@ -30,16 +30,16 @@ from controller.broker.logs import Logs
 from controller.broker.metrics import metrics_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.upkeep import NoLogDirectory, told_of_opening
+from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
 from controller.hosts.broker_id import Kept, generate_broker_id, keep, kept_broker_id, unreadable
-from controller.hosts.channels import SocketChannels
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.log_output import LogOutput
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread
 from controller.hosts.off_loop import OffLoop
-from controller.hosts.peers import SocketPeers
+from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.server import CannotListen, Server, limits_of
 from controller.hosts.trace_file import ProcessTrace
 from controller.log import logger
@@ -202,25 +202,23 @@ class BrokerProcess:
 
     def _make_node(self) -> Node:
         settings = self.settings
-        client_id = str(settings.broker_id)
+        peers = SocketPeers(self._network, str(settings.broker_id), settings.dial)
 
-        def channels() -> SocketChannels:
-            return SocketChannels(
-                self._network,
+        def channels() -> ControllerChannels:
+            return socket_channels(
+                peers,
+                self._clock,
                 node.events,
                 self._trace,
-                client_id=client_id,
                 request_timeout_ms=settings.controller_socket_timeout_ms,
-                dial=settings.dial,
-                rng=self._rng,
-                holds=lambda: term_holds(node.controller),
+                may_send=lambda: term_holds(node.controller),
             )
 
         node = Node(
             settings,
             self._connection(),
             channels,
-            SocketPeers(self._network, client_id, settings.dial),
+            peers,
             self._clock,
             self._trace,
             self._rng,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from controller.broker.ports import PeerError
 from controller.clock import Clock
+from controller.core.ports import PeerError
 from controller.protocol import (
     SUPPORTED,
     ApiKey,

@@ -17,17 +17,17 @@ from controller.broker.exchange import Respond
 from controller.broker.logs import Logs
 from controller.broker.node import Node
 from controller.clock import VirtualClock
+from controller.core.channels import ControllerChannels
+from controller.core.event_loop import EventLoop
 from controller.core.events import Event
 from controller.pending import Pending
 from controller.simulator.answers import Answers, Unanswered
-from controller.simulator.channels import SimulatedChannels, SimulatedPeers
 from controller.simulator.disk import SimulatedDisk
-from controller.simulator.event_driver import EventDriver
 from controller.simulator.images import SharedImages
 from controller.simulator.network import Address, Frame, Network
-from controller.simulator.process import MachineClock, Process, ProcessClock, ProcessState
+from controller.simulator.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.simulator.randomness import Streams
-from controller.simulator.requests import BrokerConnection
+from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Server
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
@@ -123,7 +123,7 @@ class BrokerProcess:
             clock=machine,
         )
         self._paces = paces
-        self.driver = EventDriver(self.clock, paces.step_ms, self._defect)
+        self.event_loop = EventLoop(PacedExecutor(self.clock, paces.step_ms), self._defect)
         self.clock.call_later(paces.boot_ms(), self._boot)
 
     @property
@@ -159,15 +159,16 @@ class BrokerProcess:
         return Logs(disk, settings.log_dirs, lambda _topic: settings.log, self.clock.wall_ms)
 
     def _boot(self) -> None:
+        peers = SimulatedPeers(self._connect)
         node = Node(
             self._settings,
             self.connection,
-            lambda: self._channels(node),
-            SimulatedPeers(self._connect),
+            lambda: self._channels(node, peers),
+            peers,
             self.clock,
             self.trace,
             self._rng,
-            wake=self.driver.wake,
+            wake=self.event_loop.wake,
             logs=self._logs(),
         )
         self._node = node
@@ -182,16 +183,21 @@ class BrokerProcess:
             node.upkeep.on_all_offline = self._disk_gone
         node.start()
         node.registered.on_done(lambda: self._registered(node))
-        self.driver.start(node)
+        self.event_loop.start(node)
 
-    def _channels(self, node: Node) -> SimulatedChannels:
-        return SimulatedChannels(
-            self._connect,
+    def _channels(self, node: Node, peers: SimulatedPeers) -> ControllerChannels:
+        return ControllerChannels(
+            peers.connect,
             self.clock,
             node.events,
-            self._settings.controller_socket_timeout_ms,
-            lambda: node.controller.void_reason() is None,
+            request_timeout_ms=self._settings.controller_socket_timeout_ms,
+            may_send=lambda: node.controller.void_reason() is None,
+            note=self._note_defect,
         )
+
+    def _note_defect(self, level: str, message: str) -> None:
+        if level == "error":
+            self.trace.emit(Noted(level, message))
 
     def _connect(self, address: Address) -> BrokerConnection:
         client_id = str(self.node_id)
@@ -226,7 +232,7 @@ class BrokerProcess:
                 disk.crash(self._world.streams.stream(f"{self._name}/crash"))
         self.process.die()
         self.connection.kill()
-        self.driver.stop()
+        self.event_loop.stop()
         if not self.exited.done:
             self.exited.resolve(None)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from controller.broker.ports import PeerError, PeerTimedOut
 from controller.clock import Clock
+from controller.core.ports import PeerError, PeerTimedOut
 from controller.protocol import (
     SUPPORTED,
     ApiKey,

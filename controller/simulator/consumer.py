@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.broker.ports import PeerError
+from controller.core.ports import PeerError
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.fetch_values import (
     EARLIEST_TIMESTAMP,

@@ -26,7 +26,7 @@ def _lines(process: BrokerProcess | None, zookeeper: InMemoryZooKeeper) -> Itera
     node = process.node
     if node is None or not process.alive:
         return
-    yield f"events    {len(node.events)} wait, {process.driver.doing()}"
+    yield f"events    {len(node.events)} wait, {process.event_loop.doing()}"
     yield from _controller(node)
     yield from _broker(node)
     for waiting in process.unanswered():

@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from controller.core.event_loop import EventLoop
 from controller.core.events import Event
 from controller.pending import Pending
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.simulator.broker_process import NodeTrace
-from controller.simulator.event_driver import EventDriver
 from controller.simulator.host import SimulatedHost
 from controller.simulator.network import Address, Socket
-from controller.simulator.process import MachineClock, Process, ProcessClock, ProcessState
+from controller.simulator.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.simulator.requests import BrokerConnection
 from controller.trace import Noted
 from controller.zookeeper.client import ZooKeeperClient
@@ -58,7 +58,7 @@ class OwnNode:
         self._paces = host.paces(self._process.name)
         self._machine = machine
         self._connections: list[InMemoryConnection] = []
-        self._drivers: list[EventDriver] = []
+        self._event_loops: list[EventLoop] = []
         self._ways: dict[int, _Way] = {}
         world.network.listen(self._process, address_of(node_id), self._accept)
 
@@ -125,12 +125,12 @@ class OwnNode:
         seed = self.rng.getrandbits(32)
         return ZooKeeperClient(self.connection(session_timeout_ms), self.clock, events, seed=seed, **options)
 
-    def event_driver(self) -> EventDriver:
+    def event_loop(self) -> EventLoop:
         """What takes events one at a time and drives their handlers, as an event thread does on the real host. An
         error that a handler lets out is noted in the trace as an error, which is a defect (`no-defects`)."""
-        driver = EventDriver(self.clock, self._paces.step_ms, self._defect)
-        self._drivers.append(driver)
-        return driver
+        loop = EventLoop(PacedExecutor(self.clock, self._paces.step_ms), self._defect)
+        self._event_loops.append(loop)
+        return loop
 
     def note(self, message: str, level: str = "info") -> None:
         """Into the world's trace."""
@@ -146,8 +146,8 @@ class OwnNode:
         self._process.die()
         for connection in self._connections:
             connection.kill()
-        for driver in self._drivers:
-            driver.stop()
+        for loop in self._event_loops:
+            loop.stop()
 
     def pause(self) -> None:
         if self._process.state is ProcessState.RUNNING:

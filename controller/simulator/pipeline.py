@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from controller.broker.ports import PeerError, PeerTimedOut, PeerUnreachable
 from controller.clock import Timer
+from controller.core.ports import PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network

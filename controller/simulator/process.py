@@ -196,3 +196,16 @@ class ProcessClock:
         pending: Pending[None] = Pending()
         self.call_later(delay_ms, lambda: pending.resolve(None))
         return pending
+
+
+class PacedExecutor:
+    """The executor of a node's event loop: each action waits for `cost()` milliseconds before its turn."""
+
+    def __init__(self, clock: ProcessClock, cost: Callable[[], float]) -> None:
+        self._clock = clock
+        self._cost = cost
+        self.now_ms = clock.now_ms
+        self.call_later = clock.call_later
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        self._clock.call_later(self._cost(), action)

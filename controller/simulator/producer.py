@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from controller.broker.ports import PeerError
+from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.produce_values import (

@@ -1,9 +1,12 @@
-"""One connection to a broker as those use it who ask: one request at a time, its answer, a deadline."""
+"""Connections to brokers over the network in memory: one request at a time, its answer, a deadline."""
 
 from __future__ import annotations
 
-from controller.broker.ports import PeerTimedOut, PeerUnreachable
+from collections.abc import Callable
+from functools import lru_cache
+
 from controller.clock import Timer
+from controller.core.ports import PeerTimedOut, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket
@@ -132,10 +135,13 @@ class BrokerConnection:
         if timer is not None:
             timer.cancel()
 
-    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
-        """As a `PeerConnection`: opened with the first of them."""
+    def request(
+        self, api_key: int, api_version: int, body: bytes, timeout_ms: float, rest: bytes = b""
+    ) -> Pending[bytes]:
+        """As a `PeerConnection`: opened with the first of them, if it was not before."""
         if self._begun:
-            return self.ask(api_key, api_version, body, timeout_ms)
+            return self.ask(api_key, api_version, body, timeout_ms, rest)
+        assert not rest, "expected `open` before a request in two parts"
         return self.open_and_ask(api_key, api_version, body, timeout_ms)
 
     def close(self) -> None:
@@ -205,3 +211,34 @@ class _First:
 
     def fail(self, error: BaseException) -> None:
         self._asking.fail(error)
+
+
+Connect = Callable[[Address], BrokerConnection]
+"""A new connection of this process's to an address, not opened yet."""
+
+
+class SimulatedPeers:
+    """Requests to other brokers: single ones, over a connection each, and lasting connections."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+
+    def request(
+        self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
+    ) -> Pending[bytes]:
+        connection = self.connect(host, port)
+        answer = connection.request(api_key, api_version, body, timeout_ms)
+        answer.on_done(connection.close)
+        return answer
+
+    def connect(self, host: str, port: int, client_id: str | None = None) -> BrokerConnection:
+        connection = self._connect(_address(host, port))
+        if client_id is not None:
+            connection.client_id = client_id
+        return connection
+
+
+@lru_cache(maxsize=4096)
+def _address(host: str, port: int) -> Address:
+    """One object for all that hold it."""
+    return host, port

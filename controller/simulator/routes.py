@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from controller.broker.ports import PeerError
 from controller.clock import Clock
+from controller.core.ports import PeerError
 from controller.pending import Task
 from controller.protocol import (
     ApiKey,

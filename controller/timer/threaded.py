@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from controller import points
+from controller import sync_points
 from controller.timer.report import log_failure
 from controller.timer.task import IN_COHORT, NOWHERE, TimerTask
 from controller.timer.threaded_cohort import NS_PER_MS, ThreadedCohort
@@ -194,7 +194,7 @@ class ThreadTimer:
             self._end()  # a thread that was ended by a task's SystemExit, say, must not be waited for
 
     def _run(self, task: TimerTask) -> None:
-        points.reach("timer: task taken")
+        sync_points.reach("timer: task taken")
         try:
             task.run()
         except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run

@@ -15,7 +15,7 @@ from typing import Any
 
 from kazoo.protocol.serialization import CloseInstance
 
-from controller import points
+from controller import sync_points
 from controller.clock import Clock
 from controller.log import logger
 from controller.pending import Pending
@@ -114,7 +114,7 @@ class KazooLink:
 
     def request(self, opcode: int, body: bytes, parse: Parse, path: str, *, write: bool = False) -> Pending[Any]:
         """Sends a request in the present session, or keeps it for that session's reconnection."""
-        points.reach("zookeeper: request made")
+        sync_points.reach("zookeeper: request made")
         with self._lock:
             if self._session:
                 request = Request(self, opcode, body, parse, path=path, session=self._session, write=write)
@@ -178,7 +178,7 @@ class KazooLink:
 
     def leaving(self, state: Any) -> None:
         """Before kazoo fails what is pending: whoever is told of a failure finds the new state."""
-        points.reach("zookeeper: state changes")
+        sync_points.reach("zookeeper: state changes")
         with self._lock:
             was_connected, self._connected = self._connected, False
             session = self._session
@@ -200,7 +200,7 @@ class KazooLink:
             self._tell(SessionState.SUSPENDED)
 
     def entered(self, state: Any) -> None:
-        points.reach("zookeeper: requests fail")
+        sync_points.reach("zookeeper: requests fail")
         with self._lock:
             broken_off, self._broken_off = self._broken_off, []
             ended: list[Request] = []
@@ -213,7 +213,7 @@ class KazooLink:
             self._fail(request, self._refusal or SessionGone(request.session))
 
     def connected(self) -> None:
-        points.reach("zookeeper: connected")
+        sync_points.reach("zookeeper: connected")
         with self._lock:
             if self._closed is not None:
                 return
@@ -237,7 +237,7 @@ class KazooLink:
         self._acknowledged_sent_ms = -math.inf
 
     def watch_notified(self, kind: int, path: str) -> None:
-        points.reach("zookeeper: watch fired")
+        sync_points.reach("zookeeper: watch fired")
         if self._closed is None and kind in _WATCH_KINDS:
             event = WatchEvent(_WATCH_KINDS[kind], self._path_of(path))
             try:
@@ -275,14 +275,14 @@ class KazooLink:
     # -- requests: on the connection thread
 
     def sent(self, request: Request) -> None:
-        points.reach("zookeeper: before a request is sent")
+        sync_points.reach("zookeeper: before a request is sent")
         request.sent_ms = self._clock.now_ms()
 
     def reply_zxid(self) -> int:
         return int(self._client.last_zxid)
 
     def answered(self, request: Request) -> None:
-        points.reach("zookeeper: answered")
+        sync_points.reach("zookeeper: answered")
         with self._lock:
             self._last_zxid = max(self._last_zxid, self._client.last_zxid)
             if request.session == self._session:

@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from controller import points
+from controller import sync_points
 from controller.clock import Clock
 from controller.log import logger
 
@@ -147,7 +147,7 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
             self._hooks.stopped()
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
-        points.reach("zookeeper: dialling")
+        sync_points.reach("zookeeper: dialling")
         self._pings_sent_ms.clear()
         self._address = (hostip, port)
         known = self._multi_read_of.get(self._address)
@@ -171,7 +171,7 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
         if self.client._stopped.is_set():
             # No session is made once the client is closing (KAFKA-8121).
             raise ConnectionDropped("closing")
-        points.reach("zookeeper: connecting")
+        sync_points.reach("zookeeper: connecting")
         share_s = self.client._session_timeout / 1_000.0 * HANDSHAKE_FRACTION
         handshake_s = min(max(share_s, SHORTEST_HANDSHAKE_S), LONGEST_HANDSHAKE_S, timeout)
         self.handshake_sent_ms = self._clock.now_ms()

@@ -103,7 +103,7 @@ Tell = Callable[[int, dict[str, int]], None]
 
 
 class ShardController:
-    """What drives its events (an event thread; in simulation an event driver) asks it what it must know of its term:
+    """What drives its events (an event thread; in simulation an event loop) asks it what it must know of its term:
     `void_reason`, `lease_until_ms`, and to `resign` when nothing else is to do."""
 
     def __init__(
@@ -250,15 +250,15 @@ class ShardController:
 
 
 class Server:
-    """A life of one on a node of the simulated world: what the event driver is started with (`Handling`). On a real
-    host the same controller has a ControllerEventThread, a KazooConnection and sockets around it."""
+    """A life of one on a node of the simulated world: an `EventHandler`, which its event loop is started with. On a
+    real host the same controller has a ControllerEventThread, a KazooConnection and sockets around it."""
 
     def __init__(self, node: OwnNode, shards: int) -> None:
         self.node = node
         self.owners: dict[int, tuple[int, int]] = {}
         node.on_message = self._told
-        driver = node.event_driver()
-        events = EventQueue(1_000, wake=driver.wake)
+        event_loop = node.event_loop()
+        events = EventQueue(1_000, wake=event_loop.wake)
         self.zookeeper = node.zookeeper(events, session_timeout_ms=2_000, session_event=self._session_event)
         self.controller = ShardController(
             node.id,
@@ -270,7 +270,7 @@ class Server:
         )
         self._session = 0
         self.zookeeper.start()
-        driver.start(self)
+        event_loop.start(self)
 
     @property
     def events(self) -> EventQueue:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from controller.broker.following.fetchers import ReplicaFetchers
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
-from controller.broker.ports import PeerUnreachable
 from controller.clock import VirtualClock
+from controller.core.ports import PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.control_values import UpdateMetadataRequest

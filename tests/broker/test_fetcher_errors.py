@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from controller.broker.following import fetcher, fetcher_partitions
-from controller.broker.ports import PeerTimedOut
+from controller.core.ports import PeerTimedOut
 from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.storage import PartitionLog

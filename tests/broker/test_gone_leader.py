@@ -6,7 +6,7 @@ import pytest
 
 from controller.broker.following import fetcher_link
 from controller.broker.following.fetcher import Fetcher
-from controller.broker.ports import PeerUnreachable
+from controller.core.ports import PeerUnreachable
 from controller.protocol import encode_request_body
 from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from tests.broker.fetching import BACKOFF_MS, EPOCH, LEADER, ME, OTHER, Follower, data

@@ -13,7 +13,7 @@ import pytest
 
 from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChanges
 from controller.broker.partition import Partition
-from controller.broker.ports import PeerTimedOut, PeerUnreachable
+from controller.core.ports import PeerTimedOut, PeerUnreachable
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
     NO_TOPIC_ID,

@@ -11,9 +11,8 @@ import pytest
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.lifecycle import registration_data
 from controller.broker.node import HEARD_LIMIT_MS, Node, within
-from controller.broker.ports import PeerError, PeerTimedOut, PeerUnreachable
 from controller.clock import VirtualClock
-from controller.core.ports import ControlRequest, Endpoint
+from controller.core.ports import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending, Task
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import (

@@ -13,12 +13,12 @@ from controller.broker.configs.setting_types import Listener
 from controller.broker.configs.settings import parse_settings
 from controller.broker.exchange import Respond
 from controller.broker.node import Node
+from controller.core.channels import ControllerChannels
 from controller.core.leadership import Won, elect
-from controller.hosts.channels import SocketChannels
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
-from controller.hosts.peers import SocketPeers
+from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process import term_holds
 from controller.hosts.server import Limits, Server
 from controller.protocol.codec import decode_request
@@ -72,12 +72,13 @@ class OneNode:
                 "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             }
         )
+        self.peers = SocketPeers(self.network, str(BROKER), self.settings.dial)
         self.thread = ControllerEventThread(self.clock, self.trace, self.faults.append)
         self.node = Node(
             self.settings,
             KazooConnection(self.link.address + chroot, self.clock, session_timeout_ms, create_chroot=True),
             self._channels,
-            SocketPeers(self.network, str(BROKER), self.settings.dial),
+            self.peers,
             self.clock,
             self.trace,
             random.Random(1),
@@ -90,16 +91,14 @@ class OneNode:
         self.node.start()
         eventually(lambda: self.node.controller.active and not len(self.node.events), "the node leads")
 
-    def _channels(self) -> SocketChannels:
-        return SocketChannels(
-            self.network,
+    def _channels(self) -> ControllerChannels:
+        return socket_channels(
+            self.peers,
+            self.clock,
             self.responses,
             self.trace,
-            client_id=str(BROKER),
             request_timeout_ms=30_000.0,
-            dial=self.settings.dial,
-            rng=random.Random(2),
-            holds=lambda: term_holds(self.node.controller),
+            may_send=lambda: term_holds(self.node.controller),
         )
 
     def _receive(self, frame: bytes, respond: Respond, listener: str) -> None:

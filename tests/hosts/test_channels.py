@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,15 +11,13 @@ import pytest
 
 from controller.broker.configs.setting_types import Address, Listener
 from controller.broker.exchange import Respond
-from controller.broker.ports import PeerTimedOut, PeerUnreachable
-from controller.core.ports import ControlRequest, Endpoint
-from controller.hosts.channels import SocketChannels
+from controller.core.channels import ControllerChannels
+from controller.core.ports import ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
+from controller.hosts.clock import RealClock
 from controller.hosts.network import NetworkThread
-from controller.hosts.peers import SocketConnection, SocketPeers
+from controller.hosts.peers import PIECE_BYTES, SocketConnection, SocketPeers, socket_channels
 from controller.hosts.server import Limits, Server
-from controller.hosts.wire import PIECE_BYTES, Wire
 from controller.pending import Pending
-from controller.points import Script, installed
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response_parts
 from controller.protocol.control_values import (
@@ -33,6 +30,7 @@ from controller.zookeeper.blocking import wait
 from controller.zookeeper.ports import HeldPorts
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually
+from tests.sync_points import Script, installed
 
 VERSION = 7
 DEADLINE_S = 30.0
@@ -88,16 +86,14 @@ class Wired:
     def dial(self, host: str, port: int) -> Address:
         return self.detour.get((host, port), (host, port))
 
-    def channels(self, timeout_ms: float = LONG_MS) -> SocketChannels:
-        return SocketChannels(
-            self.network,
+    def channels(self, timeout_ms: float = LONG_MS) -> ControllerChannels:
+        return socket_channels(
+            SocketPeers(self.network, "1", self.dial),
+            RealClock(self.network),
             self.events,
             self.trace,
-            client_id="1",
             request_timeout_ms=timeout_ms,
-            dial=self.dial,
-            rng=random.Random(7),
-            holds=lambda: self.holds,
+            may_send=lambda: self.holds,
         )
 
     def endpoint(self, epoch: int = 60, rack: str | None = None) -> Endpoint:
@@ -396,13 +392,8 @@ def test_an_answer_that_comes_in_pieces_of_any_size_is_put_together(wired: Wired
                 writer.write(answer[start : start + cut])
                 await writer.drain()
 
-        async def exchange(serve: Any = serve) -> bytes:
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
-            wire = await Wire.connect(server.sockets[0].getsockname(), "1")
-            try:
-                return await wire.exchange(ApiKey.UPDATE_METADATA, VERSION, b"")
-            finally:
-                wire.close()
-                server.close()
-
-        assert wired.network.run(exchange(), DEADLINE_S) == body
+        server = wired.network.run(asyncio.start_server(serve, "127.0.0.1", 0), DEADLINE_S)
+        connection = SocketPeers(wired.network, "1", wired.dial).connect(*server.sockets[0].getsockname())
+        assert wait(connection.request(ApiKey.UPDATE_METADATA, VERSION, b"", LONG_MS), DEADLINE_S) == body
+        connection.close()
+        wired.network.call(server.close)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from controller.core.events import LeaderAndIsrResponse
-from controller.points import Script, installed
 from controller.protocol.control_values import LeaderAndIsrRequest
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
@@ -26,6 +25,7 @@ from controller.zookeeper.errors import ControllerMoved, SessionGone, ZooKeeperE
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
 from tests.hosts.one_node import DEADLINE_S, EVENT_THREAD, OUTSIDER, OneNode, Outsider, one_node
 from tests.processes import eventually
+from tests.sync_points import Script, installed
 from tests.zookeeper.kazoo_bench import RealNode, Wired, real_node, sessions_on, wait
 
 TOPIC, PARTITIONS = "orders", 1_500
@@ -87,7 +87,7 @@ def test_s13_a_term_ends_while_the_requests_in_flight_have_no_answer_yet(
     """KAFKA-6517: the thread that will answer them stands still, and nobody needs it to end the term."""
     node, outsider = pair
     old = node.session
-    waiting = script.hold("event thread: waits", nth=nth, thread=EVENT_THREAD)
+    waiting = script.hold("event loop: waits", nth=nth, thread=EVENT_THREAD)
     outsider.create_topic(TOPIC, PARTITIONS)
     with waiting:
         node.link.cut(to_server=False)  # from here on no request of this handler's is answered
@@ -108,7 +108,7 @@ def test_s15_the_listener_needs_no_controller_thread(pair: tuple[OneNode, Outsid
     """The controller's thread waits for a reply and stands still; expiry, the next session and its watches come by."""
     node, outsider = pair
     old = node.session
-    waiting = script.hold("event thread: waits", thread=EVENT_THREAD)
+    waiting = script.hold("event loop: waits", thread=EVENT_THREAD)
     outsider.create_topic(TOPIC, 1)
     with waiting:
         node.link.cut(to_server=False)
@@ -247,7 +247,7 @@ def test_s03_a_writer_paused_between_the_check_and_the_send_writes_nothing(
         assert (row.data, row.stat.version) == (b"before", 0)
 
 
-@pytest.mark.parametrize("point", ["event thread: before the check", "event thread: before resume"])
+@pytest.mark.parametrize("point", ["event loop: before the check", "event loop: before resume"])
 @pytest.mark.parametrize("nth", [2, 3, 4, 5])
 def test_a_handler_paused_beyond_its_session_writes_nothing_beside_its_successor(
     pair: tuple[OneNode, Outsider], script: Script, point: str, nth: int
@@ -306,7 +306,7 @@ def test_s12_a_channel_looks_at_the_lease_itself_while_the_event_thread_stands_s
         channel = script.hold("channel: request taken")
         outsider.create_topic(TOPIC, 1)
         with channel:
-            events = script.hold("event thread: before the check", thread=EVENT_THREAD)
+            events = script.hold("event loop: before the check", thread=EVENT_THREAD)
             outsider.create_topic("another", 1)
             with events:
                 sent = len(node.received)

@@ -25,11 +25,11 @@ from controller.broker.isr_changes import IsrChanges
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
 from controller.core import elections, leadership, partition_moves, replica_moves, topic_deletion, unnoticed
+from controller.core.channels import _Channel
 from controller.core.context import Replicas
 from controller.core.controller import Controller
 from controller.core.handlers import broker_changes, isr_changes, topic_changes
 from controller.core.queue import EventQueue
-from controller.simulator.channels import _Channel
 from controller.simulator.drawing import draw_plan
 from controller.simulator.plan import Plan
 from controller.simulator.sentinel import Violation
@@ -101,10 +101,11 @@ def request_leaves_its_queue_when_sent(patch: Patch) -> None:
     """Whatever comes of it, it is not sent again (S33)."""
     serve = _Channel._serve
 
-    async def serving(self: _Channel, connection: Any) -> None:
-        await serve(self, connection)
-        if self._waiting:
-            self._waiting.popleft()
+    async def serving(self: _Channel, connection: Any) -> Any:
+        error = await serve(self, connection)
+        if self._queue:
+            self._queue.popleft()
+        return error
 
     patch.setattr(_Channel, "_serve", serving)
 
@@ -113,10 +114,11 @@ def resent_behind_the_next(patch: Patch) -> None:
     """A request that was not answered goes to the end of its queue (S33)."""
     serve = _Channel._serve
 
-    async def serving(self: _Channel, connection: Any) -> None:
-        await serve(self, connection)
-        if len(self._waiting) > 1:
-            self._waiting.append(self._waiting.popleft())
+    async def serving(self: _Channel, connection: Any) -> Any:
+        error = await serve(self, connection)
+        if len(self._queue) > 1:
+            self._queue.append(self._queue.popleft())
+        return error
 
     patch.setattr(_Channel, "_serve", serving)
 

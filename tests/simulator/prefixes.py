@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.broker.ports import PeerError
+from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.cluster_values import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest

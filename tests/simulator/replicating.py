@@ -39,10 +39,9 @@ from controller.protocol.produce_values import (
 )
 from controller.protocol.records import joined
 from controller.protocol.versions import SUPPORTED
-from controller.simulator.channels import SimulatedPeers
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock
-from controller.simulator.requests import BrokerConnection
+from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Server
 from controller.storage import LogSettings, PartitionLog, headers_of
 from controller.storage.batches import HEADER_BYTES

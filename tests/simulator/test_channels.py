@@ -9,15 +9,15 @@ import pytest
 
 from controller.broker.exchange import Respond
 from controller.clock import VirtualClock
-from controller.core.ports import ControlRequest, Endpoint
+from controller.core import channels
+from controller.core.channels import ControllerChannels
+from controller.core.ports import ControlRequest, Endpoint, PeerError
 from controller.protocol import ApiKey, decode_request, encode_request_body
 from controller.protocol.codec import encode_response_parts
 from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
-from controller.simulator import channels
-from controller.simulator.channels import SimulatedChannels
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock
-from controller.simulator.requests import BrokerConnection
+from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Server
 
 VERSION = 6
@@ -70,7 +70,13 @@ class World:
         def connect(address: Address) -> BrokerConnection:
             return BrokerConnection(self.network, 1, self.process, node_clock, address, "controller")
 
-        self.channels = SimulatedChannels(connect, node_clock, self.events, 1_000.0, lambda: self.may_send)
+        self.channels = ControllerChannels(
+            SimulatedPeers(connect).connect,
+            node_clock,
+            self.events,
+            request_timeout_ms=1_000.0,
+            may_send=lambda: self.may_send,
+        )
 
     def broker(self, number: int = 2) -> Broker:
         return Broker(self, (str(number), 9092))
@@ -126,16 +132,16 @@ def test_a_connection_that_breaks_at_any_moment_neither_loses_nor_reorders(at_ms
 def test_dequeuing_before_the_response_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault, the one of KAFKA-1738: what was sent counts as done."""
 
-    async def serve(self: Any, connection: BrokerConnection) -> bool:
-        while self._waiting:
-            sent = self._waiting.popleft()
-            asked = connection.ask(sent.api_key, sent.api_version, sent.body, 1_000.0)
+    async def serve(self: Any, connection: BrokerConnection) -> PeerError:
+        while self._queue:
+            sent = self._queue.popleft()
+            asked = connection.request(sent.api_key, sent.api_version, sent.body, 1_000.0)
             try:
                 await asked
             except Exception:  # noqa: BLE001 - the planted fault forgets it
-                return True
-            self._channels.events.put(sent.response_event(b""))
-        return True
+                break
+            self._channels.answered(sent, b"")
+        return PeerError("planted")
 
     monkeypatch.setattr(channels._Channel, "_serve", serve)
     moments = [0.5 * step for step in range(1, 120)]
@@ -246,7 +252,7 @@ def test_a_channel_that_gives_up_for_good_would_be_seen(monkeypatch: pytest.Monk
     """A planted fault: what may not go out now never does."""
     serve = channels._Channel._serve
 
-    async def once(self: Any, connection: BrokerConnection) -> None:
+    async def once(self: Any, connection: BrokerConnection) -> Any:
         may_send = self._channels.may_send
 
         def close_if_not() -> bool:
@@ -255,7 +261,7 @@ def test_a_channel_that_gives_up_for_good_would_be_seen(monkeypatch: pytest.Monk
             return bool(may_send())
 
         self._channels.may_send = close_if_not
-        await serve(self, connection)
+        return await serve(self, connection)
 
     monkeypatch.setattr(channels._Channel, "_serve", once)
     with pytest.raises(AssertionError):

@@ -278,8 +278,10 @@ def test_nothing_of_the_store_is_in_kafkas_znodes() -> None:
 def test_what_can_not_be_driven_is_named() -> None:
     """As somebody gives the controller itself, and not what has one."""
     cluster = Cluster(1)
-    driver = cluster.world.add_node("another").event_driver()
-    with pytest.raises(TypeError, match="ShardController can't be driven: expected a Handling; it has no controller"):
-        driver.start(cluster.servers[0].controller)
+    event_loop = cluster.world.add_node("another").event_loop()
+    with pytest.raises(
+        TypeError, match="ShardController can't be driven: expected an EventHandler; it has no controller"
+    ):
+        event_loop.start(cluster.servers[0].controller)
     with pytest.raises(TypeError, match=r"no events, process, controller"):
-        driver.start(object())  # type: ignore[arg-type]
+        event_loop.start(object())  # type: ignore[arg-type]

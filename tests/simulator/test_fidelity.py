@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from controller.core.channels import _Channel
 from controller.core.context import ControllerContext, Replicas
 from controller.core.ports import ControlRequest
 from controller.core.request_batch import RequestBatch
@@ -33,7 +34,6 @@ from controller.protocol.control_values import (
     SHUTDOWN_UNSAID,
     ControlledShutdownRequest,
 )
-from controller.simulator.channels import _Channel
 from tests.kafka_recording import (
     ALTER_ISRS,
     DEATH_OF_2,
@@ -238,8 +238,8 @@ def queue_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def overtaking(channel: _Channel, request: ControlRequest) -> None:
         put(channel, request)
-        if len(channel._waiting) > 2:
-            channel._waiting.insert(1, channel._waiting.pop())
+        if len(channel._queue) > 2:
+            channel._queue.insert(1, channel._queue.pop())
 
     monkeypatch.setattr(_Channel, "put", overtaking)
 

@@ -7,15 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.broker.ports import PeerError, PeerTimedOut, PeerUnreachable
 from controller.clock import VirtualClock
+from controller.core.ports import PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
 from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
-from controller.simulator.channels import SimulatedPeers
 from controller.simulator.network import Address, Network, Socket
 from controller.simulator.process import Process, ProcessClock
-from controller.simulator.requests import BrokerConnection
+from controller.simulator.requests import BrokerConnection, SimulatedPeers
 
 SERVER: Address = ("server", 9092)
 NOBODY: Address = ("nobody", 9092)

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from controller.broker.ports import PeerError
 from controller.broker.records.record_access import refused
 from controller.clock import VirtualClock
+from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol import (
     ApiKey,

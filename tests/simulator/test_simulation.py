@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from controller.broker.ports import PeerError
 from controller.core import leadership
 from controller.core.leadership import _Attempt, _attempt
+from controller.core.ports import PeerError
 from controller.protocol import ApiKey, MetadataRequest
 from controller.simulator import (
     BrokenInvariant,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import points
 from controller.timer import AlreadyStarted, TimerTask, VirtualTimer
 from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING
 from controller.timer.task import IN_COHORT
 from controller.timer.threaded_purgatory import ThreadedPurgatory
+from tests.sync_points import Script, installed
 from tests.timer.driven import Driven
 from tests.timer.operations import Switched
 from tests.timer.test_purgatory import STEPS, check_any_sequence
@@ -103,7 +103,7 @@ def test_an_answer_ends_cancels_and_restarts_those_that_come_after_it() -> None:
 
 def test_one_that_is_about_to_run_is_cancelled_too_late_and_the_next_one_in_time() -> None:
     """The timer's thread is held when it has taken a member of a cohort and not run it."""
-    with points.installed(points.Script(LIMIT_S)) as script, world_of(Stepwise) as world:
+    with installed(Script(LIMIT_S)) as script, world_of(Stepwise) as world:
         timer, b, c = world.timer, world.second, world.handed_in("third")
         hold = script.hold("timer: task taken", nth=3)  # the first, which is by itself; the cohort; its first
         world.clock.at_ms += TIMEOUT_MS

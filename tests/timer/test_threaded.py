@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import pytest
 
-from controller import points
 from controller.timer import AlreadyStarted, TimerTask
 from controller.timer.threaded import ThreadTimer, TimerClosed, monotonic_ms
 from controller.timer.wheel import NEVER_MS, TimingWheel
+from tests.sync_points import Script, installed
 
 LIMIT_S = 20.0
 SOON_S = 2.0
@@ -236,7 +236,7 @@ def test_s61_a_timer_on_the_wall_clock_is_caught() -> None:
 
 def check_cancelled_or_run_when_taken(kind: type[ThreadTimer]) -> None:
     """The thread has taken a task and not run it: a cancel that comes now is too late, and says so."""
-    with points.installed(points.Script(LIMIT_S)) as script, timer_of(kind) as timer:
+    with installed(Script(LIMIT_S)) as script, timer_of(kind) as timer:
         hold = script.hold("timer: task taken")
         timer.start(task := Counted(), 0)
         with hold:
@@ -248,7 +248,7 @@ def check_cancelled_or_run_when_taken(kind: type[ThreadTimer]) -> None:
 
 def check_restarted_when_taken(kind: type[ThreadTimer]) -> None:
     """The thread has taken a task and not run it, and it is restarted: it runs for both starts."""
-    with points.installed(points.Script(LIMIT_S)) as script, timer_of(kind) as timer:
+    with installed(Script(LIMIT_S)) as script, timer_of(kind) as timer:
         hold = script.hold("timer: task taken")
         timer.start(task := Counted(), 0)
         with hold:

@@ -11,7 +11,7 @@ import traceback
 
 from controller.broker.following.fetcher_partitions import FetcherPartitions, FetcherTools
 from controller.broker.following.fetcher_requests import fetch_request
-from controller.broker.ports import PeerError, PeerUnreachable
+from controller.core.ports import PeerError, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body

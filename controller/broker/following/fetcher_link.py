@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.metadata.metadata_cache import MetadataCache
-from controller.broker.ports import PeerConnection, Peers, PeerUnreachable
+from controller.broker.ports import Peers
+from controller.core.ports import PeerConnection, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body

@@ -26,14 +26,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
 from controller.core.events import BrokerChange, ControlledShutdownRequested, Event, Startup
 from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
-from controller.hosts.channels import SocketChannels
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
+from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process import term_holds
 from controller.pending import Task
 from controller.protocol.control_values import ControlledShutdownResponse
@@ -139,16 +140,16 @@ class Worker:
         self._client = NotingClient(KazooConnection(hosts, clock, SESSION_TIMEOUT_MS), clock, self.events)
         self._client.notes = self.notes
 
-        def channels() -> SocketChannels:
-            return SocketChannels(
-                self._network,
+        peers = SocketPeers(self._network, str(BROKER_ID), lambda host, port: (host, port))
+
+        def channels() -> ControllerChannels:
+            return socket_channels(
+                peers,
+                clock,
                 self.events,
                 trace,
-                client_id=str(BROKER_ID),
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
-                dial=lambda host, port: (host, port),
-                rng=random.Random(1),
-                holds=lambda: term_holds(self.controller),
+                may_send=lambda: term_holds(self.controller),
             )
 
         self.controller = Controller(

@@ -1,4 +1,4 @@
-"""Driving a node's events in virtual time: one at a time, a void term stopped wherever it is."""
+"""The event loop in virtual time: one at a time, a void term stopped wherever it is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from controller.clock import VirtualClock
+from controller.core.event_loop import EventLoop
 from controller.core.events import BrokerModifications, Event, Reelect
 from controller.core.ports import Resign
 from controller.core.queue import EventQueue
 from controller.pending import Pending, Task
-from controller.simulator.event_driver import EventDriver
-from controller.simulator.process import Process, ProcessClock
+from controller.simulator.process import PacedExecutor, Process, ProcessClock
 
 Body = Callable[["Toy", Event], Task[None]]
 
@@ -26,8 +26,8 @@ class Toy:
         self.world = VirtualClock()
         self.os_process = Process("toy")
         self.clock = ProcessClock(self.world, self.os_process)
-        self.driver = EventDriver(self.clock, lambda: cost_ms, self.defect)
-        self.events = EventQueue(100, wake=self.driver.wake)
+        self.event_loop = EventLoop(PacedExecutor(self.clock, lambda: cost_ms), self.defect)
+        self.events = EventQueue(100, wake=self.event_loop.wake)
         self.body = body
         self.log: list[str] = []
         self.until_ms = math.inf
@@ -62,7 +62,7 @@ class Toy:
             self.events.put(BrokerModifications(broker))
 
     def run(self, until_ms: float) -> list[str]:
-        self.driver.start(self)
+        self.event_loop.start(self)
         self.world.advance_to(until_ms)
         return self.log
 
@@ -113,7 +113,7 @@ def test_a_lease_that_is_renewed_stops_nothing() -> None:
 def test_an_idle_leader_resigns_too_and_stands_again() -> None:
     toy = Toy(sleeps)
     toy.lead(until_ms=50)
-    toy.driver.start(toy)
+    toy.event_loop.start(toy)
     assert toy.run(200) == ["resigned at 50.0", "reelect begins", "reelect ends"]
 
 
@@ -192,6 +192,6 @@ def test_stopped_in_the_middle_nothing_of_it_runs_any_more() -> None:
     toy = Toy(sleeps)
     toy.put(1, 2)
     toy.world.call_later(15, toy.os_process.die)
-    toy.world.call_later(15, toy.driver.stop)
+    toy.world.call_later(15, toy.event_loop.stop)
     toy.world.call_later(20, lambda: toy.put(3))
     assert toy.run(200) == ["1 begins"]

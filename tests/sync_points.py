@@ -1,44 +1,19 @@
-"""Named points in the threads of the real host at which a test can hold whichever thread comes by.
+"""Holds threads at sync points (`controller/sync_points.py`): a test stops one between two steps and lets others go on.
 
-A race of two threads can't be tested by running it often: a test must be able to stop one of them between two steps,
-let the other go on, and then let it go. The code says `points.reach("...")` between those steps; with nothing
-installed that is a call and a look at one global. A test installs a `Script` and holds a point: the thread that comes
-there waits until it is released, or until a limit that makes the test fail and not hang.
-
-A leaf for the rooms that have threads. Decides nothing, and nothing outside tests installs anything.
+The thread that comes to a held point waits until it is released, or until a limit that makes the test fail and not
+hang.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-POINTS: Mapping[str, str] = {
-    # The event thread (hosts/event_thread.py).
-    "event thread: before the check": "an answer is there; whether the term still holds has not been looked at",
-    "event thread: before resume": "the term was looked at; the handler is about to go on with what was found",
-    "event thread: waits": "the handler awaits a request that is not answered; the thread is about to sleep",
-    # The channels (hosts/channels.py), on the network's loop: all of its connections stand still meanwhile.
-    "channel: request taken": "a request is first in its queue; whether the term still holds has not been looked at",
-    "channel: answered": "a broker has answered; the answer has not been made an event",
-    # The timer (timer/threaded.py), on its own thread.
-    "timer: task taken": "a task that is due is no longer pending; it has not been run",
-    # ZooKeeper (zookeeper/kazoo_*.py), on the thread that asks.
-    "zookeeper: request made": "a request has been made; it belongs to no session yet",
-    # ZooKeeper, on the connection's thread.
-    "zookeeper: dialling": "a server is about to be connected to; that there will be a session is not decided",
-    "zookeeper: connecting": "a session is about to be asked for, or asked for again; close has been looked for",
-    "zookeeper: connected": "the server has granted the session; nobody has been told",
-    "zookeeper: before a request is sent": "a request is next; when it was sent has not been noted",
-    "zookeeper: answered": "a reply has been read; nobody has been told",
-    "zookeeper: state changes": "the connection broke or the session ended; nobody has been told",
-    "zookeeper: requests fail": "the new state was told; the requests that it ends have not been answered",
-    "zookeeper: watch fired": "a watch's event has been read; nobody has been told",
-}
-"""Every point there is: its name, and how things stand there."""
+from controller import sync_points
+from controller.sync_points import POINTS
 
 HOLD_LIMIT_S = 30.0
 
@@ -162,25 +137,12 @@ class Script:
             raise UnknownPoint(f"{point!r} is no point; there are {', '.join(map(repr, POINTS))}")
 
 
-_script: Script | None = None
-
-
-def reach(point: str) -> None:
-    """A thread is here. Returns at once unless a script holds the point."""
-    script = _script
-    if script is not None:
-        script.come(point)
-
-
 @contextmanager
 def installed(script: Script) -> Iterator[Script]:
     """For the whole process, one at a time; everybody is released at its end. HeldTooLong, RuntimeError."""
-    global _script
-    if _script is not None:
-        raise RuntimeError("a script is installed already")
-    _script = script
+    sync_points.install(script.come)
     try:
         yield script
     finally:
-        _script = None
+        sync_points.install(None)
         script.end()

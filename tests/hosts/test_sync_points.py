@@ -1,4 +1,4 @@
-"""Points: a thread is held where a test says, for as long as it says and not for ever; each declared point is there."""
+"""Sync points: a test holds a thread at one for as long as it says and not for ever; each declared point exists."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller import points
-from controller.points import POINTS, HeldTooLong, NotReached, Script, UnknownPoint, installed
+from controller import sync_points
+from controller.sync_points import POINTS
+from tests.sync_points import HOLD_LIMIT_S, HeldTooLong, NotReached, Script, UnknownPoint, installed
 
 ROOT = Path(__file__).parents[2]
 A, B = "channel: answered", "zookeeper: answered"
@@ -26,7 +27,7 @@ def test_a_thread_is_held_until_it_is_released() -> None:
     went_on = threading.Event()
 
     def come() -> None:
-        points.reach(A)
+        sync_points.reach(A)
         went_on.set()
 
     with installed(Script()) as script:
@@ -35,7 +36,7 @@ def test_a_thread_is_held_until_it_is_released() -> None:
         with hold:
             assert hold.held
             assert not went_on.is_set()
-        thread.join(points.HOLD_LIMIT_S)
+        thread.join(HOLD_LIMIT_S)
     assert went_on.is_set()
 
 
@@ -49,31 +50,31 @@ def test_the_nth_time_and_the_thread_are_chosen(nth: int, thread: str | None, ex
 
     def come(name: str, times: int) -> None:
         for _ in range(times):
-            points.reach(A)
+            sync_points.reach(A)
             passed.append(name)
 
     def come_one_after_the_other() -> None:
         for name, times in (("early", 4), ("late", 2)):
-            on_thread(lambda name=name, times=times: come(name, times), name).join(points.HOLD_LIMIT_S)  # type: ignore[misc]
+            on_thread(lambda name=name, times=times: come(name, times), name).join(HOLD_LIMIT_S)  # type: ignore[misc]
 
     with installed(Script()) as script:
         hold = script.hold(A, nth=nth, thread=thread)
         arrivals = on_thread(come_one_after_the_other)
         with hold:
             assert passed == expected
-        arrivals.join(points.HOLD_LIMIT_S)
+        arrivals.join(HOLD_LIMIT_S)
         assert len(passed) == script.reached(A) == 6
 
 
 def test_two_holds_of_one_point_take_one_thread_after_the_other() -> None:
     with installed(Script()) as script:
         first, second = script.hold(A), script.hold(A)
-        workers = [on_thread(lambda: points.reach(A)) for _ in range(2)]
+        workers = [on_thread(lambda: sync_points.reach(A)) for _ in range(2)]
         with first, second:
             assert first.held
             assert second.held
         for worker in workers:
-            worker.join(points.HOLD_LIMIT_S)
+            worker.join(HOLD_LIMIT_S)
         assert not any(worker.is_alive() for worker in workers)
 
 
@@ -86,7 +87,7 @@ def count_unknown(script: Script) -> None:
 
 
 def reach_unknown(_script: Script) -> None:
-    points.reach("channel: nowhere")
+    sync_points.reach("channel: nowhere")
 
 
 @pytest.mark.parametrize("use", [hold_unknown, count_unknown, reach_unknown])
@@ -107,7 +108,7 @@ def test_a_thread_that_is_forgotten_goes_on_and_the_test_fails() -> None:
     def forget() -> None:
         with installed(Script(limit_s=0.02)) as script:
             script.hold(A)
-            points.reach(A)
+            sync_points.reach(A)
 
     with pytest.raises(HeldTooLong, match=A):
         forget()
@@ -116,11 +117,11 @@ def test_a_thread_that_is_forgotten_goes_on_and_the_test_fails() -> None:
 def test_the_end_of_a_script_releases_everybody() -> None:
     with installed(Script()) as script:
         hold = script.hold(A)
-        thread = on_thread(lambda: points.reach(A))
+        thread = on_thread(lambda: sync_points.reach(A))
         hold.wait()
-    thread.join(points.HOLD_LIMIT_S)
+    thread.join(HOLD_LIMIT_S)
     assert not thread.is_alive()
-    points.reach("with no script a name is not even looked at")
+    sync_points.reach("with no script a name is not even looked at")
 
 
 def test_one_script_at_a_time() -> None:
@@ -132,7 +133,7 @@ def test_one_script_at_a_time() -> None:
 
 def reached_in(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "points.reach":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "sync_points.reach":
             yield ast.literal_eval(node.args[0])
 
 

@@ -1,0 +1,213 @@
+"""The controller's channels: to each broker one connection and one queue, for one term.
+
+A request leaves its queue only when it was answered. If the connection breaks, or no answer comes in time, the same
+request is the first to go over the next connection (KAFKA-1738), after a back-off; so requests reach a broker in the
+order in which they were queued, and perhaps more than once, which the epochs in them make harmless.
+
+A host supplies connections, a clock, and `submit`, which brings an action to the thread of its connections.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from controller import sync_points
+from controller.clock import Clock
+from controller.core.ports import ChannelConnection, ControlRequest, Endpoint, EventSink, PeerError
+from controller.pending import Pending
+from controller.zookeeper.drive import drive
+
+FIRST_BACKOFF_MS = 50.0
+LONGEST_BACKOFF_MS = 1_000.0
+CONNECT_TIMEOUT_MS = 5_000.0
+RECHECK_MS = 20.0
+"""How long a request waits that may not be sent, before the term is checked again: an acknowledged ping may have
+extended its lease, otherwise the channels are about to be closed."""
+
+
+def _run_at_once(action: Callable[[], None]) -> None:
+    action()
+
+
+def _discard(_level: str, _message: str) -> None:
+    pass
+
+
+class ControllerChannels:
+    """One term's channels.
+
+    Args:
+        connect: returns a new connection to (host, port), not opened yet.
+        events: receives what `ControlRequest.response_event` makes of an answer.
+        request_timeout_ms: Kafka's controller.socket.timeout.ms.
+        may_send: returns whether the term still holds. Called on the connections' thread before each request, since a
+            process that was stopped may come to this thread before it comes to resign (S01, S12).
+        submit: runs an action on the connections' thread, at once when called there.
+        guard: held while an answer becomes an event and while the term ends, so that no answer becomes an event after
+            `close` has returned. A lock where those are two threads.
+        note: receives (level, message) for the log.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[str, int], ChannelConnection],
+        clock: Clock,
+        events: EventSink,
+        *,
+        request_timeout_ms: float,
+        may_send: Callable[[], bool],
+        submit: Callable[[Callable[[], None]], None] = _run_at_once,
+        guard: AbstractContextManager[object] | None = None,
+        note: Callable[[str, str], None] = _discard,
+    ) -> None:
+        self.connect = connect
+        self.clock = clock
+        self.request_timeout_ms = request_timeout_ms
+        self.submit = submit
+        self.note = note
+        self._events = events
+        self._may_send = may_send
+        self._guard = nullcontext() if guard is None else guard
+        self._channels: dict[int, _Channel] = {}
+        self._closed = False
+
+    def announce(self, brokers: Sequence[Endpoint]) -> None:
+        announced = {endpoint.broker: endpoint for endpoint in brokers}
+        for broker, channel in list(self._channels.items()):
+            if broker not in announced or not channel.reaches(announced[broker]):
+                del self._channels[broker]
+                channel.close()
+        for broker, endpoint in announced.items():
+            if broker not in self._channels:
+                self._channels[broker] = _Channel(self, endpoint)
+
+    def send(self, broker: int, request: ControlRequest) -> None:
+        self._channels[broker].put(request)
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    # -- for the channels, on the connections' thread
+
+    def may_send(self) -> bool:
+        return not self._closed and self._may_send()
+
+    def answered(self, request: ControlRequest, body: bytes) -> None:
+        sync_points.reach("channel: answered")
+        if request.response_event is None:
+            return
+        event = request.response_event(body)
+        with self._guard:
+            if not self._closed:
+                self._events.put(event)
+
+
+class _Channel:
+    """The queue to one incarnation of a broker, filled on the controller's thread, and the coroutine that empties it on
+    the connections' thread."""
+
+    def __init__(self, channels: ControllerChannels, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._channels = channels
+        self._queue: deque[ControlRequest] = deque()
+        self._filled: Pending[None] = Pending()
+        self._closed = False
+        self._connection: ChannelConnection | None = None
+        channels.submit(self._begin)
+
+    def reaches(self, endpoint: Endpoint) -> bool:
+        """Return whether this channel is one to that incarnation of the broker, at that address."""
+        mine = self.endpoint
+        return (mine.broker_epoch, mine.host, mine.port) == (endpoint.broker_epoch, endpoint.host, endpoint.port)
+
+    def put(self, request: ControlRequest) -> None:
+        self._queue.append(request)
+        self._channels.submit(self._wake)
+
+    def close(self) -> None:
+        self._closed = True
+        self._channels.submit(self._stop)
+
+    def _begin(self) -> None:
+        running = drive(self._run())
+        running.on_done(lambda: self._ended(running))
+
+    def _ended(self, running: Pending[None]) -> None:
+        if running.error is not None:
+            self._note("error", f"ended by a fault\n{''.join(traceback.format_exception(running.error))}")
+
+    def _wake(self) -> None:
+        if not self._filled.done:
+            self._filled.resolve(None)
+
+    def _stop(self) -> None:
+        self._queue.clear()
+        if self._connection is not None:
+            self._connection.close()
+        self._wake()
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    async def _run(self) -> None:
+        backoff_ms = FIRST_BACKOFF_MS
+        failed = False
+        while not self._is_closed():
+            connection = self._channels.connect(self.endpoint.host, self.endpoint.port)
+            self._connection = connection
+            error = await self._open(connection)
+            opened = error is None
+            if opened:
+                backoff_ms, failed = FIRST_BACKOFF_MS, False
+                error = await self._serve(connection)
+            if self._is_closed():
+                return
+            if not failed:
+                self._note("info", f"{error}; connecting again")
+            failed = True
+            await self._channels.clock.sleep(backoff_ms)
+            if not opened:
+                backoff_ms = min(2 * backoff_ms, LONGEST_BACKOFF_MS)
+
+    async def _open(self, connection: ChannelConnection) -> PeerError | None:
+        try:
+            await connection.open(min(CONNECT_TIMEOUT_MS, self._channels.request_timeout_ms))
+        except PeerError as error:
+            return error
+        return None
+
+    async def _serve(self, connection: ChannelConnection) -> PeerError | None:
+        """Send what is queued, until the connection breaks (the error is returned) or the channel is closed."""
+        channels = self._channels
+        while not self._is_closed():
+            if not self._queue:
+                self._filled = Pending()
+                await self._filled
+                continue
+            sync_points.reach("channel: request taken")
+            if not channels.may_send():
+                await channels.clock.sleep(RECHECK_MS)
+                continue
+            request = self._queue[0]
+            asked = connection.request(
+                request.api_key, request.api_version, request.body, channels.request_timeout_ms, request.rest
+            )
+            try:
+                answer = await asked
+            except PeerError as error:
+                return error
+            if self._is_closed():
+                return None
+            channels.answered(request, answer)
+            self._queue.popleft()
+        return None
+
+    def _note(self, level: str, message: str) -> None:
+        self._channels.note(level, f"channel to broker {self.endpoint.broker}: {message}")

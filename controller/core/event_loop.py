@@ -1,0 +1,216 @@
+"""The controller's event loop: one event at a time, its handler's coroutine resumed as answers come.
+
+Before each resume, while the handler waits, and when there is nothing to do, the loop asks whether the term is void
+(the lease ran out, or the session ended). Then `Resign` is thrown into the handler at its current await, or, when
+idle, the controller resigns at once and stands for election again. Watches, responses and timers only queue events and
+call `wake`; no thread waits for this loop while it holds a lock (KAFKA-6517, KAFKA-6879).
+
+A host supplies the executor, which runs one action after another: a thread of its own on the real host, virtual time in
+the simulator, where each action also waits for a time that is drawn from a seed, so that whatever else happens in the
+cluster can happen at every await.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from controller import sync_points
+from controller.clock import Timer
+from controller.core.events import Event, Reelect
+from controller.core.ports import Resign, require_event_handler
+from controller.pending import Pending, Task
+
+_JUST_AFTER_MS = 1e-3
+"""Added to the wait for the end of a lease, so that a rounding does not end it too early."""
+
+
+class Executor(Protocol):
+    """Runs actions one at a time, in the order in which they were submitted."""
+
+    def now_ms(self) -> float:
+        """Return the monotonic time."""
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Run `action` when its turn comes. May be called from any thread, and never blocks."""
+
+    def call_later(self, delay_ms: float, action: Callable[[], None]) -> Timer:
+        """Run `action` after the delay. Called from actions only."""
+
+
+class Term(Protocol):
+    """What the loop must know of the controller's term."""
+
+    def void_reason(self) -> str | None:
+        """Return why the term is over, None while it lasts or when there is none."""
+
+    def lease_until_ms(self) -> float:
+        """Return when the lease runs out, as far as is known now; infinity when there is no term."""
+
+    def resign(self, reason: str) -> None:
+        """End the term between two events."""
+
+
+class Events(Protocol):
+    """What the loop must know of the event queue."""
+
+    def take(self) -> Event | None:
+        """Return the next event; None when there is none."""
+
+    def put(self, event: Event) -> None:
+        """Queue an event."""
+
+
+class EventHandler(Protocol):
+    """What an event loop drives: a broker's node, or a server of another kind with a controller of its own."""
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def controller(self) -> Term: ...
+
+    def process(self, event: Any) -> Task[None]:
+        """Return the coroutine that handles one event."""
+
+
+OnError = Callable[[Event, BaseException], None]
+"""Told of an event whose handler let an error out, which no handler may. It may raise, which ends the action."""
+
+
+class EventLoop:
+    """`wake` is given to the event queue; `start` once there is something to run, `stop` at the end, both on the
+    executor's thread."""
+
+    def __init__(self, executor: Executor, on_error: OnError) -> None:
+        self._executor = executor
+        self._on_error = on_error
+        self._handler: EventHandler | None = None
+        self._event: Event | None = None
+        self._task: Task[None] | None = None
+        self._waiting: Pending[Any] | None = None
+        self._scheduled = False
+        self._lease_timer: Timer | None = None
+        self._lease_due_ms = math.inf
+
+    def start(self, handler: EventHandler) -> None:
+        """Handle what is queued from now on. Raises TypeError for an object that is no EventHandler."""
+        require_event_handler(handler)
+        self._handler = handler
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at the event queue soon. May be called from any thread, after an event was put there."""
+        if self._handler is not None and self._task is None and not self._scheduled:
+            self._schedule(self._next_event)
+
+    def doing(self) -> str:
+        """Return a description of the event that is being handled."""
+        if self._task is None:
+            return "none is being handled"
+        return f"{self._event} is being handled" + (", waiting for an answer" if self._waiting is not None else "")
+
+    def stop(self) -> None:
+        """Begin no event and resume no handler any more. A handler that waits is closed at its await."""
+        self._handler = None
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.close()
+
+    def _schedule(self, step: Callable[[], None]) -> None:
+        self._scheduled = True
+
+        def turn() -> None:
+            self._scheduled = False
+            if self._handler is not None:
+                step()
+
+        self._executor.call_soon(turn)
+
+    def _next_event(self) -> None:
+        if self._task is not None:
+            return  # begun already: a turn that was granted to the handler before it resigned let another be asked for
+        handler = self._started()
+        self._resign_if_void(handler)
+        self._event = event = handler.events.take()
+        if event is None:
+            self._watch_lease(handler)
+            return
+        self._task = handler.process(event)
+        self._resume(None)
+
+    def _resume(self, void_reason: str | None) -> None:
+        """Run the handler to its next await, or to its end. A reason is thrown into it as `Resign`."""
+        handler, task = self._started(), self._task
+        assert task is not None
+        self._waiting = None
+        try:
+            waiting = task.send(None) if void_reason is None else task.throw(Resign(void_reason))
+        except StopIteration:
+            self._ended(handler)
+            return
+        except (Exception, Resign) as error:  # noqa: BLE001 - the host decides what it means
+            assert self._event is not None
+            self._on_error(self._event, error)
+            self._ended(handler)
+            return
+        self._waiting = waiting
+        waiting.on_done(lambda: self._answered(waiting))
+        self._watch_lease(handler)
+        if not waiting.done:
+            sync_points.reach("event loop: waits")
+
+    def _ended(self, handler: EventHandler) -> None:
+        self._task = None
+        if self._handler is not None:
+            self._schedule(self._next_event)
+
+    def _answered(self, waiting: Pending[Any]) -> None:
+        """Continue the handler, unless it had to resign and waits for something else by now. On any thread."""
+        if self._handler is not None and self._waiting is waiting:
+            self._schedule(lambda: self._go_on(waiting))
+
+    def _go_on(self, waiting: Pending[Any]) -> None:
+        if self._waiting is waiting:
+            sync_points.reach("event loop: before the check")
+            reason = self._started().controller.void_reason()
+            sync_points.reach("event loop: before resume")
+            self._resume(reason)
+
+    def _resign_if_void(self, handler: EventHandler) -> None:
+        reason = handler.controller.void_reason()
+        if reason is not None:
+            handler.controller.resign(reason)
+            handler.events.put(Reelect())
+
+    def _watch_lease(self, handler: EventHandler) -> None:
+        """Set the timer for the end of the lease as it stands now; an acknowledged ping extends it unnoticed."""
+        until_ms = handler.controller.lease_until_ms()
+        if until_ms == math.inf or (self._lease_timer is not None and self._lease_due_ms <= until_ms):
+            return
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        self._lease_due_ms = max(until_ms, self._executor.now_ms())
+        delay_ms = self._lease_due_ms - self._executor.now_ms() + _JUST_AFTER_MS
+        self._lease_timer = self._executor.call_later(delay_ms, self._lease_due)
+
+    def _lease_due(self) -> None:
+        self._lease_timer, self._lease_due_ms = None, math.inf
+        handler = self._handler
+        if handler is None:
+            return
+        reason = handler.controller.void_reason()
+        if reason is None:
+            self._watch_lease(handler)
+        elif self._waiting is not None:
+            self._resume(reason)
+        elif self._task is None:
+            self._resign_if_void(handler)
+            self._watch_lease(handler)
+
+    def _started(self) -> EventHandler:
+        assert self._handler is not None
+        return self._handler
