@@ -101,11 +101,12 @@ class ReplicaManager:
         A controller that could not read a partition's state left it out, and sends it in the same leader epoch once the
         state is repaired: that epoch counts as news then.
         """
-        anew = bool(request.topic_states) and request.broker_epoch > self._registration
-        if anew:
+        kept = request.complete_but
+        if (request.topic_states or kept is not None) and request.broker_epoch > self._registration:
             self._registration = request.broker_epoch
+            kept = ()
         metadata = self._metadata
-        left = went_elsewhere(self._broker_id, self._partitions, metadata.snapshot, metadata.named(request), anew=anew)
+        left = went_elsewhere(self._broker_id, self._partitions, metadata.snapshot, metadata.named(request), kept)
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             self._fall_back(partition, partition.leader_epoch - 1)

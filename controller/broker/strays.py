@@ -4,7 +4,7 @@ it could not be told (KIP-550). Rules alone, over values: what becomes of them i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from controller.broker.metadata.metadata_cache import MetadataSnapshot, NamedPartitions
 from controller.broker.partition import Partition, Role
@@ -16,25 +16,25 @@ def went_elsewhere(
     partitions: Mapping[tuple[str, int], Partition],
     metadata: MetadataSnapshot,
     named: NamedPartitions,
-    *,
-    anew: bool,
+    kept: Collection[str] | None,
 ) -> list[Partition]:
     """Replicas here that a later leader epoch's assignment does not name, or that of a topic on its way out:
     reassigned while nobody could tell this broker, whose session had ended and whose process had not; or whose topic
     has gone since.
 
-    `metadata`: as it is with what was `named` just now. `anew`: those are the first partitions that this registration
-    of the broker is told of, and all that there are; otherwise nothing is news of what they do not name.
+    `metadata`: as it is with what was `named` just now. `kept`: None if nothing is known of what was not named;
+    otherwise those are all the partitions that there are, except those of the `kept` topics.
     """
     found = []
     topics, going = metadata.topics, named.going
-    for partition in list(partitions.values()) if anew else named.among(partitions):
+    for partition in named.among(partitions) if kept is None else list(partitions.values()):
         if not partition.fetching and partition.role is Role.NONE:
             continue
         topic, index = key = partition.key
         state = topics[topic].get(index) if topic in topics else None
         if state is None:
-            if anew or (key in going and broker not in going[key]):
+            unnamed = kept is not None and topic not in kept
+            if unnamed or (key in going and broker not in going[key]):
                 found.append(partition)
         elif state.leader_epoch > partition.leader_epoch and broker not in state.replicas:
             found.append(partition)

@@ -29,6 +29,7 @@ from controller.protocol.control_values import (
     StopReplicaRequest,
     StopReplicaTopicState,
 )
+from controller.zookeeper.znode_sense import topic_name_fault
 from statemachines.leader_election_columns import live_mask
 
 _RESPONSE_EVENTS = {
@@ -53,6 +54,7 @@ class RequestBatch:
         self._metadata_rows: list[Rows] = []
         self._metadata_brokers: set[int] = set()
         self._partitions_follow = False
+        self._complete = False
         self._stops: list[tuple[Rows, Int32s, Int32s, bool]] = []
 
     def leader_and_isr(self, replicas: Replicas, *, is_new: bool = False) -> None:
@@ -67,6 +69,12 @@ class RequestBatch:
         they have a state, or are to be forgotten."""
         self._metadata_rows.append(rows)
         self._metadata_brokers.update(self._term.context.broker_ids if brokers is None else brokers)
+
+    def tell_what_is_there(self) -> None:
+        """The batch's UpdateMetadata also says which topics there are besides those that it names in full, so that its
+        receivers forget all others. One of them may know a topic from an earlier controller and not have been told
+        that it was deleted, since the controller that deleted it did not know the broker."""
+        self._complete = True
 
     def tell_who_lives(self, *, partitions_follow: bool = False) -> None:
         """Tells all who is alive, and of no partition; `partitions_follow`: those come with the next batch."""
@@ -173,11 +181,20 @@ class RequestBatch:
             offline=offline,
             live_brokers=[broker.advertised for broker in term.context.brokers],
             partitions_follow=self._partitions_follow,
+            complete_but=self._topics_not_in_full(rows) if self._complete else None,
         )
         rest = common_part(body)  # of 100,000 partitions some megabytes, and there may be a thousand brokers
         for broker in receivers:
             own = own_part(body, broker.epoch)
             self._send(broker, ApiKey.UPDATE_METADATA, version, own, len(rows), rest=rest)
+
+    def _topics_not_in_full(self, rows: Rows) -> list[str]:
+        """The topics that these rows do not cover, and those that the term can't read. A topic of an illegal name is
+        known to no broker, and its name may be too long for the request."""
+        table = self._term.context.partitions
+        uncovered = np.setdiff1d(table.all_rows(), rows, assume_unique=True)
+        unreadable = (name for name in self._term.context.left_out if topic_name_fault(name) is None)
+        return sorted({*unreadable, *table.names_of_topics(uncovered)})
 
     def _columns_during_delete(self, rows: Rows) -> PartitionColumns:
         """As they are, but for partitions whose topics are queued for deletion: those have a leader that no broker

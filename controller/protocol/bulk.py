@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from controller.protocol.compiler import Writer, compile_struct
 from controller.protocol.control_schemas import (
+    COMPLETE_BUT,
     LEADER_AND_ISR_REQUEST,
     LIVE_LEADER,
     PARTITIONS_FOLLOW,
@@ -31,7 +32,7 @@ from controller.protocol.control_values import (
     UpdateMetadataBroker,
 )
 from controller.protocol.errors import UnencodableValue
-from controller.protocol.primitives import varint, write_count, write_tags, write_text
+from controller.protocol.primitives import varint, write_count, write_tags, write_text, write_texts
 
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
@@ -44,6 +45,7 @@ REPLICAS_MAX = 126
 
 _PADDING = -1
 _PARTITIONS_FOLLOW = (PARTITIONS_FOLLOW.tag or 0, b"\x01")
+_COMPLETE_BUT_TAG = COMPLETE_BUT.tag or 0
 _HEAD = struct.Struct(">iiq")
 _EPOCH_START, _EPOCH_STOP = 8, 16
 
@@ -129,10 +131,11 @@ def update_metadata_body(
     live_brokers: Sequence[UpdateMetadataBroker],
     broker_epoch: int = NO_BROKER_EPOCH,
     partitions_follow: bool = False,
+    complete_but: Sequence[str] | None = None,
 ) -> bytes:
     """An UpdateMetadata's body, once for all brokers: each one's is its `own_part` and the `common_part`. `topics` are
     (name, id), of which those without rows are left out; `offline` is int32[n, width], -1 is padding.
-    `partitions_follow` is left out of a version without tagged fields. UnencodableValue."""
+    `partitions_follow` and `complete_but` are left out of a version without tagged fields. UnencodableValue."""
     if version not in UPDATE_METADATA_VERSIONS:
         raise UnencodableValue(f"UpdateMetadata {version} is not among the bulk encoder's versions")
     flexible = version >= UPDATE_METADATA_REQUEST.flexible
@@ -141,7 +144,12 @@ def update_metadata_body(
     out = _head(controller_id, controller_epoch, broker_epoch)
     _topics(out, matrix, topics, columns.topic_index, with_ids=version >= 7)
     _structs(out, live_brokers, compile_struct(UPDATE_METADATA_BROKER, version, flexible).write, flexible)
-    return _closed(out, flexible, (_PARTITIONS_FOLLOW,) if partitions_follow else ())
+    tags = [_PARTITIONS_FOLLOW] if partitions_follow else []
+    if complete_but is not None:
+        content = bytearray()
+        write_texts(content, complete_but, compact=True)
+        tags.append((_COMPLETE_BUT_TAG, bytes(content)))
+    return _closed(out, flexible, tags)
 
 
 def own_part(body: bytes, broker_epoch: int) -> bytes:

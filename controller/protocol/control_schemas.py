@@ -18,6 +18,7 @@ from controller.protocol.schema import (
     INTS,
     LONGS,
     TEXT,
+    TEXTS,
     UUID,
     Adaptation,
     Array,
@@ -151,8 +152,9 @@ UPDATE_METADATA_BROKER = Struct(
         Field("rack", TEXT, since=2, nullable=0),
     ),
 )
-# This project's own: Kafka's brokers pass over it.
+# This project's own: Kafka's brokers ignore both.
 PARTITIONS_FOLLOW = Field("partitions_follow", BOOL, since=6, tag=0)
+COMPLETE_BUT = Field("complete_but", TEXTS, since=6, nullable=6, tag=1)
 UPDATE_METADATA_REQUEST = Message(
     Struct(
         v.UpdateMetadataRequest,
@@ -168,6 +170,7 @@ UPDATE_METADATA_REQUEST = Message(
             Field("topic_states", Array(_UPDATE_METADATA_TOPIC), since=5),
             Field("live_brokers", Array(UPDATE_METADATA_BROKER)),
             PARTITIONS_FOLLOW,
+            COMPLETE_BUT,
         ),
     ),
     first=0,

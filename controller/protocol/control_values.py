@@ -132,7 +132,11 @@ class UpdateMetadataBroker:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """`partitions_follow`: a controller of ours says, in a request without partitions, that its next has them."""
+    """`partitions_follow`: a controller of ours says, in a request without partitions, that its next has them.
+
+    `complete_but`: in some requests of a controller of ours, the topics of which the request does not name every
+    partition. Then a topic that is neither named nor listed does not exist. None: nothing follows from what is missing.
+    """
 
     controller_id: int
     controller_epoch: int
@@ -140,6 +144,7 @@ class UpdateMetadataRequest:
     live_brokers: tuple[UpdateMetadataBroker, ...]
     broker_epoch: int = NO_BROKER_EPOCH
     partitions_follow: bool = False
+    complete_but: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

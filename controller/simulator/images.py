@@ -34,6 +34,7 @@ class _Decoded:
     topic_states: tuple[UpdateMetadataTopicState, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
     partitions_follow: bool
+    complete_but: tuple[str, ...] | None
 
     def all_of(self, value: UpdateMetadataRequest) -> UpdateMetadataRequest:
         """With what a receiver has of its own."""
@@ -42,6 +43,7 @@ class _Decoded:
             topic_states=self.topic_states,
             live_brokers=self.live_brokers,
             partitions_follow=self.partitions_follow,
+            complete_but=self.complete_but,
         )
 
 
@@ -73,6 +75,7 @@ class SharedImages:
                 self._told(value.topic_states),
                 tuple(self._brokers.setdefault(one, one) for one in value.live_brokers),
                 value.partitions_follow,
+                value.complete_but,
             )
             if len(self._decoded) > KEPT:
                 self._decoded.popitem(last=False)

@@ -236,3 +236,13 @@ def test_a_new_registration_is_told_of_everything_and_forgets_the_rest(under_tes
     assert [(topic.name, one.partition_index, one.leader_id) for one in topic.partitions] == [("t", 0, 2)]
     under_test.ask(ApiKey.UPDATE_METADATA, metadata(("u", 0, 1), broker_epoch=life))
     assert {topic.name for topic in told(under_test).topics} == {"t", "u"}, "only the first replaces"
+
+
+def test_of_a_complete_request_only_the_topics_that_it_names_or_lists_stay(under_test: BrokerUnderTest) -> None:
+    """The registration is the same: the controller could not read it for a while."""
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1), ("t", 1, 2), ("u", 0, 3), ("v", 0, 3), ("v", 1, 3)))
+    under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(("t", 0, 2), ("v", 0, 1)), complete_but=("u", "v", "w")))
+    shown = {topic.name: [one.leader_id for one in topic.partitions] for topic in told(under_test).topics}
+    assert shown == {"t": [2], "u": [3], "v": [1, 3]}
+    under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(), complete_but=()))
+    assert told(under_test).topics == ()

@@ -64,6 +64,20 @@ def test_what_a_new_registration_is_told_first_is_all_that_there_is() -> None:
     assert broker.log().log_end_offset == 0
 
 
+@pytest.mark.parametrize(("kept", "role"), [((), Role.NONE), (("t",), Role.LEADER)])
+def test_a_complete_request_takes_the_role_for_a_topic_that_it_neither_names_nor_lists(
+    kept: tuple[str, ...], role: Role
+) -> None:
+    broker = Holder()
+    broker.begin_leading((1,))
+    topic = broker.partition().topic
+    other = metadata(("other", 0, 2), replicas=(2, 3))
+    broker.ask(ApiKey.UPDATE_METADATA, other)
+    broker.ask(ApiKey.UPDATE_METADATA, replace(other, complete_but=tuple(topic for _ in kept)))
+    assert broker.partition().role is role
+    assert broker.log().log_end_offset == 0
+
+
 @pytest.mark.parametrize(("replicas", "role"), [((2, 3), Role.NONE), ((1, 2), Role.LEADER)])
 def test_a_topic_on_its_way_out_is_left_by_who_is_none_of_its_replicas(replicas: tuple[int, ...], role: Role) -> None:
     """Reassigned away in between (the swarm's seed 7405). A replica is told to stop by itself."""

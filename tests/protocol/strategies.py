@@ -32,7 +32,7 @@ _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(("", "pay", "orders", "x" * 200))
 
 
-OURS = frozenset({"replica_state", "new_isr_epochs", "manner", "reason", "partitions_follow"})
+OURS = frozenset({"replica_state", "new_isr_epochs", "manner", "reason", "partitions_follow", "complete_but"})
 """Tagged fields that this project has and no Kafka of these versions: others' codecs do not know them, and they have a
 test of their own."""
 

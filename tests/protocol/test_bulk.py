@@ -243,9 +243,10 @@ def test_update_metadata_is_the_codecs(version: int) -> None:
     same()
 
 
+@pytest.mark.parametrize("complete_but", [None, (), ("t", "u")])
 @pytest.mark.parametrize("version", UPDATE_METADATA_VERSIONS)
-def test_that_partitions_follow_is_written_as_by_the_codec(version: int) -> None:
-    value = replace(update_metadata([], TOPICS, BROKERS), partitions_follow=True)
+def test_our_own_tagged_fields_are_written_as_by_the_codec(version: int, complete_but: tuple[str, ...] | None) -> None:
+    value = replace(update_metadata([], TOPICS, BROKERS), partitions_follow=True, complete_but=complete_but)
     bulk = update_metadata_body(
         version,
         controller_id=value.controller_id,
@@ -256,6 +257,7 @@ def test_that_partitions_follow_is_written_as_by_the_codec(version: int) -> None
         offline=padded([]),
         live_brokers=BROKERS,
         partitions_follow=True,
+        complete_but=complete_but,
     )
     assert bulk == encode_request_body(ApiKey.UPDATE_METADATA, version, value)
 

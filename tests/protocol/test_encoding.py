@@ -331,14 +331,15 @@ def test_how_a_broker_goes_and_why_it_may_not_are_told_in_tagged_fields_that_kaf
     assert layout(exchange.response, 2).write(answer) == layout(exchange.response, 2).write(replace(answer, reason=""))
 
 
-def test_that_partitions_follow_is_told_in_a_tagged_field_that_kafka_passes_over() -> None:
+def test_what_our_controllers_add_to_update_metadata_is_in_tagged_fields_that_kafka_ignores() -> None:
     request = MESSAGES[ApiKey.UPDATE_METADATA].request
     kafkas = UpdateMetadataRequest(1, 2, (), (), 67)
-    ours = replace(kafkas, partitions_follow=True)
-    for version in (6, 7):
-        assert layout(request, version).read(layout(request, version).write(ours), 0) == ours
-        assert layout(request, version).write(ours).startswith(layout(request, version).write(kafkas)[:-1])
-    assert layout(request, 5).write(ours) == layout(request, 5).write(kafkas)
+    for told in ({"partitions_follow": True}, {"complete_but": ()}, {"complete_but": ("t", "u")}):
+        ours = replace(kafkas, **told)
+        for version in (6, 7):
+            assert layout(request, version).read(layout(request, version).write(ours), 0) == ours
+            assert layout(request, version).write(ours).startswith(layout(request, version).write(kafkas)[:-1])
+        assert layout(request, 5).write(ours) == layout(request, 5).write(kafkas)
 
 
 def test_short_arrays_of_brokers_are_one_object_each_and_no_more_are_known_than_the_limit(

@@ -14,12 +14,15 @@ from controller.pending import Task
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import DeleteTopicsRequest, DeleteTopicState
 from controller.protocol.codec import encode_request_body
+from controller.scenarios.defects import OF_SPOILED_ZNODES
 from controller.scenarios.host import ClusterSpec, Link, TopicSpec, Workload
+from controller.simulator import DeleteController, Simulation, SpoilZnode
 from controller.simulator.host import SimulatedHost
 from controller.trace import Noted
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.drive import drive
+from controller.zookeeper.operations import ANY_VERSION, SetData
 
 VERSION = 6
 NODES = (1, 2, 3)
@@ -158,3 +161,79 @@ def never_over(seed: int) -> bool:
     except AssertionError as error:
         return "it did not come to that" in str(error)
     return False
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("repaired", ["within a term", "between terms"])
+def test_a_broker_that_could_not_be_told_of_a_deletion_forgets_the_topic(repaired: str, others: int) -> None:
+    """No controller can read its registration while a topic is deleted; afterwards it is the same registration (the
+    swarm's seeds 2911 and 3060)."""
+    world, broker = with_topics(others)
+    spoiled = world.inject(SpoilZnode(at_ms=world.now_ms, node=broker, what="registration"))
+    change_controller(world, broker)
+    assert world.answer(world.delete_topic("gone")) == "done"
+    world.run_until(lambda: world.zookeeper.row(paths.topic("gone")) is None)
+    if repaired == "between terms":
+        controller = world.controller
+        assert controller is not None
+        world.pause(controller)
+        world.expire(controller)
+        world.mend()
+        world.run_until(lambda: world.controller not in (None, controller))
+    world.mend()
+    world.run_until_rest()
+    assert spoiled.result() == "ended"
+    assert ("gone", 0) not in (world.metadata(broker) or {})
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_broker_whose_session_ended_before_a_deletion_forgets_the_topic(others: int) -> None:
+    """Also if no topic is left that the controller could name to it."""
+    world, broker = with_topics(others)
+    change_controller(world, broker)
+    world.cut_zookeeper(broker)
+    world.run_until(lambda: broker not in world.registered)
+    assert world.answer(world.delete_topic("gone")) == "done"
+    world.run_until(lambda: world.zookeeper.row(paths.topic("gone")) is None)
+    world.mend()
+    world.run_until_rest()
+    assert ("gone", 0) not in (world.metadata(broker) or {})
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_topic_that_no_controller_can_read_stays_in_the_metadata_of_the_brokers(restarts: bool) -> None:
+    """Its leaders go on serving it, and clients have to find them."""
+    world, broker = with_topics(1)
+    held = world.zookeeper.row(paths.topic("gone"))
+    assert held is not None
+    world.zookeeper.restore([SetData(held.path, b'{"partitions":{"0":[1,1]}}', ANY_VERSION)])
+    change_controller(world, broker)
+    if restarts:
+        other = next(node for node in (1, 2, 3, 4) if node not in (broker, world.controller))
+        world.kill(other, for_ms=100.0)
+        world.run_until(lambda: other in world.running and len(world.registered) == 4)
+    world.run_for(2_000.0)
+    shown = world.metadata(broker)
+    assert shown is not None
+    assert ("gone", 0) in shown
+    assert ("other-0", 0) in shown
+
+
+def with_topics(others: int) -> tuple[Simulation, int]:
+    """A cluster at rest with the topic "gone" of one replica; and a broker that does not hold it."""
+    world = Simulation(brokers=4, seed=3, session_timeout_ms=2_000)
+    world.sentinel.expected_errors = OF_SPOILED_ZNODES
+    world.run_until(lambda: len(world.registered) == 4)
+    for name in ("gone", *(f"other-{number}" for number in range(others))):
+        assert world.answer(world.create_topic(name, 1, 1)) == "done"
+    world.run_until_rest()
+    (holder,) = world.partitions()["gone", 0].assignment
+    return world, next(node for node in (1, 2, 3, 4) if node not in (holder, world.controller))
+
+
+def change_controller(world: Simulation, other_than: int) -> None:
+    """Until it is another one, and not that broker."""
+    epoch = world.controller_epoch
+    while world.controller in (None, other_than) or world.controller_epoch == epoch:
+        world.inject(DeleteController(at_ms=world.now_ms))
+        world.run_for(1_000.0)

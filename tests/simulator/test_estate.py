@@ -267,7 +267,8 @@ def _request(leader: int, broker_epoch: int, live: int = 40) -> UpdateMetadataRe
 @pytest.mark.parametrize("version", [5, 6, 7])
 def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, follow: bool) -> None:
     images = SharedImages()
-    requests = {epoch: dataclasses.replace(_request(1, epoch), partitions_follow=follow) for epoch in (7, 8, 9)}
+    ours = {"partitions_follow": follow, "complete_but": ("t",) if follow else None}
+    requests = {epoch: dataclasses.replace(_request(1, epoch), **ours) for epoch in (7, 8, 9)}
     bodies = {epoch: encode_request_body(ApiKey.UPDATE_METADATA, version, one) for epoch, one in requests.items()}
     rest = bodies[7][16:]
     decoded = []
@@ -279,6 +280,7 @@ def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, foll
         assert isinstance(found.value, UpdateMetadataRequest)
         assert (found.value.broker_epoch, found.header.correlation_id) == (epoch, number)
         assert found.value.partitions_follow == (follow and version >= 6)
+        assert found.value.complete_but == (("t",) if follow and version >= 6 else None)
         decoded.append(found.value)
     assert decoded[0].topic_states is decoded[1].topic_states is decoded[2].topic_states
 

@@ -94,6 +94,14 @@ class MetadataSnapshot:
         state = self.topics.get(topic, {}).get(partition)
         return state is not None and state.leader not in (NO_LEADER, LEADER_DURING_DELETE)
 
+    def only(self, names: Sequence[str]) -> MetadataSnapshot:
+        """Without the topics that are not among `names`, brokers and controller."""
+        topics = {name: self.topics[name] for name in names if name in self.topics}
+        if not topics:
+            return NOTHING_KNOWN
+        ids = {name: self.topic_ids[name] for name in topics if name in self.topic_ids}
+        return MetadataSnapshot(topics=topics, topic_ids=ids)
+
     def updated(self, request: UpdateMetadataRequest) -> MetadataSnapshot:
         """The live brokers and the controller are replaced, the partitions that the request names are too, and the
         rest stays. A partition whose leader is LEADER_DURING_DELETE goes."""
@@ -152,11 +160,18 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest) -> None:
         """The first partitions that a controller names to a new registration of this broker are all that it knows:
         topics from before that are gone by now, or this broker would show them for good. (A broker can outlive its
-        session, and what is deleted then nobody tells it of.)"""
+        session, and what is deleted then nobody tells it of.)
+
+        With `complete_but` the same holds without a new registration, except for the topics listed there. While a
+        registration can't be used, no controller knows the broker, and afterwards it is still the same registration.
+        """
         before = self.snapshot
         self._partitions_follow = request.partitions_follow and not before.topics
-        if request.topic_states and request.broker_epoch > self._broker_epoch:
+        complete_but = request.complete_but
+        if (request.topic_states or complete_but is not None) and request.broker_epoch > self._broker_epoch:
             if self._broker_epoch != NO_BROKER_EPOCH:
                 before = NOTHING_KNOWN  # each request says anew who lives and who is controller
             self._broker_epoch = request.broker_epoch
+        elif complete_but is not None:
+            before = before.only(complete_but)
         self.snapshot = self.updated(before, request)

@@ -90,6 +90,7 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     batch.send()
     batch = RequestBatch(term)
     batch.update_metadata(context.partitions.all_rows(), started)
+    batch.tell_what_is_there()
     batch.send()
     topic_deletion.told_too(term, started)
     await serve_again(term, replicas)

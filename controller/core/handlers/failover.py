@@ -133,12 +133,15 @@ async def fail_over(term: Term) -> Phases:
         term.channels.announce([broker.endpoint for broker in context.brokers])
         batch = RequestBatch(term)
         # A broker that has just started would tell clients that there are no topics, until it hears of them.
-        batch.tell_who_lives(partitions_follow=bool(context.eligible(context.rows_with_state()).any()))
+        partitions_follow = bool(context.eligible(context.rows_with_state()).any())
+        batch.tell_who_lives(partitions_follow=partitions_follow)
+        if not partitions_follow:
+            batch.tell_what_is_there()
         batch.send()
         phase.items = loaded.brokers
     with phases.phase("replica machine") as phase:
         back = unnoticed.leave_out(term, loaded.mzxids)
-        phase.items = await _start_replica_machine(term)
+        phase.items = await _start_replica_machine(term, partitions_follow=partitions_follow)
     with phases.phase("partition machine") as phase:
         batch = RequestBatch(term)
         phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
@@ -168,7 +171,7 @@ def _refuse_lowered_epoch(term: Term) -> None:
         raise EpochTooLow(term.epoch, highest)
 
 
-async def _start_replica_machine(term: Term) -> int:
+async def _start_replica_machine(term: Term, *, partitions_follow: bool) -> int:
     """Live replicas are told what their partitions' states are, dead ones leave their ISRs. Gives how many."""
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
@@ -180,6 +183,8 @@ async def _start_replica_machine(term: Term) -> int:
     table.replica_state[offline.rows, offline.slots] = ReplicaState.DeletionIneligible
     batch = RequestBatch(term)
     replica_moves.bring_online(term, online, batch)
+    if partitions_follow:
+        batch.tell_what_is_there()
     batch.send()
     batch = RequestBatch(term)
     await replica_moves.take_offline(term, offline, batch)
