@@ -76,8 +76,9 @@ class Deletions:
 
 @dataclass(slots=True)
 class ControllerContext:
-    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be used. `quarantine`: what is
-    wrong with each znode that can't be, by path (`core.quarantine`). `rewritten`: partitions whose state somebody else
+    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be used. `shares_id`: those
+    among them that have the id of a topic which is served, and that topic. `quarantine`: what is wrong with each znode
+    that can't be used, by path (`core.quarantine`). `rewritten`: partitions whose state somebody else
     wrote, with the version. `waiting`: reassignments that are asked for in ZooKeeper and not begun, the target by
     partition, in the order in which they were asked for.
     `offline_partitions`: how many partitions are in the state Offline. `unclean_elections`: how many were written in
@@ -86,6 +87,7 @@ class ControllerContext:
 
     partitions: PartitionTable = field(default_factory=PartitionTable)
     left_out: set[str] = field(default_factory=set)
+    shares_id: dict[str, str] = field(default_factory=dict)
     quarantine: dict[str, str] = field(default_factory=dict)
     rewritten: dict[tuple[str, int], int] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)

@@ -35,7 +35,7 @@ from controller.zookeeper.codecs_columns import (
 )
 from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Columns, SetData
+from controller.zookeeper.operations import NOT_READABLE, Columns, SetData
 from controller.zookeeper.operations import Row as Znode
 from controller.zookeeper.request_size import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import (
@@ -46,6 +46,7 @@ from controller.zookeeper.znode_sense import (
     sound_topic_assignment,
     sound_topics,
     topic_name_fault,
+    without_topics,
 )
 from statemachines.leader_election_columns import live_mask
 from statemachines.partition import PartitionState
@@ -98,7 +99,7 @@ def live_broker(term: Term, row: Znode | None) -> LiveBroker | None:
         found = _live_broker(sound_registration(row.path, row.data), row, term.settings.inter_broker_listener)
     except DamagedZnode as damaged:
         known = term.context.broker(broker)
-        if known is not None and known.epoch == row.stat.czxid:
+        if known is not None and (known.epoch == row.stat.czxid or row.data == NOT_READABLE):
             quarantine.report(term, row.path, f"broker {broker} stays as it was known: {quarantine.told(damaged)}")
             return known
         quarantine.report_broker(term, broker, f"broker {broker} is left out: {quarantine.told(damaged)}")
@@ -162,6 +163,10 @@ async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows
         len(names), lambda start, end: term.zookeeper.read_columns(topic_paths[start:end]), batches.extend, BATCH
     )
     columns, faults = sound_topics(decode_topic_assignments(batches, names))
+    if shared := await _shared_ids(term, columns):
+        faults |= {number: _shared_id_fault(columns, number, holder) for number, holder in shared.items()}
+        term.context.shares_id.update((columns.names[number], holder) for number, holder in shared.items())
+        columns = without_topics(columns, list(shared))
     rows = _take_topics(term, columns, faults)
     if watched is not None:
         await watched
@@ -169,6 +174,37 @@ async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows
     if term.settings.versions.topic_ids:
         await _give_topic_ids(term, columns)
     return rows
+
+
+async def _shared_ids(term: Term, columns: TopicAssignmentColumns) -> dict[int, str]:
+    """By number, the topics that have another topic's id, and that topic's name: requests by id would reach the wrong
+    topic. A topic that the context has keeps its id; of others the one whose znode was created first has it."""
+    numbers: dict[bytes, list[int]] = {}
+    for number in np.flatnonzero(columns.present).tolist():
+        topic_id = decode_topic_id(columns.topic_ids[number])
+        if topic_id:
+            numbers.setdefault(topic_id, []).append(number)
+    new = frozenset(columns.names)
+    holders = {one.id: one.name for one in term.context.partitions.topics if one.id in numbers and one.name not in new}
+    shared: dict[int, str] = {}
+    for topic_id, those in numbers.items():
+        holder = holders.get(topic_id)
+        if holder is None and len(those) > 1:
+            reading = await term.zookeeper.read([paths.topic(columns.names[number]) for number in those])
+            created = {number: row.stat.czxid for number, row in zip(those, reading.rows, strict=True) if row}
+            first = min(those, key=lambda number: (created.get(number, 0), columns.names[number]))
+            holder, those = columns.names[first], [number for number in those if number != first]
+        if holder is not None:
+            shared.update(dict.fromkeys(those, holder))
+    return shared
+
+
+def _shared_id_fault(columns: TopicAssignmentColumns, number: int, holder: str) -> str:
+    return shared_id_fault(columns.names[number], columns.topic_ids[number], holder)
+
+
+def shared_id_fault(name: str, topic_id: str | None, holder: str) -> str:
+    return f"{paths.topic(name)}: expected a topic id of its own, found {topic_id}, which is the id of topic {holder}"
 
 
 def _legal(term: Term, names: Sequence[str]) -> list[str]:
@@ -203,6 +239,7 @@ def _take_topics(term: Term, columns: TopicAssignmentColumns, faults: Mapping[in
         name, text = columns.names[index], columns.topic_ids[index]
         if name in term.context.left_out:
             term.context.left_out.discard(name)
+            term.context.shares_id.pop(name, None)
             quarantine.released(term, paths.topic(name))
         topics.append((name, _topic_id(term, name, text)))
     place_of = np.cumsum(columns.present, dtype=np.int32) - 1
@@ -220,14 +257,21 @@ def _take_topics(term: Term, columns: TopicAssignmentColumns, faults: Mapping[in
 def _topic_id(term: Term, name: str, text: str | None) -> bytes:
     if text is None:
         return NO_TOPIC_ID
+    topic_id = decode_topic_id(text)
+    if topic_id is None:
+        term.note("error", f"topic {name}: {text!r} is no topic id")
+    return topic_id or NO_TOPIC_ID
+
+
+def decode_topic_id(text: str | None) -> bytes | None:
+    """The 16 bytes that a topic's znode spells as `text`; None for anything else."""
+    if text is None:
+        return None
     try:
         topic_id = binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "==")
-        if len(topic_id) == len(NO_TOPIC_ID):
-            return topic_id
     except (binascii.Error, ValueError):
-        pass  # said below, as for one of another length
-    term.note("error", f"topic {name}: {text!r} is no topic id")
-    return NO_TOPIC_ID
+        return None
+    return topic_id if len(topic_id) == len(NO_TOPIC_ID) else None
 
 
 async def _give_topic_ids(term: Term, columns: TopicAssignmentColumns) -> None:

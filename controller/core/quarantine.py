@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from controller.core.events import BrokerModifications
+from controller.core.events import BrokerModifications, PartitionModifications
 from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.term import Term
 from controller.zookeeper import paths
@@ -43,16 +43,24 @@ def report_state(term: Term, topic: str, partition: int, message: str, level: st
     _watched(term, path, ReassignmentIsrChange(topic, partition), message, level)
 
 
+def report_unwritable_state(term: Term, topic: str, partition: int, message: str) -> None:
+    """As `report_state`, for a state that can be read and not written. It is not read again before it changes: that
+    would end the quarantine, and the next write would begin it again."""
+    path = paths.partition_state(topic, partition)
+    _watched(term, path, ReassignmentIsrChange(topic, partition), message, "error", again=False)
+
+
 def report_broker(term: Term, broker: int, message: str) -> None:
     """As `report`, for a registration, which is watched from now on."""
     _watched(term, paths.broker(broker), BrokerModifications(broker), message, "error")
 
 
-def _watched(term: Term, path: str, event: Any, message: str, level: str) -> None:
+def _watched(term: Term, path: str, event: Any, message: str, level: str, *, again: bool = True) -> None:
     is_new = path not in term.context.quarantine
     report(term, path, message, level)
     if is_new:
         term.zookeeper.watch_node(path, event)
+    if is_new and again:
         term.put(event)  # read once more behind the watch: nothing that was written meanwhile is missed
 
 
@@ -70,6 +78,11 @@ def forget_topics(term: Term, topics: Collection[str]) -> None:
     """Takes out the entries of topics that are gone, and of their partitions."""
     gone = frozenset(topics)
     _forget(term, lambda path: paths.topic_of(path) in gone)
+    for name, holder in list(term.context.shares_id.items()):
+        if name in gone:
+            del term.context.shares_id[name]
+        elif holder in gone:
+            term.put(PartitionModifications(name))  # its id is its own by now
 
 
 def forget_brokers_but(term: Term, names: Collection[str]) -> None:

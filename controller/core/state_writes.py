@@ -19,8 +19,8 @@ from controller.quick import maker
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs_columns import encode_partition_states
-from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoNode, UnknownOutcome
-from controller.zookeeper.operations import Create
+from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoAuth, NoNode, UnknownOutcome
+from controller.zookeeper.operations import NOT_WRITABLE, Create
 from controller.zookeeper.operations import Row as Znode
 from controller.zookeeper.row_writes import RowsWritten
 from controller.zookeeper.state_paths import StatePaths
@@ -109,12 +109,17 @@ async def create_states(term: Term, states: NewStates) -> Rows:
         try:
             result = await term.zookeeper.create_rows(term.leadership, [*parents, *creates])
         except MultiFailed as failed:
-            if not isinstance(failed.error, NoNode):
+            closed = isinstance(failed.error, NoAuth) and paths.is_one_of_many(failed.error.path)
+            if not closed and not isinstance(failed.error, NoNode):
                 raise
-            gone = paths.topic_of([*parents, *creates][failed.index].path)
+            path = [*parents, *creates][failed.index].path
+            gone, why = paths.topic_of(path), str(failed.error)
         else:
             return await _created(term, states, result, len(parents))
-        term.note("warning", f"topic {gone} went away while its partitions were being created")
+        if closed:
+            quarantine.report(term, path, f"partitions of topic {gone} are left out: {why}")
+        else:
+            term.note("warning", f"topic {gone} went away while its partitions were being created")
         table = term.context.partitions
         states = states.pick(np.array([table.topics[number].name != gone for number in table.topic[states.rows]]))
     return states.rows
@@ -213,9 +218,8 @@ def take_in(term: Term, row: int, found: Znode | None) -> bool:
     try:
         state = sound_partition_state(found.path, found.data)
     except DamagedZnode as damaged:
-        quarantine.report_state(
-            term, topic, partition, f"partition {table.name_of(row)} is left out: {quarantine.told(damaged)}"
-        )
+        report = quarantine.report_unwritable_state if found.data == NOT_WRITABLE else quarantine.report_state
+        report(term, topic, partition, f"partition {table.name_of(row)} is left out: {quarantine.told(damaged)}")
         term.context.drop_states(rows)
         return False
     quarantine.released(term, found.path)

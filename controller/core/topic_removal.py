@@ -16,7 +16,7 @@ from controller.core.term import Term
 from controller.pending import Pending
 from controller.zookeeper import paths
 from controller.zookeeper.connection import BATCH
-from controller.zookeeper.errors import MultiFailed, NoNode, NotEmpty, UnknownOutcome
+from controller.zookeeper.errors import MultiFailed, NoAuth, NoNode, NotEmpty, UnknownOutcome
 from controller.zookeeper.operations import ANY_VERSION, Delete, WriteResults
 from controller.zookeeper.request_size import BATCH_BYTES, operation_bytes
 
@@ -52,7 +52,10 @@ async def remove_topics(term: Term, names: Sequence[str]) -> None:
         if not left:
             return
         trees = await _trees(term, [name for name in left if found[name].topic])
-        await _delete(term, [unit for name in left for unit in _units(name, found[name], trees)])
+        refused = await _delete(term, [unit for name in left for unit in _units(name, found[name], trees)])
+        for name, error in refused.items():
+            term.note("error", f"topic {name} could not be removed: {error}")
+        left = tuple(name for name in left if name not in refused)
     term.note("error", f"{len(left)} topics could not be removed, {left[0]} among them")
 
 
@@ -93,16 +96,18 @@ def _below(path: str, children: dict[str, tuple[str, ...]]) -> Iterator[str]:
         yield child
 
 
-async def _delete(term: Term, units: Sequence[tuple[Delete, ...]]) -> None:
+async def _delete(term: Term, units: Sequence[tuple[Delete, ...]]) -> dict[str, NoAuth]:
     """In batches, some ahead. One that fails since something is gone already, or there again, is looked at anew by
-    whoever called."""
+    whoever called. Gives the topics of which ZooKeeper refuses to delete something."""
+    refused: dict[str, NoAuth] = {}
     in_flight: deque[Pending[WriteResults]] = deque()
     for batch in _batches(units):
         if len(in_flight) == MULTIS_IN_FLIGHT:
-            await _settle(in_flight.popleft())
+            await _settle(in_flight.popleft(), refused)
         in_flight.append(term.zookeeper.commit(term.leadership, batch))
     while in_flight:
-        await _settle(in_flight.popleft())
+        await _settle(in_flight.popleft(), refused)
+    return refused
 
 
 def _batches(units: Sequence[tuple[Delete, ...]]) -> Iterator[list[Delete]]:
@@ -119,11 +124,14 @@ def _batches(units: Sequence[tuple[Delete, ...]]) -> Iterator[list[Delete]]:
         yield batch
 
 
-async def _settle(sent: Pending[WriteResults]) -> None:
+async def _settle(sent: Pending[WriteResults], refused: dict[str, NoAuth]) -> None:
     try:
         await sent
     except UnknownOutcome:
         pass  # the next look says what became of it
     except MultiFailed as failed:
-        if not isinstance(failed.error, NoNode | NotEmpty):
+        if isinstance(failed.error, NoAuth) and paths.is_one_of_many(failed.error.path):
+            path = failed.error.path
+            refused[paths.topic_of(path) or path.rpartition("/")[2]] = failed.error
+        elif not isinstance(failed.error, NoNode | NotEmpty):
             raise

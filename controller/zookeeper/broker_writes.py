@@ -19,13 +19,25 @@ from controller.zookeeper.errors import (
     BadVersion,
     DamagedZnode,
     MultiFailed,
+    NoAuth,
     NodeExists,
     NoNode,
     UnknownOutcome,
     WrongCluster,
     ZooKeeperError,
 )
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Stat, Write, WriteResults
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    NOT_READABLE,
+    Check,
+    Create,
+    Delete,
+    Row,
+    SetData,
+    Stat,
+    Write,
+    WriteResults,
+)
 from controller.zookeeper.retry import LONGEST_DELAY_MS
 
 T = TypeVar("T")
@@ -245,7 +257,11 @@ class BrokerWrites:
 
     async def _look_at(self, wanted: Sequence[str]) -> tuple[Row | None, ...]:
         await self._client.sync(wanted[0])
-        return (await self._client.read(wanted)).rows
+        rows = (await self._client.read(wanted)).rows
+        for row in rows:
+            if row is not None and row.data == NOT_READABLE:
+                raise NoAuth(row.path)  # a decision needs what the znode holds
+        return rows
 
     async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> WriteResults:
         """The results, or Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.

@@ -23,6 +23,7 @@ from controller.zookeeper.errors import (
     ControllerMoved,
     LeaseExpired,
     MultiFailed,
+    NoAuth,
     NoNode,
     RequestTooLarge,
     SessionGone,
@@ -30,6 +31,7 @@ from controller.zookeeper.errors import (
 )
 from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import (
+    NOT_READABLE,
     Check,
     Columns,
     Create,
@@ -40,7 +42,9 @@ from controller.zookeeper.operations import (
     WatchEvent,
     Write,
     WriteResults,
+    stand_in,
 )
+from controller.zookeeper.paths import is_one_of_many
 from controller.zookeeper.request_size import path_batches, require_sendable
 from controller.zookeeper.retry import Retrier
 from controller.zookeeper.row_writes import (
@@ -142,22 +146,23 @@ class ZooKeeperClient:
 
     def read(self, paths: Sequence[str]) -> Pending[Reading]:
         """Any number of paths, in batches. Made again over a broken connection; SessionGone once the session in which
-        it was asked has ended. The zxid is the oldest batch's."""
+        it was asked has ended. The zxid is the oldest batch's. A znode that is one of many (`is_one_of_many`) and that
+        this client may not read is answered with a stand-in, whose data is NOT_READABLE; NoAuth for any other."""
         return drive(self._read(paths))
 
     async def _read(self, paths: Sequence[str]) -> Reading:
-        batches = await self._batches(self._connection.read, paths)
+        batches = await self._batches(self._connection.read, paths, _unreadable_row)
         if len(batches) == 1:
             return batches[0]
         rows = tuple(chain.from_iterable(batch.rows for batch in batches))
         return Reading(rows, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
 
     def children(self, paths: Sequence[str]) -> Pending[Listing]:
-        """As `read`, for the children's names."""
+        """As `read`, for the children's names; None also for a znode that this client may not read."""
         return drive(self._list(paths))
 
     async def _list(self, paths: Sequence[str]) -> Listing:
-        batches = await self._batches(self._connection.children, paths)
+        batches = await self._batches(self._connection.children, paths, _unreadable_children)
         if len(batches) == 1:
             return batches[0]
         children = tuple(chain.from_iterable(batch.children for batch in batches))
@@ -165,26 +170,47 @@ class ZooKeeperClient:
 
     def read_columns(self, paths: Sequence[str], a_request: int = BATCH) -> Pending[list[Columns]]:
         """As `read`, without an object a row: one Columns for each `a_request` paths (at most `LONGEST_READ`, for
-        znodes that are small), in order."""
-        return drive(self._batches(self._connection.read_columns, paths, a_request))
+        znodes that are small), or several where one of them may not be read, in order."""
+        return drive(self._batches(self._connection.read_columns, paths, _unreadable_columns, a_request))
 
     def sync(self, path: str) -> Pending[None]:
         """Answered when the server has caught up with the leader. Safe to make again, so it is."""
         return drive(self._again(lambda: self._connection.sync(path)))
 
     async def _batches(
-        self, request: Callable[[Sequence[str]], Pending[T]], paths: Sequence[str], a_request: int = BATCH
+        self,
+        request: Callable[[Sequence[str]], Pending[T]],
+        paths: Sequence[str],
+        unreadable: Callable[[str, int], T],
+        a_request: int = BATCH,
     ) -> list[T]:
         """One request for each so many paths, or fewer long ones, `READS_IN_FLIGHT` of them at a time."""
         answers: list[T] = []
-        in_flight: deque[Pending[T]] = deque()
+        in_flight: deque[Pending[list[T]]] = deque()
         for batch in path_batches(paths, a_request):
             if len(in_flight) == READS_IN_FLIGHT:
-                answers.append(await in_flight.popleft())
-            in_flight.append(drive(self._again(lambda batch=batch: request(batch))))  # type: ignore[misc]
+                answers += await in_flight.popleft()
+            in_flight.append(drive(self._batch(request, batch, unreadable)))
         while in_flight:
-            answers.append(await in_flight.popleft())
+            answers += await in_flight.popleft()
         return answers
+
+    async def _batch(
+        self, request: Callable[[Sequence[str]], Pending[T]], batch: Sequence[str], unreadable: Callable[[str, int], T]
+    ) -> list[T]:
+        """One request. One that fails because of a znode that is one of many is made again in halves, so that the
+        znodes that may not be read cost a few requests each and nothing else."""
+        zxid = self._connection.last_zxid()
+        try:
+            return [await self._again(lambda: request(batch))]
+        except NoAuth as error:
+            if not is_one_of_many(error.path):
+                raise
+        if len(batch) == 1:
+            return [unreadable(batch[0], zxid)]
+        middle = len(batch) // 2
+        halves = [drive(self._batch(request, half, unreadable)) for half in (batch[:middle], batch[middle:])]
+        return [*await halves[0], *await halves[1]]
 
     async def _again(self, request: Callable[[], Pending[T]]) -> T:
         """Makes a request that is safe to repeat, again over ConnectionLost, in this session only."""
@@ -338,3 +364,15 @@ class ZooKeeperClient:
         event = self._session_event(state, session)
         if event is not None:
             self._events.put(event)
+
+
+def _unreadable_row(path: str, zxid: int) -> Reading:
+    return Reading((stand_in(path, NOT_READABLE),), zxid)
+
+
+def _unreadable_columns(path: str, zxid: int) -> Columns:
+    return Columns.of_rows([stand_in(path, NOT_READABLE)], zxid)
+
+
+def _unreadable_children(_path: str, zxid: int) -> Listing:
+    return Listing((None,), zxid)

@@ -103,6 +103,18 @@ class Row:
 
 quick(Row)
 
+NOT_READABLE = b"(no permission to read)"
+"""Stands for the data of a znode that this client may not read. No codec accepts it."""
+NOT_WRITABLE = b"(no permission to write)"
+"""As NOT_READABLE, for a znode that this client may not write."""
+UNKNOWN_VERSION = -2
+"""The version of a stand-in. No write at it succeeds."""
+
+
+def stand_in(path: str, data: bytes) -> Row:
+    """A row for a znode that is there and is closed to this client; its stat is not known."""
+    return Row(path, data, Stat(0, 0, 0, 0, UNKNOWN_VERSION, 0, 0, 0, 0, 0, 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -115,6 +115,27 @@ def delete_topic(name: str) -> str:
     return f"{DELETE_TOPICS}/{name}"
 
 
+_ONE_OF_MANY = tuple(
+    f"{parent}/"
+    for parent in (
+        BROKER_IDS,
+        BROKER_TOPICS,
+        CONFIG_TOPICS,
+        CONFIG_BROKERS,
+        CONFIG_CHANGES,
+        ISR_CHANGE_NOTIFICATION,
+        LOG_DIR_EVENT_NOTIFICATION,
+        DELETE_TOPICS,
+    )
+)
+
+
+def is_one_of_many(path: str) -> bool:
+    """Whether the znode belongs to one topic, partition, broker or notification among others. One that is closed to
+    its reader costs that one alone."""
+    return path.startswith(_ONE_OF_MANY)
+
+
 def child(parent: str, name: str) -> str:
     return f"/{name}" if parent == "/" else f"{parent}/{name}"
 

@@ -19,8 +19,19 @@ import numpy.typing as npt
 
 from controller.pending import Pending
 from controller.zookeeper.connection import BATCH
-from controller.zookeeper.errors import MultiFailed, UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Create, Reading, Row, SetData, Stat, WriteResults
+from controller.zookeeper.errors import MultiFailed, NoAuth, UnknownOutcome
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    NOT_WRITABLE,
+    Create,
+    Reading,
+    Row,
+    SetData,
+    Stat,
+    WriteResults,
+    stand_in,
+)
+from controller.zookeeper.paths import is_one_of_many
 from controller.zookeeper.request_size import spans
 from controller.zookeeper.state_sets import SetResults, StateSets
 
@@ -156,8 +167,10 @@ class RowWriter(Generic[W]):
             if unknown_outcomes:
                 # A server that lags may not show yet what was applied.
                 await self._sync(self._rows[indices[0]].path)
+            refused = self._refused(indices, failure)
+            indices = [index for index in indices if index != refused]
             left = await self._look_again(indices, uncertain=unknown_outcomes > 0)
-            if isinstance(failure, MultiFailed) and len(left) == len(indices):
+            if isinstance(failure, MultiFailed) and refused is None and len(left) == len(indices):
                 # A batch sent before its parents' batch was mended fails once for nothing of its own; not twice.
                 if fruitless:
                     raise MultiFailed(indices[failure.index], failure.error)
@@ -165,6 +178,18 @@ class RowWriter(Generic[W]):
             if not left:
                 return
             indices, sent = left, self._send_rows(left)
+
+    def _refused(self, indices: Sequence[int], failure: MultiFailed | UnknownOutcome) -> int | None:
+        """The row, one of many, that this client may not set: handed back with a stand-in, so that the others are
+        written without it."""
+        if not isinstance(failure, MultiFailed) or not isinstance(failure.error, NoAuth):
+            return None
+        index = indices[failure.index]
+        row = self._rows[index]
+        if not isinstance(row, SetData) or not is_one_of_many(failure.error.path):
+            return None
+        self._moved.append((index, stand_in(row.path, NOT_WRITABLE)))
+        return index
 
     def _record(self, indices: Sequence[int], results: WriteResults) -> None:
         if isinstance(results, SetResults):

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 
 from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import NOT_READABLE, NOT_WRITABLE
 
 T = TypeVar("T")
 
@@ -88,6 +89,9 @@ class FieldReader:
         self._taken: dict[str, Any] = {}
         if not data:
             raise self.damaged("it is empty")
+        if data in (NOT_READABLE, NOT_WRITABLE):
+            what = "read" if data == NOT_READABLE else "write"
+            raise DamagedZnode(path, f"an access list that lets this broker {what} it (NoAuth)", data)
         try:
             data.decode("utf-8")  # what is kept unread must be well-formed too
             self._raw = _OBJECT.decode(data)

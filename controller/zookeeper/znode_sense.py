@@ -123,7 +123,7 @@ def sound_topics(columns: TopicAssignmentColumns) -> tuple[TopicAssignmentColumn
         )
         if fault is not None:
             faults.setdefault(int(columns.topic_index[row]), _in_topic(columns, row, fault))
-    return (_without(columns, list(faults)), faults) if faults else (columns, faults)
+    return (without_topics(columns, list(faults)), faults) if faults else (columns, faults)
 
 
 def _in_topic(columns: TopicAssignmentColumns, row: int, fault: str | None) -> str:
@@ -131,7 +131,8 @@ def _in_topic(columns: TopicAssignmentColumns, row: int, fault: str | None) -> s
     return f"{path}: expected a topic's assignment (partition {columns.partition[row]}: {fault})"
 
 
-def _without(columns: TopicAssignmentColumns, topics: Sequence[int]) -> TopicAssignmentColumns:
+def without_topics(columns: TopicAssignmentColumns, topics: Sequence[int]) -> TopicAssignmentColumns:
+    """The columns without the rows of these topics, which are not `present`."""
     present = columns.present.copy()
     present[topics] = False
     kept = ~np.isin(columns.topic_index, topics)

@@ -7,6 +7,7 @@ die at any await. Other brokers are registrations only (`Cluster.register`): not
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from controller.clock import VirtualClock
 from controller.core.controller import Controller
 from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, SessionExpired, Startup
 from controller.core.handlers.failover import WATCHED_NODES
+from controller.core.loading import topic_id_text
 from controller.core.partition_table import members
 from controller.core.ports import ControlRequest, Endpoint, Resign
 from controller.core.queue import EventQueue
@@ -383,8 +385,11 @@ class Cluster:
         there = self.server.row(path) is not None
         self.write(SetData(path, data, ANY_VERSION) if there else Create(path, data))
 
-    def topic(self, name: str, assignment: dict[int, tuple[int, ...]], topic_id: str | None = TOPIC_ID) -> None:
-        """A topic as an admin tool leaves it: without states."""
+    def topic(self, name: str, assignment: dict[int, tuple[int, ...]], topic_id: str | None = "") -> None:
+        """A topic as an admin tool leaves it: without states. Topic "t" has `TOPIC_ID`, another one an
+        id made of its name, unless it is given."""
+        if topic_id == "":
+            topic_id = TOPIC_ID if name == "t" else topic_id_text(hashlib.md5(name.encode()).digest())
         self.put(paths.topic(name), encode_topic_assignment(TopicAssignment(topic_id, assignment)))
 
     def topic_config(self, name: str, **config: str) -> None:

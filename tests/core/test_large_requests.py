@@ -28,7 +28,7 @@ from controller.trace import ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_reassignments, decode_topic_assignment
 from controller.zookeeper.request_size import ZNODE_BYTES_MAX
-from tests.core.driving import TOPIC_ID, Cluster, Host
+from tests.core.driving import Cluster, Host
 
 
 def sound(host: Host) -> None:
@@ -61,7 +61,7 @@ def reassign(cluster: Cluster, host: Host, wanted: dict[str, dict[int, tuple[int
     return counts
 
 
-def put_topic(cluster: Cluster, name: str, replicas: list[int], more: int, topic_id: str | None = TOPIC_ID) -> None:
+def put_topic(cluster: Cluster, name: str, replicas: list[int], more: int, topic_id: str | None = "") -> None:
     """A topic of one partition whose znode has so many bytes in a field that is not known, and is kept."""
     fields = {"partitions": {"0": replicas}, "version": 3, "more": "x" * more}
     cluster.put(paths.topic(name), json.dumps(fields | ({"topic_id": topic_id} if topic_id else {})).encode())

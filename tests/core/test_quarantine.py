@@ -14,8 +14,8 @@ from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_topic_assignment
-from controller.zookeeper.operations import ANY_VERSION, Delete
-from tests.core.driving import Cluster, Host, registration
+from controller.zookeeper.operations import ACL, ANY_VERSION, OPEN_ACL, PERM_ALL, PERM_READ, Delete
+from tests.core.driving import TOPIC_ID, Cluster, Host, registration
 
 MANY = list(range(1, 131))
 TOPICS: list[dict[str, Any]] = [
@@ -233,3 +233,180 @@ def test_no_name_from_a_client_ends_a_term(name: str, validate_only: bool) -> No
     cluster.settle()
     assert answers[1:] == [{name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}]
     serves(cluster, host, "other", "t")
+
+
+# -- access lists
+
+CLOSED = (ACL(PERM_ALL, "digest", "admin:x1nq8J5GOJVPY6zgzhtTtA9izLc="),)
+READ_ONLY = (ACL(PERM_READ, "world", "anyone"), *CLOSED)
+ONE_TOPICS = [
+    paths.topic("t"),
+    paths.partition_state("t", 0),
+    paths.partition_state("t", 1),
+    paths.config_topic("t"),
+    paths.partitions("t"),
+    paths.partition("t", 1),
+]
+
+
+def closed_scene(path: str, acl: tuple[ACL, ...], *, in_term: bool) -> tuple[Cluster, Host]:
+    """As `scene`; the znode gets the access list before the controller's term begins, or in it."""
+    cluster = Cluster()
+    cluster.register(2, 3)
+    for name in ("other", "t"):
+        cluster.topic(name, {0: (1, 2), 1: (2, 3)})
+        cluster.topic_config(name, retention_ms="1000")
+        for partition, isr in ((0, (1, 2)), (1, (2, 3))):
+            cluster.state(name, partition, isr[0], isr)
+    if not in_term:
+        cluster.server.set_acl(path, acl)
+    host = cluster.new_host(1)
+    host.answering = True
+    host.start()
+    cluster.settle()
+    if in_term:
+        cluster.server.set_acl(path, acl)
+    return cluster, host
+
+
+@pytest.mark.parametrize("in_term", [False, True])
+@pytest.mark.parametrize("acl", [CLOSED, READ_ONLY], ids=["closed", "read-only"])
+@pytest.mark.parametrize("path", ONE_TOPICS)
+def test_a_closed_znode_of_a_topic_costs_that_topic_alone(path: str, acl: tuple[ACL, ...], in_term: bool) -> None:
+    cluster, host = closed_scene(path, acl, in_term=in_term)
+    cluster.topic("t2", {0: (3, 1)})
+    cluster.settle()
+    serves(cluster, host, "other")
+    assert "t2-0" in cluster.states()
+    said = [note for note in host.notes("error") if path in note]
+    if path == paths.topic("t") and acl is CLOSED and not in_term:
+        assert "topic t is left out: " in said[0]
+        assert "an access list that lets this broker read it (NoAuth)" in said[0]
+    if path == paths.partition_state("t", 1):
+        assert "partition t-1 is left out: " in said[0]
+        assert "an access list that lets this broker" in said[0]
+        assert len(said) < 4, "it is not tried again and again"
+    if acl is CLOSED or path == paths.partition_state("t", 1):
+        opened_again(cluster, host, path)
+
+
+def opened_again(cluster: Cluster, host: Host, path: str) -> None:
+    """The administrator corrects the access list, and writes the znode's data anew: an access list fires no watch."""
+    cluster.server.set_acl(path, OPEN_ACL)
+    row = cluster.server.row(path)
+    assert row is not None
+    if row.data is not None:
+        cluster.put(path, row.data)
+    cluster.settle()
+    cluster.register(2)
+    cluster.settle()
+    serves(cluster, host, "other", *(["t"] if path.endswith("state") or path == paths.topic("t") else []))
+    assert host.controller.measures.figures.quarantined == 0
+
+
+def test_many_closed_states_cost_their_partitions_alone() -> None:
+    cluster = Cluster()
+    cluster.register(2)
+    cluster.topic("t", dict.fromkeys(range(200), (2, 1)))
+    for partition in range(200):
+        cluster.state("t", partition, 2, (2, 1))
+        if partition % 20 == 0:
+            cluster.server.set_acl(paths.partition_state("t", partition), CLOSED if partition % 40 else READ_ONLY)
+    host = cluster.new_host(1)
+    host.answering = True
+    host.start()
+    cluster.settle()
+    cluster.unregister(2)
+    cluster.settle()
+    left = [key for key, (leader, *_) in cluster.states().items() if leader != 1]
+    assert set(left) == {f"t-{partition}" for partition in range(0, 200, 20)}
+    assert host.failures() == []
+    assert host.trace.of(ControllerResigned) == []
+    assert host.controller.measures.figures.quarantined == 10
+
+
+@pytest.mark.parametrize("in_term", [False, True])
+def test_a_closed_registration_costs_its_own_broker_alone(in_term: bool) -> None:
+    cluster, host = scene()
+    cluster.register(4)
+    cluster.settle()
+    cluster.server.set_acl(paths.broker(4), CLOSED)
+    if not in_term:
+        cluster.write(Delete(paths.CONTROLLER, ANY_VERSION))
+    cluster.register(5)
+    cluster.settle()
+    term = host.controller.term
+    assert term is not None
+    assert term.context.broker_ids == ((1, 2, 3, 4, 5) if in_term else (1, 2, 3, 5))
+    assert host.failures() == []
+    (said,) = host.notes("error")
+    assert ("broker 4 stays as it was known: " if in_term else "broker 4 is left out: ") in said
+
+
+@pytest.mark.parametrize("acl", [CLOSED, READ_ONLY], ids=["closed", "read-only"])
+def test_a_client_that_asks_for_a_closed_topic_ends_no_term(acl: tuple[ACL, ...]) -> None:
+    cluster, host = closed_scene(paths.topic("t"), acl, in_term=True)
+    answers: list[Any] = []
+    request = CreatePartitionsRequest((CreatePartitionsTopic("t", 3), CreatePartitionsTopic("other", 3)), 1_000, False)
+    host.events.put(CreatePartitionsRequested(request, answers.append))
+    cluster.settle()
+    assert [one.error_code for one in answers[0].results] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    host.events.put(DeleteTopicsRequested(("t",), answers.append))
+    cluster.settle()
+    assert answers[1] == {"t": ErrorCode.UNKNOWN_SERVER_ERROR if acl is CLOSED else ErrorCode.NONE}
+    serves(cluster, host, "other")
+
+
+def test_a_topic_whose_znodes_may_not_be_deleted_stays_and_the_others_go() -> None:
+    cluster, host = closed_scene(paths.partitions("t"), READ_ONLY, in_term=True)
+    answers: list[Any] = []
+    host.events.put(DeleteTopicsRequested(("t", "other"), answers.append))
+    cluster.settle()
+    assert answers == [{"t": ErrorCode.NONE, "other": ErrorCode.NONE}]
+    assert cluster.server.row(paths.topic("other")) is None
+    assert cluster.server.row(paths.partitions("t")) is not None
+    assert any("topic t could not be removed: NoAuth" in note for note in host.notes("error"))
+    assert host.failures() == []
+    assert host.trace.of(ControllerResigned) == []
+
+
+# -- topic ids
+
+
+def test_of_two_topics_with_one_id_the_older_one_is_served() -> None:
+    cluster, host = scene()
+    cluster.topic("a-copy", {0: (1, 2), 1: (2, 3)}, TOPIC_ID)
+    cluster.settle()
+    serves(cluster, host, "other", "t")
+    assert "a-copy-0" not in cluster.states()
+    for term in (1, 2):
+        said = [note for note in host.notes("error") if f"epoch {term}]" in note]
+        assert len(said) == 1
+        assert "topic a-copy is left out: /brokers/topics/a-copy: expected a topic id of its own" in said[0]
+        assert said[0].endswith("which is the id of topic t")
+        if term == 1:
+            cluster.write(Delete(paths.CONTROLLER, ANY_VERSION))
+            cluster.settle()
+    assert host.controller.measures.figures.quarantined == 1
+    answers: list[Any] = []
+    host.events.put(DeleteTopicsRequested(("t",), answers.append))
+    cluster.register(2)
+    cluster.settle()
+    assert cluster.server.row(paths.topic("t")) is None
+    assert "a-copy-0" in cluster.states(), "the id is its own by now"
+    assert host.controller.measures.figures.quarantined == 0
+    cluster.check(errors=True)
+
+
+def test_a_topic_that_gets_the_id_of_another_stays_as_it_was_known() -> None:
+    cluster, host = scene()
+    cluster.topic("other", {0: (1, 2), 1: (2, 3), 2: (3,)}, TOPIC_ID)
+    cluster.settle()
+    (said,) = host.notes("error")
+    assert "topic other stays as it was known: " in said
+    serves(cluster, host, "other", "t")
+    cluster.topic("other", {0: (1, 2), 1: (2, 3), 2: (3,)})
+    cluster.settle()
+    assert "other-2" in cluster.states()
+    assert host.controller.measures.figures.quarantined == 0
+    cluster.check(errors=True)

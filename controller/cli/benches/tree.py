@@ -3,6 +3,7 @@ registrations that no session owns. Batches of fenced writes, several in flight.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -28,7 +29,6 @@ from controller.zookeeper.operations import Create
 
 WRITING_LIMIT_S = 600.0
 SESSION_TIMEOUT_MS = 30_000
-TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 TOPICS_AT_ONCE = 500
 """Written together: of millions of znodes only so many are in memory at a time."""
 
@@ -97,11 +97,15 @@ def znodes(size: TreeSize, topics: range) -> Iterator[Create]:
     for topic in topics:
         name = f"topic-{topic:06d}"
         assignment = {partition: size.replicas(topic, partition) for partition in range(size.partitions_of(topic))}
-        yield Create(paths.topic(name), encode_topic_assignment(TopicAssignment(TOPIC_ID, assignment)))
+        yield Create(paths.topic(name), encode_topic_assignment(TopicAssignment(topic_id_text(topic), assignment)))
         yield Create(paths.partitions(name), None)
         for partition, replicas in assignment.items():
             yield Create(paths.partition(name, partition), None)
             yield Create(paths.partition_state(name, partition), first_state(replicas))
+
+
+def topic_id_text(topic: int) -> str:
+    return base64.urlsafe_b64encode((topic + 1).to_bytes(16, "big")).rstrip(b"=").decode()
 
 
 def first_state(replicas: tuple[int, ...]) -> bytes:

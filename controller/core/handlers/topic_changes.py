@@ -12,7 +12,7 @@ import numpy as np
 from controller.core import partition_moves, quarantine, replica_moves, topic_deletion
 from controller.core.context import Replicas
 from controller.core.events import PartitionModifications, TopicChange
-from controller.core.loading import list_topics, load_topics, topic_id_text
+from controller.core.loading import decode_topic_id, list_topics, load_topics, shared_id_fault, topic_id_text
 from controller.core.notifications import delete_children
 from controller.core.partition_table import Rows, padded
 from controller.core.request_batch import RequestBatch
@@ -83,6 +83,10 @@ async def partition_modifications(term: Term, event: PartitionModifications) -> 
         left = "is left out" if name in context.left_out else "stays as it was known"
         quarantine.report(term, row.path, f"topic {name} {left}: {quarantine.told(damaged)}")
         return
+    if name in context.partitions and (holder := _holder_of_its_id(term, name, assignment)) is not None:
+        fault = shared_id_fault(name, assignment.topic_id, holder)
+        quarantine.report(term, row.path, f"topic {name} stays as it was known: {fault}")
+        return
     if name not in context.left_out:
         quarantine.released(term, row.path)
     if _is_another_topic(term, name, assignment):
@@ -118,6 +122,15 @@ def _is_another_topic(term: Term, name: str, assignment: TopicAssignment) -> boo
     if known is None or known.id == NO_TOPIC_ID or assignment.topic_id is None:
         return False
     return topic_id_text(known.id) != assignment.topic_id
+
+
+def _holder_of_its_id(term: Term, name: str, assignment: TopicAssignment) -> str | None:
+    """The other topic whose id the znode holds by now."""
+    if not _is_another_topic(term, name, assignment):
+        return None
+    topic_id = decode_topic_id(assignment.topic_id)
+    topics = term.context.partitions.topics
+    return next((one.name for one in topics if one.id == topic_id and one.name != name), None)
 
 
 def _add(term: Term, name: str, assignment: TopicAssignment) -> Rows:

@@ -40,7 +40,7 @@ from controller.zookeeper.codecs import (
     encode_config,
     encode_topic_assignment,
 )
-from controller.zookeeper.errors import BadVersion, DamagedZnode, NodeExists, NoNode
+from controller.zookeeper.errors import BadVersion, DamagedZnode, NoAuth, NodeExists, NoNode
 from controller.zookeeper.request_size import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_json import REPLICAS_MAX
 from controller.zookeeper.znode_sense import replicas_fault, sound_topic_assignment
@@ -90,7 +90,13 @@ async def _create(term: Term, topic: CreatableTopic, plan: Plan) -> bytes:
         )
     except NodeExists:
         raise _exists(topic.name) from None
+    except NoAuth as error:
+        raise _no_access(error) from error
     return topic_id
+
+
+def _no_access(error: NoAuth) -> Refused:
+    return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"ZooKeeper's access list of {error.path} refuses the controller")
 
 
 def _exists(name: str) -> Refused:
@@ -247,6 +253,8 @@ async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool)
         raise Refused(
             ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' was changed or deleted while partitions were added."
         ) from None
+    except NoAuth as error:
+        raise _no_access(error) from error
 
 
 def _added(term: Term, topic: CreatePartitionsTopic, known: Assignment) -> Assignment:

@@ -16,7 +16,7 @@ from controller.core.term import Term
 from controller.core.topic_rules import name_fault
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
-from controller.zookeeper.errors import NodeExists, NoNode
+from controller.zookeeper.errors import NoAuth, NodeExists, NoNode
 
 
 async def topic_deletion(term: Term, event: TopicDeletion) -> None:
@@ -54,6 +54,9 @@ async def delete_topics(term: Term, event: DeleteTopicsRequested) -> None:
             errors[name] = ErrorCode.NONE
         except NoNode:
             errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        except NoAuth as error:
+            term.note("error", f"topic {name} is not deleted: {error}")
+            errors[name] = ErrorCode.UNKNOWN_SERVER_ERROR
         else:
             errors[name] = ErrorCode.NONE
     event.respond(errors)

@@ -175,6 +175,10 @@ class InMemoryZooKeeper:
         node = self._database.tree.nodes[path]
         node.mzxid, node.stat, node.row = mzxid, None, None
 
+    def set_acl(self, path: str, acl: tuple[ACL, ...]) -> None:
+        """What an administrator's setACL does: no watch fires. KeyError for a znode that is not there."""
+        self._database.tree.nodes[path].acl = acl
+
     def on_commit(self, callback: Callable[[int, Sequence[Write]], None]) -> None:
         """`callback` is told of each multi that was applied, in their order: whose session it was, and its writes."""
         self._on_commit = callback
