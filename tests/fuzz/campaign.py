@@ -143,13 +143,17 @@ def lines(figures: Figures) -> Iterator[str]:
     for target, outcomes in by_target.items():
         yield f"  {target}: " + ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.most_common())
     yield f"slowest: {figures.slowest_ms:.1f} ms ({figures.slowest})"
-    for when, memory in (("after a tenth", figures.before), ("at the end", figures.after)):
+    yield from memory_lines(figures.before, figures.after)
+    yield "no crash, no hang, no growth"
+
+
+def memory_lines(before: Memory | None, after: Memory | None) -> Iterator[str]:
+    for when, memory in (("after a tenth", before), ("at the end", after)):
         if memory is not None:
             yield (
                 f"memory {when}: {memory.resident_kib / 1024:.1f} MiB, peak {memory.peak_kib / 1024:.1f} MiB,"
                 f" {memory.objects:,} objects"
             )
-    yield "no crash, no hang, no growth"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,35 +33,36 @@ def test_the_same_seed_makes_the_same_values() -> None:
 @pytest.mark.parametrize(
     ("where", "name", "instead", "number"),
     [
-        (loading, "sound_states", lambda columns: (columns, {}), 193227920939471),
-        (loading, "sound_topics", lambda columns: (columns, {}), 89352076260153),
-        (loading, "topic_name_fault", lambda _name: None, 248466215146319),
-        (znode_sense, "registration_fault", lambda _registration: None, 132926873393315),
-        (topic_creation, "name_fault", lambda _name: None, None),
+        (loading, "sound_states", lambda columns: (columns, {}), 160215742132725),
+        (loading, "sound_topics", lambda columns: (columns, {}), 214192146929019),
+        (loading, "topic_name_fault", lambda _name: None, 160215742132725),
+        (znode_sense, "registration_fault", lambda _registration: None, 17762970155972),
+        (topic_creation, "name_fault", lambda _name: None, 160215742132725),
     ],
     ids=["states", "topics", "topic names", "registrations", "names from clients"],
 )
 def test_a_check_that_is_missing_is_found(
-    where: object, name: str, instead: object, number: int | None, monkeypatch: pytest.MonkeyPatch
+    where: object, name: str, instead: object, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the round in which a campaign of 20,000 values found it; without one, within the campaign."""
+    """In the round in which a campaign of 20,000 values found it."""
     monkeypatch.setattr(where, name, instead)
     with pytest.raises(Failure, match=r"round \d+: "):
-        run(number)
-
-
-def run(number: int | None) -> None:
-    if number is None:
-        znodes.campaign(2_000, 1)
-    else:
         znodes.Round(number, znodes.INPUTS_A_ROUND).run(znodes.Figures())
+
+
+def test_growth_between_rounds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[object] = []
+    monkeypatch.setattr(znodes, "GROWTH_FROM", 400)
+    monkeypatch.setattr(znodes.Round, "_check_repaired", lambda self: kept.append([[] for _ in range(5_001)]))
+    with pytest.raises(Failure, match="objects more after 400 inputs"):
+        znodes.campaign(400, 1)
 
 
 def test_the_command_prints_its_figures_and_fails_with_the_round(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert znodes.main(["--inputs", "96"]) == 0
-    assert "96 values in 2 clusters" in capsys.readouterr().out
+    assert "96 values in 1 clusters" in capsys.readouterr().out
     monkeypatch.setattr(topic_creation, "name_fault", lambda _name: None)
     assert znodes.main(["--inputs", "2000", "--seed", "1"]) == 1
     assert "seed 1: round " in capsys.readouterr().err

@@ -41,11 +41,25 @@ from controller.zookeeper.znode_sense import (
     topic_fault,
 )
 from tests.core.driving import Cluster, Host
-from tests.fuzz.campaign import CPU_LIMIT_S, Failure, Hang, watched
+from tests.fuzz.campaign import (
+    CALM_DOWN,
+    CPU_LIMIT_S,
+    GROWTH_LIMIT_KIB,
+    Failure,
+    Hang,
+    Memory,
+    memory_lines,
+    refuse_memory_growth,
+    watched,
+)
 from tests.fuzz.senseless import TEXTS, senseless
 
-INPUTS_A_ROUND = 48
-VICTIMS, WITNESSES, PARTITIONS = 16, 4, 2
+INPUTS_A_ROUND = 192
+VICTIMS, WITNESSES, PARTITIONS = 24, 4, 2
+AT_ONCE = (1, 8, 24)
+"""How many values are written in one multi."""
+GROWTH_FROM = 5_000
+"""Of fewer values caches are still filling."""
 BROKERS = (2, 3, 4)
 """Besides 1, the controller's own. Nobody catches up here, so that ISRs only shrink: 1 is in those of the witnesses."""
 VICTIM_BROKER = 4
@@ -54,6 +68,8 @@ STRANGERS = tuple(range(50, 56))
 """Broker ids whose registrations are only ever victims."""
 
 Decode = Callable[[str, bytes | None], object]
+Known = tuple[int, int, tuple[int, ...], int]
+"""A partition's leader, leader epoch, ISR and version in the controller's context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,8 @@ class Figures:
     seconds: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
     quarantined: int = 0
+    before: Memory | None = None
+    after: Memory | None = None
 
 
 def victim(number: int) -> str:
@@ -95,6 +113,8 @@ class Round:
         self._before: dict[str, bytes | None] = {}
         self._ended = 0
         self._answers: list[Any] = []
+        self._sound: dict[str, bytes | None] = {}
+        self._pending: dict[str, bytes | None] = {}
 
     def run(self, figures: Figures) -> None:
         cluster, rng = self._cluster, self._rng
@@ -108,15 +128,13 @@ class Round:
         self._host.start()
         cluster.settle()
         half = self._inputs // 2
-        for _ in range(half):
-            self._inject(figures)
+        self._inject_all(half, figures)
         cluster.settle()
         self._check("after the first half")
         for _ in range(rng.randint(1, 3)):
             self._stir()
         self._check("after what came first")
-        for _ in range(self._inputs - half):
-            self._inject(figures)
+        self._inject_all(self._inputs - half, figures)
         if rng.random() < 0.7:
             self._end_term()
         for _ in range(rng.randint(1, 3)):
@@ -133,6 +151,15 @@ class Round:
 
     # -- inputs
 
+    def _inject_all(self, number: int, figures: Figures) -> None:
+        """One by one, or several in one multi; a path is written once in each multi."""
+        at_once = self._rng.choice(AT_ONCE)
+        for _ in range(number):
+            self._inject(figures)
+            if len(self._pending) >= at_once:
+                self._write_pending()
+        self._write_pending()
+
     def _inject(self, figures: Figures) -> None:
         kind = self._rng.choice(list(KINDS))
         path, sound, decode = KINDS[kind](self)
@@ -148,15 +175,40 @@ class Round:
             if row is None:
                 self._before[path] = b"absent"
         self._given[path] = Input(path, data, quarantined and (earlier is None or earlier.quarantined))
-        self._put(path, data)
+        if path in self._pending:
+            self._write_pending()
+        self._pending[path] = data
 
-    def _put(self, path: str, data: bytes | None) -> None:
-        server, cluster = self._cluster.server, self._cluster
+    def _write_pending(self) -> None:
+        """In one multi; one by one if that fails, as where the controller has deleted a notification meanwhile."""
+        pending, self._pending = self._pending, {}
+        if len(pending) > 1:
+            for path in pending:
+                self._create_above(path)
+            there = {path for path in pending if self._cluster.server.row(path) is not None}
+            operations = [
+                SetData(path, data, ANY_VERSION) if path in there else Create(path, data)
+                for path, data in pending.items()
+            ]
+            try:
+                self._cluster.write(*operations)
+            except MultiFailed:
+                pass
+            else:
+                return
+        for path, data in pending.items():
+            self._put(path, data)
+
+    def _create_above(self, path: str) -> None:
         above = path.split("/")[1:-1]
         for depth in range(len(above)):
             parent = "/" + "/".join(above[: depth + 1])
-            if server.row(parent) is None:
-                cluster.write(Create(parent, None))
+            if self._cluster.server.row(parent) is None:
+                self._cluster.write(Create(parent, None))
+
+    def _put(self, path: str, data: bytes | None) -> None:
+        server, cluster = self._cluster.server, self._cluster
+        self._create_above(path)
         for _ in range(10):  # the controller may delete what is a request or a notification
             there = server.row(path) is not None
             try:
@@ -287,7 +339,7 @@ class Round:
         raise Failure(f"round {self.seed}: {what}\n{inputs}")
 
     def _check(self, when: str) -> None:
-        host, cluster = self._host, self._cluster
+        host = self._host
         failures = [one for one in host.failures() if RAISED not in one]
         if failures:
             self._fail(f"{when}: {failures[0]}")
@@ -295,15 +347,18 @@ class Round:
         ended = [one for one in host.trace.of(ControllerResigned) if RAISED not in one.reason]
         if len(ended) != self._ended or not host.controller.active:
             self._fail(f"{when}: {len(ended)} terms have ended, {self._ended} were to: {ended[-1:]}")
-        for number in range(WITNESSES):
-            for partition in range(PARTITIONS):
-                self._check_served(witness(number), partition, when)
+        self._check_all_served([witness(number) for number in range(WITNESSES)], when)
         self._check_written(when)
         host.trace.events = [event for event in host.trace.events if isinstance(event, ControllerResigned)]
         host.sent.clear()
-        del cluster
 
-    def _check_served(self, name: str, partition: int, when: str) -> None:
+    def _check_all_served(self, names: Sequence[str], when: str) -> None:
+        known = self._host.context_states()
+        for name in names:
+            for partition in range(PARTITIONS):
+                self._check_served(name, partition, known.get(f"{name}-{partition}"), when)
+
+    def _check_served(self, name: str, partition: int, known: Known | None, when: str) -> None:
         """Led by a live broker that is in the ISR, as the context and ZooKeeper agree."""
         row = self._cluster.server.row(paths.partition_state(name, partition))
         if row is None:
@@ -315,7 +370,6 @@ class Round:
             return  # of a victim: its ISR shrank to a broker that was a victim too
         if state.leader not in live or state.leader not in state.isr:
             self._fail(f"{when}: {name}-{partition} is not served: {state}, live {live}")
-        known = self._host.context_states().get(f"{name}-{partition}")
         if known is None or known[:3] != (state.leader, state.leader_epoch, state.isr):
             self._fail(f"{when}: {name}-{partition}: the controller has {known}, ZooKeeper {state}")
 
@@ -323,8 +377,8 @@ class Round:
         """What is not as somebody gave it was written by the controller, and makes sense."""
         for row in self._cluster.server.rows():
             given = self._given.get(row.path)
-            if given is not None and given.data == row.data:
-                continue
+            if (given is not None and given.data == row.data) or self._sound.get(row.path, b"") is row.data:
+                continue  # a value that was looked at once is not looked at again
             fault = None
             try:
                 if paths.partition_of(row.path) is not None:
@@ -335,9 +389,10 @@ class Round:
                 fault = str(damaged)
             if fault is not None:
                 self._fail(f"{when}: {row.path} was written: {fault}")
+            self._sound[row.path] = row.data
 
     def _repair(self) -> None:
-        server = self._cluster.server
+        server, at_once = self._cluster.server, self._rng.choice(AT_ONCE)
         for path, data in self._before.items():
             row = server.row(path)
             given = self._given[path]
@@ -345,7 +400,10 @@ class Round:
                 if row is not None and not row.stat.num_children:
                     self._delete(path)
             elif row is None or (row.data == given.data and given.quarantined) or paths.partition_of(path) is None:
-                self._put(path, data)
+                self._pending[path] = data
+            if len(self._pending) >= at_once:
+                self._write_pending()
+        self._write_pending()
         self._cluster.settle()
 
     def _check_repaired(self) -> None:
@@ -357,10 +415,7 @@ class Round:
         for path in term.context.quarantine:
             if paths.topic_of(path) not in odd:
                 self._fail(f"after the repair: in quarantine still: {term.context.quarantine[path]}")
-        for number in range(VICTIMS):
-            if victim(number) not in odd:
-                for partition in range(PARTITIONS):
-                    self._check_served(victim(number), partition, "after the repair")
+        self._check_all_served([name for name in map(victim, range(VICTIMS)) if name not in odd], "after the repair")
 
 
 def _is_sound(decode: Decode, path: str, data: bytes | None) -> bool:
@@ -423,7 +478,7 @@ KINDS: Mapping[str, Callable[[Round], tuple[str, Mapping[str, Any], Decode | Non
 }
 
 
-def campaign(inputs: int, seed: int, limit_s: float = CPU_LIMIT_S) -> Figures:
+def campaign(inputs: int, seed: int, limit_s: float = CPU_LIMIT_S, growth_kib: int = GROWTH_LIMIT_KIB) -> Figures:
     """The same inputs for the same seed. Failure."""
     figures, rng = Figures(), random.Random(seed)
     began = time.perf_counter()
@@ -435,8 +490,13 @@ def campaign(inputs: int, seed: int, limit_s: float = CPU_LIMIT_S) -> Figures:
                 one.run(figures)
             except (AssertionError, Hang) as error:
                 raise Failure(f"round {one.seed}: {type(error).__name__}: {error}") from error
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+            del one
+            if figures.before is None and figures.inputs * CALM_DOWN >= inputs >= GROWTH_FROM:
+                figures.before = Memory.now()
     figures.seconds = time.perf_counter() - began
+    figures.after = Memory.now()
+    refuse_memory_growth(figures.before, figures.after, figures.inputs, growth_kib)
     return figures
 
 
@@ -446,7 +506,8 @@ def lines(figures: Figures) -> list[str]:
     return [
         f"{figures.inputs:,} values in {figures.rounds:,} clusters in {figures.seconds:.1f} s: {rate:,.0f} values/s",
         f"  {kinds}; quarantined {figures.quarantined:,}",
-        "every other topic was served, no term ended, and everything was served after the repair",
+        *memory_lines(figures.before, figures.after),
+        "every other topic was served, no term ended, everything was served after the repair, no growth",
     ]
 
 
