@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from controller.clock import VirtualClock
+from controller.core.context import ControllerContext
 from controller.core.controller import Controller
 from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, SessionExpired, Startup
 from controller.core.handlers.failover import WATCHED_NODES
 from controller.core.loading import topic_id_text
-from controller.core.partition_table import members
+from controller.core.partition_table import NO_STATE, members
 from controller.core.ports import ControlRequest, Endpoint, Resign
 from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
@@ -26,6 +29,7 @@ from controller.pending import Pending, Task
 from controller.protocol import control_values
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, encode_response, request_head, response_body
+from controller.protocol.control_values import NO_TOPIC_ID
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
 from controller.simulator.fencing import Fencing
@@ -40,6 +44,7 @@ from controller.zookeeper.codecs import (
     PartitionState,
     TopicAssignment,
     decode_partition_state,
+    decode_topic_assignment,
     encode_broker_registration,
     encode_config,
     encode_partition_state,
@@ -50,6 +55,8 @@ from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
 from statemachines.partition import PartitionState as PartitionMachineState
+from statemachines.reassignment import Assignment
+from statemachines.replica import ReplicaState
 
 TIMEOUT_MS = 2_000
 LIMIT_MS = 300_000.0
@@ -290,6 +297,7 @@ class Cluster:
         self.server = InMemoryZooKeeper(self.clock)
         self.hosts: list[Host] = []
         self.brokers: dict[int, InMemoryConnection] = {}
+        self.registered: set[int] = set()  # every broker that ever was
         self.wrong: list[str] = []  # raised by `until`: a controller would take it for an error of its own
         self.by_hand: set[int] = set()  # other sessions of administrators; asked whether it holds one, never walked
         self._fencing = Fencing(self.server.row)
@@ -357,6 +365,7 @@ class Cluster:
     def new_host(self, broker_id: int, settings: ControllerSettings | None = None, rack: str | None = None) -> Host:
         host = Host(self, broker_id, settings or ControllerSettings(), rack)
         self.hosts.append(host)
+        self.registered.add(broker_id)
         return host
 
     def register(self, *brokers: int, rack: str | None = None) -> None:
@@ -367,6 +376,7 @@ class Cluster:
             self.wait(client.start())
             self.wait(drive(BrokerWrites(client).register_broker(broker, registration(broker, rack))))
             self.brokers[broker] = connection
+            self.registered.add(broker)
 
     def unregister(self, *brokers: int) -> None:
         """Their sessions end at once."""
@@ -432,21 +442,86 @@ class Cluster:
         assert len(active) == 1, [host.broker_id for host in active]
         return active[0]
 
-    def check(self, *, errors: bool = False) -> None:
-        """What holds whenever a cluster is quiet: context and ZooKeeper agree (invariant 7), and so do the watches
-        that are armed with those that the role needs (invariant 6). Nobody noted an error, unless `errors`."""
+    def check(self, *, errors: bool = False, told: bool = True) -> None:
+        """Check what holds whenever a cluster is quiescent.
+
+        The context agrees with ZooKeeper (invariant 7), with each broker's latest requests (unless not `told`), and
+        with its own gauges; the armed watches are those that the role needs (invariant 6). No error is logged, unless
+        `errors`.
+        """
         for host in self.hosts:
             assert host.failures() == []
             assert errors or host.notes("error") == []
         leader = self.leader()
         assert leader.context_states() == self.states()
         check_figures(leader)
+        self._check_context(leader)
+        if told:
+            self._check_told(leader)
         for host in self.hosts:
             if not host.dead:
                 assert self.server.watched(host.client.session()) >= host.client.watched()
                 assert host.client.watched() == self._needed(host)
         for written in leader.trace.of(PartitionStateWritten):
             check_written(written)
+
+    def _check_context(self, host: Host) -> None:
+        """Check the context's assignments against the topics' znodes, and its machines' states against both."""
+        term = host.controller.term
+        assert term is not None
+        context, table = term.context, term.context.partitions
+        assert table.leaving == {}
+        for topic in table.topics:
+            row = self.server.row(paths.topic(topic.name))
+            if row is None or paths.topic(topic.name) in context.quarantine or topic.name in context.deletions.queued:
+                continue
+            znode = decode_topic_assignment(row.path, row.data)
+            assert topic.id == NO_TOPIC_ID or topic_id_text(topic.id) == znode.topic_id, topic
+            assert {int(table.partition[one]): table.reassignment_of(one) for one in topic.rows.tolist()} == {
+                one: Assignment(replicas, znode.adding.get(one, ()), znode.removing.get(one, ()))
+                for one, replicas in znode.partitions.items()
+            }, topic.name
+            for one in topic.rows.tolist():
+                self._check_machines(context, one)
+
+    def _check_machines(self, context: ControllerContext, row: int) -> None:
+        """Check one partition's states and its replicas'. On a broker that is shutting down they may be either."""
+        table, rows = context.partitions, np.array([row])
+        name, state = table.name_of(row), PartitionMachineState(table.partition_state[row])
+        leader, machine = int(table.leader[row]), PartitionMachineState
+        if table.zk_version[row] == NO_STATE:
+            assert state in (machine.New, machine.Offline), (name, state)
+        elif leader not in context.shutting_down:
+            assert state is (machine.Online if context.led(rows)[0] else machine.Offline), (name, state, leader)
+        for slot, (broker, usable) in enumerate(zip(table.assignment_of(row), context.eligible(rows)[0], strict=False)):
+            replica = ReplicaState(table.replica_state[row, slot])
+            expected = {ReplicaState.Online if usable else ReplicaState.Offline}
+            if broker in table.adding.get(row, ()):
+                expected.add(ReplicaState.New)
+            if broker in context.shutting_down or broker not in self.registered:
+                expected.add(ReplicaState.Online)  # of a new partition every replica is, as in Kafka
+            assert replica in expected, (name, broker, replica)
+
+    def _check_told(self, host: Host) -> None:
+        """Check what each live broker was told last against ZooKeeper."""
+        term = host.controller.term
+        assert term is not None
+        table, states = term.context.partitions, self.states()
+        told: dict[tuple[int, ApiKey], dict[str, Any]] = {}
+        for sent in host.sent:
+            told.setdefault((sent.broker, sent.api), {}).update(sent.states())
+        for broker in term.context.broker_ids:
+            of_all = told.get((broker, ApiKey.UPDATE_METADATA), {})
+            own = told.get((broker, ApiKey.LEADER_AND_ISR), {})
+            rows = term.context.staying(term.context.rows_with_state())
+            beside = (table.assignment[rows] == broker) & term.context.eligible(rows)
+            for row, replica in zip(rows.tolist(), beside.any(axis=1).tolist(), strict=True):
+                name, replicas = table.name_of(row), table.assignment_of(row)
+                one = of_all[name]
+                assert (one.leader, one.leader_epoch, one.isr, one.zk_version) == states[name], (broker, name)
+                assert one.replicas == replicas, (broker, name)
+                if replica:
+                    assert (own[name].leader_epoch, own[name].replicas) == (states[name][1], replicas), (broker, name)
 
     def _needed(self, host: Host) -> frozenset[tuple[str, str]]:
         if not host.controller.active:

@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -124,6 +124,36 @@ def test_arrays_that_cant_be_meant_are_refused(call: Callable[[], object], messa
         call()
 
 
+ARRAYS = {
+    "initial": ("assignment", "live"),
+    "offline": ("assignment", "isr", "live", "isr_live", "unclean"),
+    "reassigned": ("assignment", "isr", "live"),
+    "preferred": ("assignment", "isr", "live"),
+    "controlled shutdown": ("assignment", "isr", "live"),
+}
+"""The arrays that each rule takes."""
+
+
+def _wrong(array: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+    """Arrays that a rule must refuse in place of this one."""
+    other_rows = [array[:1], array[:0]]
+    if array.dtype == np.bool_:
+        return [*other_rows, array.astype(np.int32), *([array[:, :1], array[:, 0]] if array.ndim == 2 else [])]
+    twice, below = array.copy(), array.copy()
+    twice[1], below[1, 0] = 3, -2
+    return [*other_rows, array[:, 0], array.astype(np.int64), array.astype(np.float64), twice, below]
+
+
+@pytest.mark.parametrize("name", COLUMN_RULES)
+def test_every_rule_refuses_each_of_its_arrays_that_does_not_fit(name: str) -> None:
+    sound = as_columns([Case((1, 2), (1, 2), frozenset({1})), Case((3, 4), (4, 3), frozenset({4}), unclean=True)])
+    COLUMN_RULES[name](sound)
+    for field in ARRAYS[name]:
+        for place, wrong in enumerate(_wrong(getattr(sound, field))):
+            with pytest.raises(ValueError, match=r"is bool|is a bool|is int32|rows|broker"):
+                pytest.fail(f"{field}, {place}: {COLUMN_RULES[name](replace(sound, **{field: wrong}))}")
+
+
 def test_a_bad_row_keeps_its_number_whatever_block_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK_ROWS", 2)
     assignment = padded([(1, 2), (2, 3), (3, 4), (5, 5)], 2)
@@ -134,9 +164,11 @@ def test_a_bad_row_keeps_its_number_whatever_block_it_is_in(monkeypatch: pytest.
 @given(
     rows=st.lists(st.lists(st.one_of(st.just(-1), st.sampled_from(BROKERS)), min_size=3, max_size=3)),
     live=st.lists(st.sampled_from([-1, *BROKERS])),
+    width=st.sampled_from([1, 3]),
 )
-def test_liveness_by_broker_id(rows: list[list[int]], live: list[int]) -> None:
-    ids = np.array(rows, dtype=np.int32).reshape(-1, 3)
+@example(rows=[[4, 4, 4]], live=[4], width=1)
+def test_liveness_by_broker_id(rows: list[list[int]], live: list[int], width: int) -> None:
+    ids = np.array(rows, dtype=np.int32).reshape(-1, 3)[:, :width]
     expected = [[broker >= 0 and broker in live for broker in row] for row in ids.tolist()]
     assert live_mask(ids, live).tolist() == expected
 
