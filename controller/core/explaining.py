@@ -186,7 +186,7 @@ def _offline(view: View, partition: Partition) -> Finding:
     assignment, isr = partition.assignment, partition.isr
     gone = "it has no leader" if partition.leader < 0 else f"its leader {partition.leader} is not registered"
     rule = "the first replica of the assignment that is live and in the ISR leads; without one, nobody, unless unclean"
-    elected = elect_offline(assignment, isr, view.live) if _is_sound(partition) else None
+    elected = elect_offline(assignment, isr, view.live)
     if elected is not None:
         nobody = no_controller(view)
         why = f"{gone}; broker {elected.leader} is live and in the ISR ({ids(isr)})"
@@ -207,10 +207,6 @@ def _offline(view: View, partition: Partition) -> Finding:
             f" broker {outside[0]} leads, and records that it lacks are lost"
         )
     return Finding(name_of(partition), "offline", why, rule, tuple(changes))
-
-
-def _is_sound(partition: Partition) -> bool:
-    return all(len(set(one)) == len(one) for one in (partition.assignment, partition.isr))
 
 
 def _contradiction(partition: Partition) -> Finding:
@@ -284,7 +280,7 @@ def _off_preferred(view: View, row: int, partition: Partition) -> Finding:
             rule,
             (f"broker {preferred} registers and comes into sync",),
         )
-    if not _is_sound(partition) or elect_preferred(partition.assignment, partition.isr, view.live) is None:
+    if elect_preferred(partition.assignment, partition.isr, view.live) is None:
         return Finding(
             name_of(partition),
             "off its preferred leader",

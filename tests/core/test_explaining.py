@@ -401,8 +401,7 @@ CONTROLLERS: dict[str, OfController] = {
 }
 
 
-@pytest.mark.parametrize("case", CONTROLLERS.values(), ids=CONTROLLERS)
-def test_what_is_wrong_with_the_controllers_znodes_is_named_with_its_repair(case: OfController) -> None:
+def view_of_controller(case: OfController) -> View:
     nodes = dict(view(Case([], "", "")).tree.nodes)
     for path, changed in case.rows.items():
         row = nodes.pop(path)
@@ -410,7 +409,12 @@ def test_what_is_wrong_with_the_controllers_znodes_is_named_with_its_repair(case
             data, owner = changed
             nodes[path] = replace(row, data=data, stat=row.stat._replace(ephemeral_owner=owner))
     tree = Tree.of(nodes.values())
-    seen = view_of(tree, cluster_state(tree))
+    return view_of(tree, cluster_state(tree))
+
+
+@pytest.mark.parametrize("case", CONTROLLERS.values(), ids=CONTROLLERS)
+def test_what_is_wrong_with_the_controllers_znodes_is_named_with_its_repair(case: OfController) -> None:
+    seen = view_of_controller(case)
     findings = explain(seen, subject_named(seen, "controller"))
     assert [finding.what for finding in findings] == list(case.what)
     assert case.why in " | ".join(finding.why for finding in findings)
