@@ -1,0 +1,117 @@
+"""What may not move stays as it is and is named in the log; the others move, and the trace has each move once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from controller.core import partition_moves, removed_replicas, replica_moves
+from controller.core.context import Replicas
+from controller.core.removed_replicas import Removed
+from controller.core.term import Term
+from controller.trace import PartitionMoved
+from controller.zookeeper.drive import drive
+from statemachines.partition import PartitionState
+from statemachines.replica import ReplicaState
+from tests.core.driving import Cluster, Host
+
+Move = tuple[str, int, int, str, str]
+"""Topic, partition, broker (-1: the partition's own), from and to."""
+
+
+def scene() -> tuple[Cluster, Host, Term]:
+    """Topic a with partitions 0 and 1 on three and two brokers, and twelve partitions of topic b on broker 1."""
+    cluster = Cluster()
+    cluster.register(2, 3)
+    cluster.topic("a", {0: (2, 1, 3), 1: (3, 2)})
+    cluster.topic("b", {partition: (1,) for partition in range(12)})
+    host = cluster.host(1)
+    term = host.controller.term
+    assert term is not None
+    del host.trace.events[:]
+    return cluster, host, term
+
+
+def moves(host: Host) -> list[Move]:
+    return [(one.topic, one.partition, one.replica, one.source, one.target) for one in host.trace.of(PartitionMoved)]
+
+
+def replicas(term: Term, *some: tuple[str, int, int]) -> Replicas:
+    """Replicas by topic, partition and slot."""
+    rows = [term.context.partitions.row_of(topic, partition) for topic, partition, _ in some]
+    return Replicas(np.array(rows, dtype=np.int64), np.array([slot for *_, slot in some], dtype=np.int64))
+
+
+def named(pairs: Replicas) -> list[tuple[int, int]]:
+    return list(zip(pairs.rows.tolist(), pairs.slots.tolist(), strict=True))
+
+
+def test_replicas_that_may_not_move_stay_and_are_named() -> None:
+    _, host, term = scene()
+    table = term.context.partitions
+    first = replicas(term, ("a", 1, 0))
+    assert named(replica_moves.move(term, first, ReplicaState.Offline)) == named(first)
+    asked = replicas(term, ("a", 0, 2), ("a", 1, 0), ("a", 1, 1), ("b", 5, 0))
+    moved = replica_moves.move(term, asked, ReplicaState.DeletionStarted)
+    assert named(moved) == named(first)
+    assert moves(host) == [
+        ("a", 1, 3, "Online", "Offline"),
+        ("a", 1, 3, "Offline", "DeletionStarted"),
+    ]
+    assert [note.rpartition("] ")[2] for note in host.notes("error")] == [
+        "replica a-0 on broker 3: no move from Online to DeletionStarted",
+        "replica a-1 on broker 2: no move from Online to DeletionStarted",
+        "replica b-5 on broker 1: no move from Online to DeletionStarted",
+    ]
+    states = [[ReplicaState(one).name for one in table.replica_state[row].tolist()] for row in (0, 1)]
+    assert states[0] == ["Online"] * 3
+    assert states[1][:2] == ["DeletionStarted", "Online"]
+
+
+def test_of_many_that_may_not_move_ten_are_named() -> None:
+    _, host, term = scene()
+    every = replicas(term, *(("b", partition, 0) for partition in range(12)))
+    assert len(replica_moves.move(term, every, ReplicaState.New)) == 0
+    rows = every.rows
+    partition_moves.move(term, rows, PartitionState.New)
+    notes = [note.rpartition("] ")[2] for note in host.notes("error")]
+    assert notes == [f"replica b-{one} on broker 1: no move from Online to New" for one in range(10)] + [
+        f"partition b-{one}: no move from Online to New" for one in range(10)
+    ]
+    assert moves(host) == []
+
+
+def test_partitions_that_may_not_move_stay_and_are_named() -> None:
+    _, host, term = scene()
+    table = term.context.partitions
+    rows = np.array([table.row_of("a", 1), table.row_of("b", 0)], dtype=np.int64)
+    partition_moves.move(term, rows[:1], PartitionState.Offline)
+    partition_moves.move(term, rows, PartitionState.NonExistent)
+    assert [PartitionState(one).name for one in table.partition_state[rows].tolist()] == ["NonExistent", "Online"]
+    assert moves(host) == [("a", 1, -1, "Online", "Offline"), ("a", 1, -1, "Offline", "NonExistent")]
+    (note,) = host.notes("error")
+    assert note.endswith("] partition b-0: no move from Online to NonExistent")
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_removed_replicas_go_to_their_end_and_those_that_may_not_are_named(
+    traced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, host, term = scene()
+    monkeypatch.setattr(host.trace, "enabled", traced, raising=False)
+    row = term.context.partitions.row_of("a", 0)
+    assert row is not None
+    states = {4: ReplicaState.Online, 5: ReplicaState.NonExistent, 6: ReplicaState.New}
+    drive(removed_replicas.stop(term, Removed.of({row: {broker: int(state) for broker, state in states.items()}})))
+    rest = ["Offline", "DeletionStarted", "DeletionSuccessful", "NonExistent"]
+
+    def steps(broker: int, path: Sequence[str]) -> list[Move]:
+        return [("a", 0, broker, one, other) for one, other in zip(path, path[1:], strict=False)]
+
+    four, six = steps(4, ["Online", *rest]), steps(6, ["New", *rest])
+    assert moves(host) == ([one for pair in zip(four, six, strict=True) for one in pair] if traced else [])
+    assert [note.rpartition("] ")[2] for note in host.notes("error")] == [
+        f"replica a-0 on broker 5: no move from NonExistent to {target}" for target in rest[:3]
+    ] + ["replica a-0 on broker 5: no move from NonExistent to NonExistent"]
