@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def scene() -> tuple[Cluster, Host, Term]:
     cluster = Cluster()
     cluster.register(2, 3)
     cluster.topic("a", {0: (2, 1, 3), 1: (3, 2)})
-    cluster.topic("b", {partition: (1,) for partition in range(12)})
+    cluster.topic("b", dict.fromkeys(range(12), (1,)))
     host = cluster.host(1)
     term = host.controller.term
     assert term is not None
@@ -108,7 +109,7 @@ def test_removed_replicas_go_to_their_end_and_those_that_may_not_are_named(
     rest = ["Offline", "DeletionStarted", "DeletionSuccessful", "NonExistent"]
 
     def steps(broker: int, path: Sequence[str]) -> list[Move]:
-        return [("a", 0, broker, one, other) for one, other in zip(path, path[1:], strict=False)]
+        return [("a", 0, broker, one, other) for one, other in pairwise(path)]
 
     four, six = steps(4, ["Online", *rest]), steps(6, ["New", *rest])
     assert moves(host) == ([one for pair in zip(four, six, strict=True) for one in pair] if traced else [])

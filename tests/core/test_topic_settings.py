@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from controller.core.topic_settings import BY_BROKER_NAME, TOPIC_SETTINGS, config_fault, elements
+from controller.core.topic_settings import (
+    BROKER_ALONE,
+    BY_BROKER_NAME,
+    THROTTLE_RATES,
+    TOPIC_SETTINGS,
+    config_fault,
+    elements,
+)
 from controller.storage.settings import BROKER_NAMES, LogSettings
 
 OF_LOGS = [one for one in fields(LogSettings) if one.metadata.get("topic")]
@@ -110,7 +117,10 @@ def test_a_list_is_taken_apart_at_its_commas(text: str, found: tuple[str, ...]) 
 
 
 PROBES = (
-    [str(number) for number in (-(2**63) - 1, -(2**63), -(2**31) - 1, -(2**31), -2, -1, 0, 1, 2, 13, 14, 1024)]
+    [
+        str(number)
+        for number in (-(2**63) - 1, -(2**63), -(2**31) - 1, -(2**31), -2, -1, 0, 1, 2, 3, 13, 14, 23, 24, 25, 1024)
+    ]
     + [str(number) for number in (2**31 - 1, 2**31, 2**63 - 1, 2**63)]
     + [
         "-0.1",
@@ -137,9 +147,10 @@ EXPECTED = Path(__file__).with_name("topic_settings.txt")
 
 
 def table() -> str:
-    """A setting a line: its kind, default, broker's name, whether it is in use, and which probes it accepts."""
+    """A setting a line, those of brokers alone after the topics': its kind, default, broker's name, whether it is in
+    use, and which probes it accepts."""
     lines = []
-    for one in TOPIC_SETTINGS.values():
+    for one in (*TOPIC_SETTINGS.values(), *THROTTLE_RATES.values(), *BROKER_ALONE.values()):
         taken = " ".join(repr(text) for text in dict.fromkeys(PROBES) if one.fault(text) is None)
         used = "in use" if one.in_use else "kept"
         lines.append(f"{one.name} | {one.kind} | {one.default} | {one.broker} | {used} | {taken}\n")
