@@ -402,3 +402,60 @@ def test_without_a_session_nobody_stands() -> None:
     cluster.wait(one.client.close())
     with pytest.raises(SessionGone):
         one.elected()
+
+
+@pytest.mark.parametrize("terms", range(5))
+@pytest.mark.parametrize("created", [0, 3])
+def test_an_epoch_that_is_created_anew_is_above_as_many_terms_as_znodes_were_deleted(terms: int, created: int) -> None:
+    """Nobody knows of the earlier terms. Every session that led has deleted one child of the root, and the two that are
+    deleted here count too."""
+    cluster = Cluster()
+    for _ in range(terms):
+        one = Contender(cluster, 1)
+        one.term()
+        cluster.wait(one.client.close())
+    two = Contender(cluster, 2)
+    children = [Create(f"/other-{number}", b"") for number in range(created)]
+    cluster.wait(two.connection.multi([*children, *(Delete(CONTROLLER_EPOCH, ANY_VERSION) for _ in range(terms > 0))]))
+    outcome = two.elected()
+    assert isinstance(outcome, Won)
+    if not terms:
+        assert (outcome.leadership.epoch, cluster.epoch(), outcome.corrected) == (1, (1, 1), "")
+        return
+    deletions = terms + 1
+    anew = deletions * 1_000 + 1_000
+    versions = 100 + 100 * deletions
+    assert cluster.epoch() == (anew + 1, versions + 1)
+    assert outcome.leadership.epoch == anew + 1
+    assert outcome.corrected == (
+        f"/controller_epoch was missing and is created anew with {anew}; the highest known was 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("highest", "deletions", "anew"),
+    [
+        (0, 0, 0),
+        (1, 0, 1_001),
+        (0, 1, 2_000),
+        (999, 1, 2_000),
+        (1_001, 1, 2_001),
+        (0, 500_000, 500_001_000),
+        (0, 500_001, 500_001_000),
+    ],
+)
+def test_an_epoch_anew_is_a_step_above_what_may_have_been(highest: int, deletions: int, anew: int) -> None:
+    assert leadership._epoch_anew(highest, deletions) == anew
+
+
+@pytest.mark.parametrize(("past_ms", "reason"), [(-0.5, None), (0.0, "ran out 0 ms ago"), (7.0, "ran out 7 ms ago")])
+def test_a_term_is_void_from_the_end_of_its_lease_on(past_ms: float, reason: str | None) -> None:
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    term = one.term()
+    found = leadership.void_reason(term, one.client, one.client.lease_until_ms() + past_ms)
+    assert found is None if reason is None else found is not None and reason in found
+    cluster.wait(one.client.close())
+    ended = leadership.void_reason(term, one.client, 0.0)
+    assert ended is not None
+    assert ended == f"session 0x{term.session:x} has ended"
