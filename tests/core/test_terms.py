@@ -16,14 +16,19 @@ from controller.core.events import (
     ControllerChange,
     CreatePartitionsRequested,
     CreateTopicsRequested,
+    LeaderAndIsrResponse,
     Reelect,
+    SessionExpired,
     Shutdown,
+    StopReplicaResponse,
     TopicChange,
+    UpdateMetadataResponse,
 )
-from controller.core.obstacles import Reason
+from controller.core.obstacles import HIGHEST_EPOCH, Reason
 from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.term import Term
 from controller.pending import Pending
+from controller.protocol import control_values
 from controller.protocol.client_values import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -34,6 +39,7 @@ from controller.protocol.control_values import AlterIsrRequest, AlterIsrResponse
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
+from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ACL, ANY_VERSION, PERM_ALL, Create, Delete, SetData
 from tests.core.driving import Cluster, Host
 
@@ -475,3 +481,98 @@ def expire_at(cluster: Cluster, host: Host, at: int) -> None:
             cluster.server.expire(host.client.session())
 
     host._resume = watched  # type: ignore[method-assign]
+
+
+# -- what a term ends of, by itself
+
+
+def resignations(host: Host) -> list[tuple[int, str]]:
+    return [(event.controller_epoch, event.reason) for event in host.trace.of(ControllerResigned)]
+
+
+REFUSED = "broker 2 refused controller epoch {}: it has seen a higher one"
+RESPONSES = {
+    LeaderAndIsrResponse: control_values.LeaderAndIsrResponse,
+    UpdateMetadataResponse: control_values.UpdateMetadataResponse,
+    StopReplicaResponse: control_values.StopReplicaResponse,
+}
+
+
+@pytest.mark.parametrize("kind", RESPONSES)
+def test_a_broker_that_has_seen_a_higher_epoch_ends_the_term_and_the_next_is_higher_by_more(kind: type[Any]) -> None:
+    cluster = Cluster()
+    cluster.register(2)
+    host = cluster.host(1)
+    epochs = [host.controller.controller_epoch]
+    broker = cluster.leader().controller.term
+    assert broker is not None
+    life = broker.context.brokers[-1].epoch
+    for error in (int(ErrorCode.STALE_BROKER_EPOCH), 999):
+        host.events.put(kind(2, life, 1, RESPONSES[kind](error)))
+    cluster.settle()
+    name = kind.__name__.removesuffix("Response")
+    notes = [note.rpartition("] ")[2] for note in host.notes("warning")]
+    assert notes == [f"broker 2 refused {name}: STALE_BROKER_EPOCH", f"broker 2 refused {name}: 999"]
+    assert resignations(host) == []
+    for _ in range(3):
+        refusal = RESPONSES[kind](int(ErrorCode.STALE_CONTROLLER_EPOCH))
+        host.events.put(kind(2, life, host.controller.controller_epoch, refusal))
+        cluster.settle()
+        epochs.append(host.controller.controller_epoch)
+    assert epochs == [1, 1_002, 5_003, 21_004]
+    assert resignations(host) == [(epoch, REFUSED.format(epoch)) for epoch in epochs[:-1]]
+
+
+def test_an_epoch_that_was_lowered_is_found_by_the_failover() -> None:
+    cluster = Cluster()
+    cluster.topic("t", {0: (1,)})
+    cluster.state("t", 0, 1, (1,), controller_epoch=7)
+    cluster.put(paths.CONTROLLER_EPOCH, b"0")
+    host = cluster.host(1)
+    cluster.pass_ms(1_000)
+    said = "controller epoch 1 is below epoch 7, which a partition's state has"
+    assert resignations(host) == [(1, said)]
+    assert host.controller.controller_epoch > 7
+    cluster.check(errors=True)
+
+
+@pytest.mark.parametrize(
+    ("highest", "ends"), [(1, False), (2, True), (HIGHEST_EPOCH - 1, True), (HIGHEST_EPOCH, False)]
+)
+def test_a_states_epoch_ends_a_term_below_it_unless_no_term_can_be_above(highest: int, ends: bool) -> None:
+    cluster = Cluster()
+    cluster.topic("t", {0: (1,)})
+    cluster.state("t", 0, 1, (1,), controller_epoch=highest)
+    cluster.put(paths.CONTROLLER_EPOCH, b"0")
+    host = cluster.host(1)
+    assert bool(resignations(host)) == ends
+
+
+def test_the_end_of_its_own_session_ends_a_term_and_that_of_another_does_not() -> None:
+    cluster = Cluster()
+    host = cluster.host(1)
+    session = host.client.session()
+    cluster.wait(drive(host.controller.process(SessionExpired(session + 1))))
+    assert host.controller.active
+    cluster.wait(drive(host.controller.process(SessionExpired(session))))
+    assert not host.controller.active
+    assert resignations(host) == [(1, f"session 0x{session:x} has ended")]
+    cluster.wait(drive(host.controller.process(SessionExpired(session))))
+
+
+def test_what_is_in_the_way_of_every_election_is_said_each_minute_and_when_it_is_gone() -> None:
+    cluster = Cluster()
+    cluster.put(paths.CONTROLLER_EPOCH, b"seven")
+    host = cluster.host(1)
+    assert host.controller.active_controller_id == -1
+    cluster.pass_ms(59_000)
+    said = [note for note in host.notes("error") if "no controller can be elected: " in note]
+    assert len(said) == 1
+    cluster.pass_ms(20_000)
+    said = [note for note in host.notes("error") if "no controller can be elected: " in note]
+    assert len(said) == 2
+    cluster.put(paths.CONTROLLER_EPOCH, b"7")
+    cluster.pass_ms(2 * LONGEST_BACKOFF_MS)
+    assert host.notes("info")[0] == "broker 1: controllers can be elected again: /controller_epoch was repaired"
+    assert (host.controller.controller_epoch, host.controller.obstacle) == (8, None)
+    cluster.check(errors=True)
