@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from controller.core.partition_table import NO_STATE, members
 from controller.core.ports import ControlRequest, Endpoint, Resign
 from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
+from controller.core.term import Term
 from controller.pending import Pending, Task
 from controller.protocol import control_values
 from controller.protocol.api_keys import ApiKey
@@ -120,6 +121,10 @@ class RecordingChannels:
         header = RequestHeader(api, request.api_version, 0, "test")
         value: RequestValue = decode_request(request_head(header) + request.body + request.rest).value
         assert request.response_event is not None
+        if reason is None:
+            term = self._host.controller.term
+            assert term is not None
+            self._host.cluster.wrong += [f"{api.name} to {broker}: {fault}" for fault in faults_of(term, broker, value)]
         self._host.sent.append(Sent(broker, api, value, request.response_event, request.rest))
         answer = self._host.answer(broker, api, value)
         if answer is not None:
@@ -536,6 +541,67 @@ class Cluster:
         nodes += [paths.broker(int(name)) for name in self.server.children(paths.BROKER_IDS) or ()]
         nodes += [paths.topic(name) for name in self.server.children(paths.BROKER_TOPICS) or ()]
         return frozenset([("children", parent) for parent in parents] + [("node", path) for path in nodes])
+
+
+def faults_of(term: Term, broker: int, request: Any) -> Iterator[str]:
+    """Yield what a request says other than the context, as it is sent."""
+    context, table = term.context, term.context.partitions
+    receiver = context.broker(broker)
+    assert receiver is not None, broker
+    versions = term.settings.versions
+    sender = (request.controller_id, request.controller_epoch, request.broker_epoch)
+    if sender != (term.broker_id, term.epoch, receiver.epoch):
+        yield f"it is of {sender}"
+    topics = [topic.topic_name for topic in request.topic_states]
+    if len(set(topics)) != len(topics) or not all(topic.partition_states for topic in request.topic_states):
+        yield f"its topics are {topics}"
+    if isinstance(request, control_values.StopReplicaRequest):
+        flags = [state.delete_partition for topic in request.topic_states for state in topic.partition_states]
+        if versions.stop_replica < 3 and len(set(flags)) > 1:
+            yield f"one flag for {flags}"
+        return
+    live, leaders = context.broker_ids, set[int]()
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            name, row = (
+                f"{topic.topic_name}-{state.partition_index}",
+                table.row_of(topic.topic_name, state.partition_index),
+            )
+            if row is None:
+                yield f"{name} is not known"
+                continue
+            rows = np.array([row])
+            own = (state.leader, state.leader_epoch, state.controller_epoch, state.isr, state.zk_version)
+            columns = (table.leader, table.leader_epoch, table.controller_epoch, table.zk_version)
+            leader, epoch, controller_epoch, version = (int(column[row]) for column in columns)
+            if context.doomed(rows)[0] and isinstance(request, control_values.UpdateMetadataRequest):
+                leader, epoch, version = control_values.LEADER_DURING_DELETE, 0, 0
+            if (*own, state.replicas) != (
+                leader,
+                epoch,
+                controller_epoch,
+                table.isr_of(row),
+                version,
+                table.assignment_of(row),
+            ):
+                yield f"{name} is {state}"
+            if isinstance(request, control_values.UpdateMetadataRequest):
+                eligible = context.eligible(rows)[0].tolist()
+                offline = [one for one, usable in zip(state.replicas, eligible, strict=False) if not usable]
+                if list(state.offline_replicas) != offline:
+                    yield f"{name}: offline replicas {state.offline_replicas}, not {offline}"
+                continue
+            leaders.add(leader)
+            if broker not in state.replicas:
+                yield f"{name}: it is no replica of {state.replicas}"
+            moving = (table.adding.get(row, ()), table.removing.get(row, ()))
+            if versions.leader_and_isr >= 3 and (state.adding_replicas, state.removing_replicas) != moving:
+                yield f"{name}: {state}, not {moving}"
+    if isinstance(request, control_values.UpdateMetadataRequest):
+        if [one.id for one in request.live_brokers] != list(live):
+            yield f"live brokers {request.live_brokers}"
+    elif [one.broker_id for one in request.live_leaders] != sorted(leaders.intersection(live)):
+        yield f"live leaders {request.live_leaders}, not those of {sorted(leaders)}"
 
 
 def check_figures(host: Host) -> None:
