@@ -102,6 +102,22 @@ def test_an_answer_that_comes_after_the_lease_ran_out_is_not_acted_on() -> None:
     assert toy.run(100) == ["1 begins", "resigned at 35.0"]
 
 
+async def writes_after_an_answer(toy: Toy, event: Event) -> None:
+    try:
+        await toy.clock.sleep(10)
+        toy.log.append("writes")
+    except Resign:
+        toy.resign("thrown in")
+
+
+def test_an_answer_whose_turn_comes_as_the_lease_ends_is_not_acted_on() -> None:
+    """Both at 12: the event begins at 1, its answer is there at 11."""
+    toy = Toy(writes_after_an_answer)
+    toy.lead(until_ms=12)
+    toy.put(1)
+    assert toy.run(13) == ["resigned at 12.0"]
+
+
 def test_a_lease_that_is_renewed_stops_nothing() -> None:
     toy = Toy(sleeps)
     toy.lead(until_ms=5)
