@@ -72,13 +72,13 @@ def pick(replicas: Replicas, chosen: Bools) -> Replicas:
     return Replicas(replicas.rows[chosen], replicas.slots[chosen])
 
 
-async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
+async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, leaderless: Rows | None = None) -> None:
     """Replicas whose broker is gone or stops them: told to stop, removed from their ISRs, and the partitions' other
     replicas told, unless the topic is queued for deletion.
 
     A leader that goes leaves -1 behind, and the last of an ISR stays in it (KAFKA-708); so does a whole ISR that goes
     at once, since each of its members has all that was acknowledged. A partition that needs no change is not written,
-    but its replicas are told again, as a 2.8 controller does.
+    but its replicas are told again, as a 2.8 controller does; those of `leaderless` rows once they have a leader.
     """
     table = term.context.partitions
     replicas = move(term, replicas, ReplicaState.Offline)
@@ -95,6 +95,8 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch) -> N
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
     told = (table.zk_version[rows] != NO_STATE) & ~term.context.doomed(rows)
+    if leaderless is not None:
+        told &= ~np.isin(rows, leaderless)
     batch.leader_and_isr(Replicas.where(rows[told], others_mask[told]))
 
 

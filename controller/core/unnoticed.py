@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from controller.core.context import Replicas
-from controller.core.partition_table import NO_BROKER, Bools, Int32s
+from controller.core.partition_table import NO_BROKER, Bools, Int32s, Rows
 from controller.core.serving import serve_again
 from controller.core.term import Term
 from statemachines.leader_election_columns import is_member
@@ -49,15 +50,30 @@ def registered_since(brokers: Int32s, mzxids: Zxids, epochs: Mapping[int, int]) 
     return since
 
 
-def leave_out(term: Term, mzxids: Zxids) -> Replicas:
+@dataclass(frozen=True, slots=True, eq=False)
+class Back:
+    """`leaderless`: the rows whose leader came back. No broker is sent their state before it has a new leader epoch: in
+    the one that it has, a leader that lost its power would lead on. `replicas`: those that are left out until
+    `let_in`."""
+
+    leaderless: Rows
+    replicas: Replicas
+
+    def led(self, replicas: Replicas) -> Replicas:
+        """Those of the replicas that are of other partitions."""
+        led = ~np.isin(replicas.rows, self.leaderless)
+        return Replicas(replicas.rows[led], replicas.slots[led])
+
+
+def leave_out(term: Term, mzxids: Zxids) -> Back:
     """As a term begins, with what was just loaded; `mzxids` are of all partitions' states. Leaders that came back lead
-    no more, and members of ISRs that came back are as good as failed until `let_in`; gives those."""
+    no more, and members of ISRs that came back are as good as failed until `let_in`."""
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
     back = registered_since(table.isr, mzxids, {broker.id: broker.epoch for broker in context.brokers})
     back[context.doomed(rows)] = False
     if not back.any():
-        return Replicas(rows[:0], rows[:0])
+        return Back(rows[:0], Replicas(rows[:0], rows[:0]))
     leaderless = rows[(back & (table.isr == table.leader[:, None])).any(axis=1)]
     context.set_partition_states(leaderless, np.full(len(leaderless), PartitionState.Offline, dtype=np.uint8))
     stayed = context.eligible_in_isr(rows) & ~back
@@ -70,11 +86,12 @@ def leave_out(term: Term, mzxids: Zxids) -> Replicas:
         "warning",
         f"brokers {brokers} came back unnoticed: {int(back.any(axis=1).sum())} partitions' states are older",
     )
-    return replicas
+    return Back(leaderless, replicas)
 
 
-async def let_in(term: Term, replicas: Replicas) -> None:
+async def let_in(term: Term, back: Back) -> None:
     """They are followers like others that have to catch up, and can be elected where that is all there is."""
+    replicas = back.replicas
     if not len(replicas):
         return
     for broker, keys in _by_broker(term, replicas).items():

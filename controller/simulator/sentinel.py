@@ -97,6 +97,8 @@ class Sentinel(Recorder):
         self._asked: dict[tuple[int, int, int, int], str] = {}
         self.is_paused: Callable[[int], bool] = lambda _node: False
         self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
+        self._begun: dict[str, tuple[int, int, int]] = {}  # leader epoch, the zxid that began it, version
+        self._incarnations: dict[int, int] = {}  # the broker epoch that each node knows of itself
         self.forgotten = Forgotten()
         self.subscribers: list[Callable[[TraceRecord], None]] = []
         self._by_choice = ByChoice(self.violated)
@@ -136,6 +138,7 @@ class Sentinel(Recorder):
                 self._over.setdefault(term, "its process ended")
         for key in [key for key in self._roles if key[0] == node]:
             del self._roles[key]
+        self._incarnations.pop(node, None)
 
     def open_terms(self) -> list[tuple[int, int]]:
         """(node, epoch) of every term but the latest that was neither resigned nor ended with its process."""
@@ -154,6 +157,7 @@ class Sentinel(Recorder):
                     self._state_written(session, operation)
                 elif isinstance(operation, Delete):
                     self._states.pop(path, None)
+                    self._begun.pop(path, None)
                 continue
             self._by_choice.committed(operation, self._epoch, self._node_of(self._winner), self._zookeeper)
             if path == paths.CONTROLLER_EPOCH and not isinstance(operation, Check):
@@ -197,6 +201,7 @@ class Sentinel(Recorder):
         state = self._decoded(path, operation.data)
         last = self._states.get(path) if isinstance(operation, SetData) else None
         self._states[path] = state
+        self._note_begun(path, state.leader_epoch)
         self.forgotten.state_written(path, state.isr)
         node = self._nodes.get(session, NOBODY)
         is_winners = session == self._winner and state.controller_epoch == self._epoch and not self._edited
@@ -215,6 +220,14 @@ class Sentinel(Recorder):
         assignment = self._assignment_of(named[0]).get(named[1], ())
         for trouble in _unsound(state, last, assignment, clean=self.is_clean(named[0])):
             self.violated("partition-states-sound", [node], f"{_where(path)}: {trouble}")
+
+    def _note_begun(self, path: str, leader_epoch: int) -> None:
+        """After a write past all sessions (spoil-znode) the zxid of the leader epoch's first write is not known."""
+        row = None if self._zookeeper is None else self._zookeeper.row(path)
+        if row is not None:
+            epoch, zxid, version = self._begun.get(path, (NOBODY, 0, NOBODY))
+            is_known = epoch == leader_epoch and row.stat.version == version + 1
+            self._begun[path] = (leader_epoch, zxid if is_known else row.stat.mzxid, row.stat.version)
 
     def _decoded(self, path: str, data: bytes | None) -> PartitionState:
         """Many partitions' states are the same bytes, and their paths alone tell them apart."""
@@ -300,6 +313,7 @@ class Sentinel(Recorder):
 
     def _registered(self, at_ms: float, node: int, event: BrokerRegistered) -> None:
         self._by_choice.registered(node)
+        self._incarnations[node] = event.broker_epoch
 
     def _written(self, at_ms: float, node: int, event: PartitionStateWritten) -> None:
         """(2) Whoever is elected is first in the assignment's order."""
@@ -365,8 +379,29 @@ class Sentinel(Recorder):
                 f"{event.topic}-{event.partition}: leader epoch {event.leader_epoch} applied after {epoch}",
             )
         self._roles[key] = (incarnation, event.leader_epoch)
-        if event.leader == node and self.forgotten.members:
-            self.forgotten.leads(node, paths.partition_state(event.topic, event.partition))
+        if event.leader == node:
+            path = paths.partition_state(event.topic, event.partition)
+            self._leads(node, path, event)
+            if self.forgotten.members:
+                self.forgotten.leads(node, path)
+
+    def _leads(self, node: int, path: str, event: ReplicaRoleApplied) -> None:
+        """(2) A broker incarnation leads in no leader epoch that is older than its registration: it may have lost the
+        end of its log, and what it appends there is not what its followers have of that epoch. A topic that is being
+        deleted takes no records."""
+        epoch, begun, version = self._begun.get(path, (NOBODY, 0, NOBODY))
+        registered = self._incarnations.get(node, 0)
+        row = None if self._zookeeper is None else self._zookeeper.row(path)
+        if event.leader_epoch > epoch or registered <= begun or row is None or row.stat.version != version:
+            return
+        assert self._zookeeper is not None
+        if self._zookeeper.row(paths.delete_topic(event.topic)) is None:
+            self.violated(
+                "new-incarnation-new-epoch",
+                [node],
+                f"{_where(path)}: broker epoch {registered} leads in leader epoch {event.leader_epoch}, which began"
+                f" at {begun} or before",
+            )
 
 
 def _is_leaders_change(node: int, state: PartitionState, last: PartitionState) -> bool:

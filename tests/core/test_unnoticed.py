@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from controller.core.unnoticed import registered_since
+from controller.protocol.api_keys import ApiKey
 from controller.zookeeper import paths
 from tests.core.driving import Cluster, Host
 
@@ -113,3 +114,21 @@ def test_where_the_others_died_who_came_back_leads_in_a_new_epoch() -> None:
     assert (leader, isr) == (2, (2,))
     assert epoch > 4
     cluster.check()
+
+
+@pytest.mark.parametrize("others", [(), (3,)], ids=["alone", "beside a follower that is gone"])
+def test_no_broker_is_sent_a_leader_that_came_back_in_the_leader_epoch_from_before(others: tuple[int, ...]) -> None:
+    """It leads on as soon as it hears of that, and what it appends then is not what its followers have there."""
+    cluster = Cluster()
+    cluster.register(2, 4)
+    cluster.topic("t", {0: (2, *others)})
+    cluster.state("t", 0, 2, (2,), epoch=4)
+    host = bounced(cluster, 2)
+    sent = [
+        state.leader_epoch
+        for one in host.sent_after(0, ApiKey.LEADER_AND_ISR)
+        for topic in one.value.topic_states
+        for state in topic.partition_states
+    ]
+    assert cluster.states()["t-0"][:3] == (2, 5, (2,))
+    assert sent == [5]

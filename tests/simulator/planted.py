@@ -241,7 +241,8 @@ def proposals_never_cleared(patch: Patch) -> None:
 
 def bounce_before_the_term_unnoticed(patch: Patch) -> None:
     """Who came back while no controller looked has what it had."""
-    patch.setattr(unnoticed, "leave_out", lambda term, mzxids: Replicas.where(mzxids[:0], np.zeros((0, 1), np.bool_)))
+    nobody = unnoticed.Back(np.empty(0, np.int64), Replicas(np.empty(0, np.int64), np.empty(0, np.int64)))
+    patch.setattr(unnoticed, "leave_out", lambda term, mzxids: nobody)
 
 
 def isr_change_at_any_version(patch: Patch) -> None:

@@ -141,7 +141,7 @@ async def fail_over(term: Term) -> Phases:
         phase.items = loaded.brokers
     with phases.phase("replica machine") as phase:
         back = unnoticed.leave_out(term, loaded.mzxids)
-        phase.items = await _start_replica_machine(term, partitions_follow=partitions_follow)
+        phase.items = await _start_replica_machine(term, back, partitions_follow=partitions_follow)
     with phases.phase("partition machine") as phase:
         batch = RequestBatch(term)
         phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
@@ -171,8 +171,9 @@ def _refuse_lowered_epoch(term: Term) -> None:
         raise EpochTooLow(term.epoch, highest)
 
 
-async def _start_replica_machine(term: Term, *, partitions_follow: bool) -> int:
-    """Live replicas are told what their partitions' states are, dead ones leave their ISRs. Gives how many."""
+async def _start_replica_machine(term: Term, back: unnoticed.Back, *, partitions_follow: bool) -> int:
+    """Live replicas are told what their partitions' states are, dead ones leave their ISRs. Gives how many. Those whose
+    leader is `back` are told once it is elected anew."""
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
     live = context.eligible(rows)
@@ -182,12 +183,14 @@ async def _start_replica_machine(term: Term, *, partitions_follow: bool) -> int:
     # As Kafka starts them: were their topic being deleted, they could not be.
     table.replica_state[offline.rows, offline.slots] = ReplicaState.DeletionIneligible
     batch = RequestBatch(term)
-    replica_moves.bring_online(term, online, batch)
+    replica_moves.bring_online(term, back.led(online), batch)
+    if len(back.leaderless):
+        batch.update_metadata(back.leaderless)
     if partitions_follow:
         batch.tell_what_is_there()
     batch.send()
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, offline, batch)
+    await replica_moves.take_offline(term, offline, batch, back.leaderless)
     batch.send()
     return len(online) + len(offline)
 
