@@ -89,7 +89,7 @@ def _write(row: Row | None, before: Targets, after: Targets) -> Write | None:
         raise NotWritten(str(damaged)) from damaged
     if not after:
         return Delete(PATH, row.stat.version)
-    if before == after and list(before) == list(after):
+    if before == after:
         return None
     return SetData(PATH, _fitting(replace(found, replicas=after)), row.stat.version)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.core.events import PartitionModifications, TopicChange
 from controller.zookeeper import paths
+from controller.zookeeper.codecs import BrokerEndpoint, BrokerRegistration, encode_broker_registration
 from controller.zookeeper.operations import ANY_VERSION, Delete, SetData
 from statemachines.partition import PartitionState
 from tests.core.driving import Cluster, registration
@@ -107,3 +110,30 @@ def test_s27_what_came_while_the_connection_was_broken_is_found_after_it() -> No
     assert set(cluster.states()) == {"made-0", "old-0", "old-1"}
     assert host.controller.controller_epoch == 1
     cluster.check()
+
+
+@pytest.mark.parametrize(("port", "reached"), [(-1, False), (0, False), (1, True), (65_535, True), (65_536, False)])
+@pytest.mark.parametrize("host_name", ["host-4", ""])
+def test_a_broker_is_reached_at_a_host_and_a_port(host_name: str, port: int, reached: bool) -> None:
+    cluster = Cluster()
+    endpoint = BrokerEndpoint("PLAINTEXT", "PLAINTEXT", host_name, port)
+    cluster.put(paths.broker(4), encode_broker_registration(BrokerRegistration(4, (endpoint,))))
+    host = cluster.host(1)
+    assert host.controller.term is not None
+    found = host.controller.term.context.broker(4)
+    assert (found is not None) == (reached and bool(host_name))
+    if found is not None:
+        assert (found.endpoint.host, found.endpoint.port) == (host_name, port)
+        assert [(one.host, one.port) for one in found.advertised.endpoints] == [(host_name, port)]
+
+
+@pytest.mark.parametrize("text", ["xx", "*" * 22, "A" * 21, "A" * 23, "A" * 24])
+def test_a_topic_whose_id_is_none_is_served_without_one(text: str) -> None:
+    cluster = Cluster()
+    cluster.topic("t", {0: (1,)}, text)
+    host = cluster.host(1)
+    assert cluster.states() == {"t-0": (1, 0, (1,), 0)}
+    assert any(note.endswith(f"topic t: {text!r} is no topic id") for note in host.notes("error"))
+    term = host.controller.term
+    assert term is not None
+    assert [topic.id for topic in term.context.partitions.topics] == [bytes(16)]

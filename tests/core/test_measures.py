@@ -41,6 +41,15 @@ def test_s21_a_busy_hour_is_forgotten_once_it_is_quiet() -> None:
     assert histogram.count == 501
 
 
+def test_values_are_kept_as_long_as_each_comes_within_the_idle_time_of_the_one_before() -> None:
+    histogram = Histogram(idle_ms=1_000.0)
+    for at_ms in (900.0, 1_900.0, 2_900.0):
+        histogram.update(at_ms, at_ms)
+    assert histogram.quantiles(3_900.0)[0.5] == 1_900.0
+    histogram.update(7.0, 3_900.5)
+    assert histogram.quantiles(3_900.5)[0.5] == 7.0
+
+
 def test_the_queue_tells_how_long_events_waited() -> None:
     now = [0.0]
     queue = EventQueue(10, now_ms=lambda: now[0])

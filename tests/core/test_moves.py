@@ -36,7 +36,9 @@ def scene() -> tuple[Cluster, Host, Term]:
 
 
 def moves(host: Host) -> list[Move]:
-    return [(one.topic, one.partition, one.replica, one.source, one.target) for one in host.trace.of(PartitionMoved)]
+    found = host.trace.of(PartitionMoved)
+    assert {one.controller_epoch for one in found} <= {host.controller.controller_epoch}
+    return [(one.topic, one.partition, one.replica, one.source, one.target) for one in found]
 
 
 def replicas(term: Term, *some: tuple[str, int, int]) -> Replicas:

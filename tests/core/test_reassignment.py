@@ -16,11 +16,16 @@ from controller.core.state_writes import state_paths, take_in_all
 from controller.core.term import Term
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.trace import PartitionMoved, PartitionStateWritten
+from controller.trace import PartitionMoved, PartitionStateWritten, TraceEvent
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import PartitionState, TopicAssignment, encode_topic_assignment
+from controller.zookeeper.codecs import (
+    PartitionState,
+    TopicAssignment,
+    encode_partition_state,
+    encode_topic_assignment,
+)
 from controller.zookeeper.drive import drive
-from controller.zookeeper.operations import ANY_VERSION, Delete, SetData, Write
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
 from statemachines.reassignment import Assignment
 from tests.core.deleting import ask as ask_to_delete
 from tests.core.deleting import left_of, word_of
@@ -358,6 +363,48 @@ def test_with_nobody_of_the_target_to_lead_the_others_go_on() -> None:
     cluster.pass_ms(8_000)
     assert led(cluster)["t-0"] == (2, (2, 3))
     assert listed(cluster, second) == {"t-0": Assignment((4, 2, 3), (4,), (2, 3))}
+    cluster.check()
+
+
+def test_a_target_that_lost_its_sync_as_it_was_to_lead_is_given_up_for_now() -> None:
+    """An older leader takes the target out of the ISR under the election: the others stay, until it is back."""
+    cluster, host = two_of_three(ControllerSettings(inter_broker_protocol="2.6"))
+    ask(cluster, host, {0: (4,), 1: (2, 4)})
+    emit, done = host.trace.emit, list[object]()
+
+    def rewrite(event: TraceEvent) -> None:
+        emit(event)
+        if "partitions is in sync" in str(event) and not done:
+            done.append(event)
+            state = PartitionState(2, 5, (2, 3), 1)
+            path = paths.partition_state("t", 0)
+            cluster._admin.multi([SetData(path, encode_partition_state(state), ANY_VERSION)])
+
+    host.trace.emit = rewrite  # type: ignore[method-assign]
+    state = PartitionState(2, 4, (2, 3, 4), 1)
+    cluster.put(paths.partition_state("t", 0), encode_partition_state(state))
+    cluster.settle()
+    assert done
+    said = "t-0: no replica of the target can lead, so that the others stay"
+    assert [note.rpartition("] ")[2] for note in host.notes("warning") if said in note] == [said]
+    assert assignment(cluster, 0) == Assignment((4, 2, 3), (4,), (2, 3))
+    assert listed(cluster, host)["t-0"] == Assignment((4, 2, 3), (4,), (2, 3))
+    cluster._check_context(host)
+    cluster.put(paths.partition_state("t", 0), encode_partition_state(PartitionState(2, 6, (2, 3, 4), 1)))
+    cluster.settle()
+    assert assignment(cluster, 0) == Assignment((4,))
+    assert led(cluster)["t-0"] == (4, (4,))
+
+
+def test_a_topic_that_is_made_with_the_request_for_it_is_reassigned() -> None:
+    """The request is handled before the change of topics."""
+    cluster, host = two_of_three()
+    partitions = b'{"version":1,"partitions":[{"topic":"u","partition":0,"replicas":[3,4]}]}'
+    topic = encode_topic_assignment(TopicAssignment(TOPIC_ID, {0: (2, 3)}))
+    cluster.write(Create(paths.REASSIGN_PARTITIONS, partitions), Create(paths.topic("u"), topic))
+    cluster.settle()
+    assert assignment(cluster, 0, "u") == Assignment((3, 4, 2), (4,), (2,))
+    assert not [note for note in host.notes("warning") if "not reassigned" in note]
     cluster.check()
 
 

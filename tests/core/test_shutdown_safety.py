@@ -94,6 +94,20 @@ def test_what_would_be_left_under_min_insync_replicas_stays(case: Case) -> None:
     cluster.check()
 
 
+def test_each_partition_is_judged_by_its_own_replicas() -> None:
+    """t could have three in sync, u never."""
+    cluster = Cluster()
+    for topic, assignment, isr in (("t", (2, 1, 3), (2, 1)), ("u", (2, 1), (2, 1))):
+        cluster.topic(topic, {0: assignment})
+        cluster.state(topic, 0, 2, isr)
+    cluster.register(2, 3)
+    host = cluster.host(1, ControllerSettings(min_insync_replicas=3))
+    answer = ask(cluster, host, GOING, broker_epoch(cluster, GOING))
+    assert [one.topic_name for one in answer.remaining_partitions] == ["t"]
+    assert cluster.states()["u-0"][0] == 1
+    cluster.check()
+
+
 HELD = CASES["one of the three is behind"]
 
 

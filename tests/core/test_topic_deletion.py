@@ -345,6 +345,36 @@ def test_a_topic_that_cannot_be_read_is_deleted_once_it_has_been_mended() -> Non
     cluster.check(errors=True)
 
 
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_request_for_a_topic_that_cannot_be_read_is_named(asked_first: bool) -> None:
+    cluster = Cluster()
+    cluster.put(paths.topic("t"), b"{")
+    if asked_first:
+        cluster.write(Create(paths.delete_topic("t"), None))
+    host = cluster.host(1)
+    if not asked_first:
+        ask(cluster, "t")
+    said = [note for note in host.notes("warning") if "topic t is not deleted before its znode can be read" in note]
+    assert len(said) == 1
+    cluster.check(errors=True)
+
+
+def test_a_replica_that_could_not_be_deleted_holds_up_its_own_topic_alone() -> None:
+    cluster, host = answering(1, 2, 3)
+    for name in ("t", "u"):
+        cluster.topic(name, {0: (2, 3)})
+    cluster.settle()
+    host.answer_to = silent_about_deletion
+    ask(cluster, "t")
+    ask(cluster, "u")
+    (sent,) = (one for one in host.sent if one.broker == 2 and word_of(one) == "delete t-0")
+    answer(host, sent, ErrorCode.KAFKA_STORAGE_ERROR)
+    cluster.settle()
+    term = host.controller.term
+    assert term is not None
+    assert term.context.deletions.ineligible == {"t"}
+
+
 def test_s56a_a_partition_without_a_state_is_deleted() -> None:
     """KAFKA-6650."""
     cluster, _host = answering(1, 2)
