@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from controller.core.explaining import View, rows_of
+from controller.core.explaining import View, rows_of, view_of
 from controller.core.explaining_subjects import Kind, Subject, explain, totals
 from controller.core.obstacles import HIGHEST_EPOCH
 from controller.zookeeper import paths
+from controller.zookeeper.cluster_state import cluster_state
+from controller.zookeeper.tree import Tree
 from tests.core.test_explaining import ASKED, CASES, CONTROLLER, CONTROLLERS, ELECT, MOVING, PAUSED, Case, config, view
 from tests.core.test_explaining import view_of_controller as of_controller
 
@@ -140,6 +143,7 @@ MORE: dict[str, Case] = {
     "a controller that can't be read": Case([], "", "", also={paths.CONTROLLER: DAMAGED}),
     "no epoch, and none in use": Case([], "", "", None, also={paths.CONTROLLER_EPOCH: None}),
     "no epoch, no controller, and none in use": Case([], "", "", None, also={paths.CONTROLLER_EPOCH: None, **NOBODY}),
+    "no epoch, no controller, and one in use": Case([], "", "", also={paths.CONTROLLER_EPOCH: None, **NOBODY}),
     "another topic beside it": Case(
         [], "", "", (1, (1,)), also=topic("a", {0: ((3, 1), (1, (1, 3))), 4: ((2, 3), (2, (2,)))})
     ),
@@ -176,8 +180,16 @@ def told(seen: View) -> Iterator[str]:
     yield f"  as it should be: {', '.join(sound)}"
 
 
+def first_version(case: Case) -> View:
+    """The same cluster, whose znodes nobody has written since they were created."""
+    tree = Tree.of(replace(row, stat=row.stat._replace(version=0)) for row in view(case).tree.nodes.values())
+    return view_of(tree, cluster_state(tree))
+
+
 def page() -> str:
     views = {name: view(case) for name, case in (*CASES.items(), *MORE.items())}
+    views["a state of version 0"] = first_version(MORE["in sync as many as have to be"])
+    views["a state of version 0, and none is in sync"] = first_version(CASES["the whole ISR is dead"])
     views |= {f"controller: {name}": of_controller(case) for name, case in CONTROLLERS.items()}
     lines, rules = [], set()
     for name, seen in views.items():

@@ -8,8 +8,8 @@ from controller.core.settings import ControllerSettings
 from controller.protocol.api_keys import ApiKey
 from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten
 from controller.zookeeper import paths
-from controller.zookeeper.operations import Create
-from tests.core.driving import Cluster, Host
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete
+from tests.core.driving import Cluster, Host, registration
 
 PHASES = [
     "feature znode",
@@ -118,6 +118,36 @@ def test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bum
     written = [(event.partition, event.why, event.leader) for event in host.trace.of(PartitionStateWritten)]
     assert written == [(0, "replica offline", 2), (1, "replica offline", -1), (1, "offline", 3)]
     cluster.check()
+
+
+def test_broker_0_is_a_broker() -> None:
+    cluster = Cluster()
+    cluster.register(2)
+    cluster.topic("t", {0: (0, 1, 2), 1: (1, 0, 2), 2: (0,)})
+    cluster.state("t", 0, 0, (0, 1, 2))
+    cluster.state("t", 1, 1, (1, 0, 2))
+    cluster.state("t", 2, 0, (0,))
+    host = cluster.host(1)
+    led = {name: (leader, isr) for name, (leader, _, isr, _) in cluster.states().items()}
+    assert led == {"t-0": (1, (1, 2)), "t-1": (1, (1, 2)), "t-2": (-1, (0,))}
+    cluster.check()
+    cluster.register(0)
+    cluster.settle()
+    assert cluster.states()["t-2"][0] == 0
+    assert host.failures() == []
+    cluster.check()
+
+
+def test_a_cluster_without_the_parent_of_topics_has_none() -> None:
+    cluster = Cluster()
+    cluster.write(Delete(paths.BROKER_TOPICS, ANY_VERSION))
+    host = cluster.new_host(1)
+    register = host.writes.register_broker
+    host.controller._register = lambda: register(1, registration(1))
+    host.start()
+    cluster.settle()
+    assert host.failures() == []
+    assert host.controller.active
 
 
 def test_s37_the_last_of_an_isr_stays_in_it() -> None:

@@ -128,6 +128,40 @@ REFUSED_TOPICS = [
 ]
 
 
+REFUSED_TOPICS += [
+    (CreatableTopic("t", 1, 126), ErrorCode.INVALID_REPLICATION_FACTOR),
+    (CreatableTopic("t", 1, 127), ErrorCode.INVALID_REPLICATION_FACTOR),
+    (CreatableTopic("t", -1, 1, assignments=assigned((1,))), ErrorCode.INVALID_REQUEST),
+]
+WORDS = [
+    "Topic 'there' already exists.",
+    "Topic 'damaged' already exists.",
+    "Topic name is illegal, it can't be empty",
+    'Topic name cannot be "." or ".."',
+    "it contains a character other than",
+    "it contains a character other than",
+    "it can't be longer than 249 characters",
+    "Topic 'dotted_name' collides with existing topics: dotted.name",
+    "0 partitions: expected 1 or more",
+    "-2 partitions: expected 1 or more",
+    "replication factor 0: expected 1 or more",
+    "replication factor 3 is larger than the 2 available brokers",
+    "Both numPartitions or replicationFactor and replicasAssignments were set.",
+    "partitions should be a consecutive 0-based integer sequence",
+    "Bad or duplicate replicas: [1, 1] names a broker twice",
+    "All partitions should have the same number of replicas",
+    "Bad or duplicate replicas: it has no replicas",
+    "Bad or duplicate replicas: [-1]: expected broker ids",
+    "Unknown topic config name: no.such",
+    "Invalid value maybe for configuration unclean.leader.election.enable",
+    "Null value not supported for topic configs",
+    "replication factor 126 is larger than the 2 available brokers",
+    "replication factor 127: expected 126 at most",
+    "Both numPartitions or replicationFactor and replicasAssignments were set.",
+]
+"""What each is refused with."""
+
+
 def scene() -> tuple[Cluster, Host]:
     cluster, host = cluster_of(1, 2)
     cluster.topic("there", {0: (1, 2)})
@@ -137,13 +171,18 @@ def scene() -> tuple[Cluster, Host]:
     return cluster, host
 
 
-@pytest.mark.parametrize(("topic", "error"), REFUSED_TOPICS)
-def test_a_topic_that_cant_be_is_refused_and_the_one_beside_it_made(topic: CreatableTopic, error: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("topic", "error", "words"),
+    [(topic, error, words) for (topic, error), words in zip(REFUSED_TOPICS, WORDS, strict=True)],
+)
+def test_a_topic_that_cant_be_is_refused_and_the_one_beside_it_made(
+    topic: CreatableTopic, error: ErrorCode, words: str
+) -> None:
     cluster, host = scene()
     before = cluster.server.children(paths.BROKER_TOPICS) or ()
     refused, made = create(cluster, host, topic, CreatableTopic("beside", 1, 2))
     assert (refused.name, refused.error_code) == (topic.name, error)
-    assert refused.error_message
+    assert words in refused.error_message
     assert made.error_code == 0
     assert cluster.server.children(paths.BROKER_TOPICS) == tuple(sorted((*before, "beside")))
 
@@ -198,26 +237,44 @@ def test_partitions_are_added_and_the_rest_of_the_znode_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "error"),
+    ("topic", "error", "words"),
     [
-        (CreatePartitionsTopic("nowhere", 2), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (CreatePartitionsTopic("there", 1), ErrorCode.INVALID_PARTITIONS),
-        (CreatePartitionsTopic("there", 0), ErrorCode.INVALID_PARTITIONS),
+        (
+            CreatePartitionsTopic("nowhere", 2),
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "The topic 'nowhere' does not exist.",
+        ),
+        (CreatePartitionsTopic("there", 1), ErrorCode.INVALID_PARTITIONS, "Topic already has 1 partitions."),
+        (
+            CreatePartitionsTopic("there", 0),
+            ErrorCode.INVALID_PARTITIONS,
+            "has 1 partitions, which is higher than the requested 0.",
+        ),
         (
             CreatePartitionsTopic("there", 3, (CreatePartitionsAssignment((1, 2)),)),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Increasing the number of partitions by 2 but 1 assignments provided.",
         ),
-        (CreatePartitionsTopic("there", 2, (CreatePartitionsAssignment((1,)),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (
+            CreatePartitionsTopic("there", 2, (CreatePartitionsAssignment((1,)),)),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "All partitions should have the same number of replicas",
+        ),
         (
             CreatePartitionsTopic("there", 2, (CreatePartitionsAssignment((1, 9)),)),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Unknown broker(s) in replica assignment: [9].",
         ),
-        (CreatePartitionsTopic("damaged", 2), ErrorCode.UNKNOWN_SERVER_ERROR),
-        (CreatePartitionsTopic("moving", 2), ErrorCode.REASSIGNMENT_IN_PROGRESS),
-        (CreatePartitionsTopic("gap", 3), ErrorCode.INVALID_PARTITIONS),
+        (CreatePartitionsTopic("damaged", 2), ErrorCode.UNKNOWN_SERVER_ERROR, "/brokers/topics/damaged"),
+        (CreatePartitionsTopic("moving", 2), ErrorCode.REASSIGNMENT_IN_PROGRESS, "Topic 'moving' is being reassigned."),
+        (
+            CreatePartitionsTopic("gap", 3),
+            ErrorCode.INVALID_PARTITIONS,
+            "Topic 'gap' is not numbered from 0 without a gap.",
+        ),
     ],
 )
-def test_partitions_that_cant_be_are_refused(topic: CreatePartitionsTopic, error: ErrorCode) -> None:
+def test_partitions_that_cant_be_are_refused(topic: CreatePartitionsTopic, error: ErrorCode, words: str) -> None:
     cluster, host = scene()
     cluster.put(
         paths.topic("moving"),
@@ -228,7 +285,7 @@ def test_partitions_that_cant_be_are_refused(topic: CreatePartitionsTopic, error
     zxid = cluster.server.zxid
     (refused,) = expand(cluster, host, topic)
     assert (refused.name, refused.error_code) == (topic.name, error)
-    assert refused.error_message
+    assert words in (refused.error_message or "")
     assert cluster.server.zxid == zxid
 
 
