@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
+from controller.scenarios.failover_figures import failover_rows
 from controller.scenarios.judge import Judgement
 from controller.scenarios.language import Scenario
 from controller.scenarios.records.figures import (
@@ -23,13 +25,15 @@ from controller.scenarios.records.figures import (
     count_records,
 )
 from controller.scenarios.standstills import standstills_of, standstills_text
+from controller.scenarios.timeline import timeline_of
+from controller.scenarios.timeline_model import Timeline
 from controller.trace import FaultInjected, StepEnded, StepStarted
 from controller.trace_records import TraceRecord
 
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
     scenario: Scenario
     host: str
@@ -41,6 +45,10 @@ class Report:
     @property
     def verdict(self) -> str:
         return self.judgement.verdict
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return timeline_of(self.records)
 
     @property
     def duration_ms(self) -> float:
@@ -169,29 +177,11 @@ def report_json(report: Report) -> str:
     return json.dumps(report_object(report), indent=2, sort_keys=True) + "\n"
 
 
-def failover_rows(report: Report) -> list[tuple[str, ...]]:
-    """The table of failovers, a header first: times in ms, the two intervals that matter spelled out."""
-    rows: list[tuple[str, ...]] = [
-        ("kind", "node", "fault at", "detected after", "recovered after", "session end to client", "partitions")
-    ]
-    for failover in report.judgement.failovers:
-        rows.append(
-            (
-                failover.kind,
-                str(failover.node),
-                f"{failover.fault_at_ms:.0f}",
-                _after(failover.detected_at_ms, failover.fault_at_ms),
-                _after(failover.recovered_at_ms, failover.fault_at_ms),
-                "-" if failover.recovery_ms is None else f"{failover.recovery_ms:.0f}",
-                str(failover.partitions),
-            )
-        )
-    return rows
-
-
 def latency_rows(report: Report) -> list[tuple[str, ...]]:
-    """A row a fault and kind, a header first: median / 99th percentile in ms, before, until recovery, after."""
-    rows: list[tuple[str, ...]] = [("fault", "at", "recovered after", "latency (ms)", "before", "until then", "after")]
+    """Return a row for each fault and kind, a header first: p50 / p99 in ms, before, until recovery, after."""
+    rows: list[tuple[str, ...]] = [
+        ("fault", "at", "recovered after", "latency (ms)", "before", "until recovery", "after")
+    ]
     for each in latency_around_faults(report):
         name = f"{each.fault.fault} {each.fault.target}"
         for kind, windows in (("produce", each.produce), ("fetch", each.fetch)):
@@ -225,13 +215,13 @@ def report_text(report: Report) -> str:
     """What a command prints at the end of a run: failovers, what did not hold (or could not be told), verdict."""
     parts = []
     if report.judgement.failovers:
-        parts += ["failovers (ms)", render_table(failover_rows(report)), ""]
+        parts += ["failovers (ms)", render_table(failover_rows(report.judgement.failovers, report.timeline)), ""]
     counts = record_counts(report)
     if counts is not None:
         parts += [f"records: {counts_text(counts)}"]
         rows = latency_rows(report)
         if len(rows) > 1:
-            parts += ["", "latency around faults, median / 99th percentile (ms)", render_table(rows)]
+            parts += ["", "latency around faults, p50 / p99 (ms)", render_table(rows)]
         parts.append("")
     for result in report.judgement.invariants:
         word = {True: "held", False: "VIOLATED", None: "unknown"}[result.held]

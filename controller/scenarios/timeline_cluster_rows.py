@@ -10,7 +10,6 @@ from controller.scenarios.timeline_lane_rows import LABELS_WIDTH
 from controller.scenarios.timeline_model import ClientSpan, ClientView, Election, OfflinePoint, Phase, Term, Timeline
 from controller.scenarios.timeline_scale import TimeScale
 from controller.scenarios.timeline_shapes import (
-    FILLS,
     Row,
     box,
     duration,
@@ -56,8 +55,8 @@ def _holders(timeline: Timeline, scale: TimeScale) -> Iterator[str]:
 
 def _vacant(from_ms: float, to_ms: float, scale: TimeScale) -> Iterator[str]:
     if scale.holds(from_ms, to_ms):
-        detail = f"/controller named nobody, {lasting(from_ms, to_ms)}"
-        yield labelled_box("vacant", scale, from_ms, to_ms, 3, 15, ["nobody"], detail, dashed=True)
+        detail = f"/controller did not exist, {lasting(from_ms, to_ms)}"
+        yield labelled_box("vacant", scale, from_ms, to_ms, 3, 15, ["no controller", "none"], detail, dashed=True)
 
 
 def _apart(terms: Sequence[Term]) -> list[list[Term]]:
@@ -84,7 +83,7 @@ def _term(term: Term, scale: TimeScale, y: float, *, disputed: bool) -> Iterator
         yield labelled_box(kind, scale, term.from_ms, term.backed_until_ms, y, 17, labels, detail)
     if term.backed_until_ms < term.to_ms and scale.holds(term.backed_until_ms, term.to_ms):
         late = duration(term.to_ms - term.backed_until_ms)
-        stale = f"{name}: /controller was gone and it did not know, for {late}, {detail}"
+        stale = f"{name}: /controller was gone, and the broker had not noticed for {late}, {detail}"
         labels = [f"stale: {name}", "stale"]
         yield labelled_box("unbacked", scale, term.backed_until_ms, term.to_ms, y, 17, labels, stale, dashed=True)
     phases = [phase for phase in term.phases if scale.holds(phase.from_ms, phase.to_ms)]
@@ -154,7 +153,7 @@ def elections_row(timeline: Timeline, scale: TimeScale) -> Row:
     unclean = [one for one in timeline.elections if one.unclean and scale.holds(one.from_ms, one.to_ms)]
     if not unclean:
         return Row(28, beside, "".join(parts), above=True)
-    beside += words("unclean ones", 0, 36, "b", FILLS["unclean"][1])
+    beside += words("unclean ones", 0, 36, "b", "fault")
     return Row(50, beside, "".join([*parts, *_pills(unclean, scale, 24, "unclean")]), above=True)
 
 
@@ -163,15 +162,14 @@ def _pills(elections: Sequence[Election], scale: TimeScale, y: float, kind: str)
     pills = _merged(shown, scale, brief=False)
     if len(pills) < len(shown):
         pills = _merged(shown, scale, brief=True)
-    _, outline, ink = FILLS[kind]
     for pill in pills:
         left, right = pill.ends(scale.width)
         label = f"! {pill.label}" if kind == "unclean" and pill.width + 10 < scale.width else pill.label
         at = sorted({round(scale.x(one.from_ms)) for one in pill.elections})
-        yield "".join(f"<path d='M{x} {y}V{y + 3}' stroke='{outline}'/>" for x in at)
+        yield "".join(f"<path d='M{x} {y}V{y + 3}' class='k-{kind}'/>" for x in at)
         yield (
             f"<g>{box(kind, left, y + 3, right - left, 16, _told(pill.elections))}<g pointer-events='none'>"
-            f"{words(label, (left + right) / 2, y + 15, 'sm', ink)}</g></g>"
+            f"{words(label, (left + right) / 2, y + 15, 'sm', kind)}</g></g>"
         )
 
 
@@ -217,7 +215,7 @@ def offline_row(timeline: Timeline, scale: TimeScale) -> Row:
         44,
         "sf",
     )
-    line = f"<path d='M0 {base}H{scale.width:.1f}' stroke='#59636e'/>"
+    line = f"<path d='M0 {base}H{scale.width:.1f}' class='base'/>"
     if peak == 0:
         return Row(base + 6, beside, line)
     unit = _OFFLINE_HEIGHT / peak
@@ -226,8 +224,7 @@ def offline_row(timeline: Timeline, scale: TimeScale) -> Row:
         path.append(f"H{x:.1f}V{base - highest * unit:.1f}")
         if last != highest:
             path.append(f"H{x + 1:.1f}V{base - last * unit:.1f}")
-    fill, outline, _ = FILLS["offline"]
-    area = f"<path d='{''.join(path)}H{scale.width:.1f}V{base}Z' fill='{fill}' stroke='{outline}' stroke-width='1.2'/>"
+    area = f"<path d='{''.join(path)}H{scale.width:.1f}V{base}Z' class='k-offline' stroke-width='1.2'/>"
     return Row(base + 6, beside, "".join([area, line, *_humps(shown, scale, base, unit)]))
 
 
@@ -292,7 +289,7 @@ def _humps(points: Sequence[OfflinePoint], scale: TimeScale, base: float, unit: 
         half = words_width(label) / 2
         middle = min(max(scale.x(worst.at_ms), half), scale.width - half)
         if middle - half >= written + 4:
-            yield words(label, middle, base - worst.offline * unit - 3, "sm", FILLS["offline"][1])
+            yield words(label, middle, base - worst.offline * unit - 3, "sm", "fault")
             written = middle + half
 
 

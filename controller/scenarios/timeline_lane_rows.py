@@ -16,8 +16,6 @@ from controller.scenarios.timeline_model import (
 )
 from controller.scenarios.timeline_scale import TimeScale
 from controller.scenarios.timeline_shapes import (
-    FILLS,
-    PAPER,
     Row,
     box,
     duration,
@@ -69,7 +67,7 @@ def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
         drawn.append(_trouble(x, y, detail) if fault == "trouble" else _label_sign(fault, x, y, detail))
         if line is not None:
             ends[line] = right
-            drawn.append(words(label, x + (-11 if to_left else 11), y + 4, "se" if to_left else "s", FILLS["fault"][2]))
+            drawn.append(words(label, x + (-11 if to_left else 11), y + 4, "se" if to_left else "s", "fault"))
     return Row(
         17.0 * len(ends) + 6 if drawn else 0.0, words("faults", 0, 14, "b") if drawn else "", "".join(drawn), True
     )
@@ -80,11 +78,10 @@ def _label_sign(fault: str, x: float, y: float, detail: str) -> str:
 
 
 def _trouble(x: float, y: float, detail: str) -> str:
-    fill, outline, ink = FILLS["trouble"]
     return (
-        f"<g data-kind='trouble'><path d='M{x:.1f} {y - 7:.1f}L{x + 7:.1f} {y + 5:.1f}H{x - 7:.1f}Z' fill='{fill}'"
-        f" stroke='{outline}'/><path d='M{x:.1f} {y - 3:.1f}V{y + 1:.1f}M{x:.1f} {y + 2:.1f}V{y + 3.6:.1f}'"
-        f" stroke='{ink}' stroke-width='1.4'/>{title(detail)}</g>"
+        f"<g data-kind='trouble'><path d='M{x:.1f} {y - 7:.1f}L{x + 7:.1f} {y + 5:.1f}H{x - 7:.1f}Z'"
+        f" class='k-trouble'/><path d='M{x:.1f} {y - 3:.1f}V{y + 1:.1f}M{x:.1f} {y + 2:.1f}V{y + 3.6:.1f}'"
+        f" class='base' stroke-width='1.4'/>{title(detail)}</g>"
     )
 
 
@@ -118,7 +115,7 @@ def lane_row(timeline: Timeline, lane: Lane, scale: TimeScale, *, tall: bool) ->
 
 
 def _absences(lane: Lane, scale: TimeScale, y: float) -> Iterator[str]:
-    """A dotted line where the process was dead, between lives and after the last."""
+    """A dotted line where the process was down, between lives and after the last."""
     ends = [(span.to_ms, following.from_ms) for span, following in zip(lane.life, lane.life[1:], strict=False)]
     if lane.life:
         ends.append((lane.life[-1].to_ms, scale.to_ms))
@@ -127,12 +124,12 @@ def _absences(lane: Lane, scale: TimeScale, y: float) -> Iterator[str]:
             continue
         x0, x1 = scale.x(from_ms), scale.x(to_ms)
         left, right = scale.clear(from_ms, to_ms)
-        yield f"<path d='M{x0:.1f} {y:.1f}H{x1:.1f}' stroke='{FILLS['fault'][1]}' stroke-dasharray='1 4'/>"
+        yield f"<path d='M{x0:.1f} {y:.1f}H{x1:.1f}' class='mark' stroke-dasharray='1 4'/>"
         if right - left >= 70:
-            width = words_width("dead") + 8
+            width = words_width("down") + 8
             x0 = (left + right - width) / 2
-            yield f"<rect x='{x0:.1f}' y='{y - 6:.1f}' width='{width:.1f}' height='12' fill='{PAPER}'/>"
-            yield words("dead", (left + right) / 2, y + 4, "sm", FILLS["fault"][2])
+            yield f"<rect x='{x0:.1f}' y='{y - 6:.1f}' width='{width:.1f}' height='12' class='paper'/>"
+            yield words("down", (left + right) / 2, y + 4, "sm", "fault")
 
 
 def _life(lane: Lane, span: LifeSpan, scale: TimeScale, y: float, height: float) -> str:
@@ -168,7 +165,9 @@ def _session(session: SessionSpan, scale: TimeScale, y: float, height: float) ->
             yield box("registered", left, y, right - left, height, f"registered{epoch} in {name}, {when}")
     if session.believed_until_ms > session.to_ms:
         late = duration(session.believed_until_ms - session.to_ms)
-        detail = f"{name} was over and the broker did not know, for {late}, until {seconds(session.believed_until_ms)}"
+        detail = (
+            f"{name} had expired, and the broker had not noticed for {late}, until {seconds(session.believed_until_ms)}"
+        )
         yield box("believed", x1, y, scale.x(session.believed_until_ms) - x1, height, detail, dashed=True)
 
 

@@ -7,8 +7,9 @@ drawn as a gap of fixed width with its length beside it, so that nobody takes it
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from controller.scenarios.timeline_model import Timeline
 
@@ -26,7 +27,18 @@ PIXELS_A_SECOND = 12.0
 """What a second of a long run gets at least, until WIDEST is reached."""
 
 _STEPS_MS = tuple(base * 10**power for power in range(7) for base in (1, 2, 5)) + (60_000, 300_000, 600_000, 3_600_000)
+_CLOCK_STEPS_MS = (
+    *(base * 10**power for power in range(3) for base in (1, 2, 5)),
+    *(seconds * 1000 for seconds in (1, 2, 5, 10, 15, 30)),
+    *(minutes * 60_000 for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080)),
+)
 _TICK_WIDTH = 80.0
+_ZOOMED_TICK_WIDTH = 140.0
+"""Fewer ticks on a wide picture, of which only a part is seen at a time, keep the page small."""
+
+_ZOOM = 4.0
+_FINEST_PIXELS_A_MS = 0.5
+"""There is no further zoom level once a level has this resolution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class TimeScale:
+    """Maps times to pixels. `clock`: times are ms since 1970 and are shown as HH:MM:SS (UTC); otherwise they are ms
+    from the start of the run and are shown in seconds."""
+
     pieces: tuple[Piece, ...]
+    clock: bool = False
+    tick_width: float = _TICK_WIDTH
 
     @property
     def from_ms(self) -> float:
@@ -80,15 +97,43 @@ class TimeScale:
         """Moment, place and label, at round times that are drawn to scale and keep apart from each other."""
         drawn = [piece for piece in self.pieces if not piece.quiet]
         pixels_a_ms = sum(piece.width for piece in drawn) / sum(piece.to_ms - piece.from_ms for piece in drawn)
-        step_ms = next((step for step in sorted(_STEPS_MS) if step * pixels_a_ms >= _TICK_WIDTH), 3_600_000)
-        digits = 0 if step_ms % 1000 == 0 else 1 if step_ms % 100 == 0 else 2 if step_ms % 10 == 0 else 3
-        last_x = -_TICK_WIDTH
+        steps = _CLOCK_STEPS_MS if self.clock else sorted(_STEPS_MS)
+        step_ms = next((step for step in steps if step * pixels_a_ms >= self.tick_width), steps[-1])
+        last_x = -self.tick_width
         for piece in drawn:
             for at_ms in _round_times(piece, step_ms):
                 x = self.x(at_ms)
                 if x - last_x >= _TICK_WIDTH * 0.8:
-                    yield at_ms, x, f"{at_ms / 1000:.{digits}f} s"
+                    yield at_ms, x, self._tick(at_ms, step_ms)
                     last_x = x
+
+    def _tick(self, at_ms: float, step_ms: int) -> str:
+        digits = 0 if step_ms % 1000 == 0 else 1 if step_ms % 100 == 0 else 2 if step_ms % 10 == 0 else 3
+        if not self.clock:
+            return f"{at_ms / 1000:.{digits}f} s"
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        if self.to_ms - self.from_ms > 86_400_000:
+            return f"{at:%m-%d %H:%M}"
+        return f"{at:%H:%M:%S}" + (f"{round(at_ms) % 1000 / 1000:.{digits}f}"[1:] if digits else "")
+
+    def zoomed(self, factor: float) -> TimeScale:
+        """Return the same time, `factor` times as wide; stretches that are cut short keep their width."""
+        pieces, x = [], 0.0
+        for piece in self.pieces:
+            width = piece.width if piece.quiet else piece.width * factor
+            pieces.append(Piece(piece.from_ms, piece.to_ms, x, width, piece.quiet))
+            x += width
+        return replace(self, pieces=tuple(pieces), tick_width=_ZOOMED_TICK_WIDTH)
+
+    def zoom_levels(self) -> Iterator[tuple[int, TimeScale]]:
+        """Yield each zoom factor with its scale, the unzoomed one first, up to about a pixel a millisecond."""
+        factor = 1.0
+        busy = next(piece for piece in self.pieces if not piece.quiet)
+        while True:
+            yield int(factor), self if factor == 1.0 else self.zoomed(factor)
+            if busy.width * factor / (busy.to_ms - busy.from_ms) >= _FINEST_PIXELS_A_MS:
+                return
+            factor *= _ZOOM
 
 
 def _round_times(piece: Piece, step_ms: int) -> list[float]:
@@ -101,10 +146,11 @@ def _round_times(piece: Piece, step_ms: int) -> list[float]:
     return []
 
 
-def whole_run(timeline: Timeline) -> TimeScale:
-    """All of a run, its quiet stretches cut short if it was long."""
+def whole_run(timeline: Timeline, busy: Sequence[tuple[float, float]] = ()) -> TimeScale:
+    """Return the scale of all of a run, its quiet stretches cut short if it was long. `busy`: times that are drawn to
+    scale though nothing on the timeline changes in them."""
     end_ms = max(timeline.duration_ms, 1.0)
-    quiet = [*_quiet(timeline)] if end_ms >= LONG_RUN_MS else []
+    quiet = [*_quiet(timeline, busy)] if end_ms >= LONG_RUN_MS else []
     busy_ms = end_ms - sum(to_ms - from_ms for from_ms, to_ms in quiet)
     needed = busy_ms / 1000 * PIXELS_A_SECOND + QUIET_WIDTH * len(quiet)
     width = min(max(needed, NARROWEST), WIDEST)
@@ -130,9 +176,10 @@ def _pieces(end_ms: float, quiet: list[tuple[float, float]], pixels_a_ms: float)
         yield Piece(at_ms, end_ms, x, (end_ms - at_ms) * pixels_a_ms, False)
 
 
-def _quiet(timeline: Timeline) -> Iterator[tuple[float, float]]:
+def _quiet(timeline: Timeline, busy: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
     last_ms = 0.0
-    for at_ms in [*sorted(_moments(timeline)), timeline.duration_ms]:
+    during = [from_ms + part * (to_ms - from_ms) for from_ms, to_ms in busy for part in _parts(to_ms - from_ms)]
+    for at_ms in [*sorted([*_moments(timeline), *during]), timeline.duration_ms]:
         if at_ms - last_ms >= QUIET_MS:
             yield last_ms + QUIET_MARGIN_MS, at_ms - QUIET_MARGIN_MS
         last_ms = max(last_ms, at_ms)

@@ -1,7 +1,7 @@
-"""The strokes a timeline is drawn with: colours, patterns, and the few SVG elements, every one with a title to hover.
+"""The few SVG elements that a timeline is drawn with, each with a title that browsers show on hovering.
 
-Colour never speaks alone: states also differ by pattern, outline or word. Lines and outlines keep a contrast of 3 to 1
-to the page, words one of 4.5 to 1 to what they stand on. Each drawn thing has a `data-kind`, by which it is found.
+States differ by pattern, outline or word as well as by colour. A shape has a class by which `palette.py` colours it,
+and a `data-kind` by which tests find it.
 """
 
 from __future__ import annotations
@@ -11,61 +11,6 @@ from dataclasses import dataclass
 from html import escape
 
 from controller.scenarios.timeline_scale import TimeScale
-
-PAPER, INK, FAINT_INK, GRID = "#ffffff", "#1f2328", "#59636e", "#e4e8ec"
-
-FILLS: dict[str, tuple[str, str, str]] = {
-    "running": ("#cfe2f6", "#2a6fb0", INK),
-    "starting": (PAPER, "#2a6fb0", INK),
-    "paused": ("url(#tl-paused)", "#7a3e9d", INK),
-    "stopping": ("url(#tl-stopping)", "#2a6fb0", INK),
-    "restarting": ("url(#tl-stopping)", "#2a6fb0", INK),
-    "registered": ("#12806f", "#0b5d50", PAPER),
-    "session": ("#d3efe9", "#12806f", INK),
-    "believed": ("url(#tl-stale)", "#b42318", INK),
-    "term": ("#1f3a68", "#14284a", PAPER),
-    "disputed": ("#b42318", "#14284a", PAPER),
-    "unbacked": ("url(#tl-stale)", "#b42318", INK),
-    "phase-odd": ("#f2c14e", "#8a6100", INK),
-    "phase-even": ("#fae3a5", "#8a6100", INK),
-    "vacant": (PAPER, "#b42318", "#b42318"),
-    "elected": ("#e7ecf3", "#1f3a68", INK),
-    "unclean": ("#b42318", "#7a1710", PAPER),
-    "offline": ("#f3b6b0", "#b42318", INK),
-    "complete": ("#c9e8d0", "#1a7f37", INK),
-    "incomplete": ("url(#tl-incomplete)", "#9a6700", INK),
-    "failing": ("url(#tl-failing)", "#b42318", INK),
-    "cut": ("none", "#b42318", "#b42318"),
-    "fault": (PAPER, "#b42318", "#b42318"),
-    "trouble": ("#fff1c2", "#7a4b00", INK),
-    "standstill": ("url(#tl-standstill)", "#6e7781", INK),
-}
-"""Kind to fill, outline and the colour of words on it."""
-
-DEFS = (
-    "<defs>"
-    "<pattern id='tl-paused' width='6' height='6' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
-    "<rect width='6' height='6' fill='#f3e8f9'/><rect width='2' height='6' fill='#c9a3dd'/></pattern>"
-    "<pattern id='tl-stopping' width='6' height='6' patternUnits='userSpaceOnUse' patternTransform='rotate(-45)'>"
-    "<rect width='6' height='6' fill='#eef5fc'/><rect width='2' height='6' fill='#a9cbec'/></pattern>"
-    "<pattern id='tl-stale' width='5' height='5' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
-    "<rect width='5' height='5' fill='#fdeceb'/><rect width='1.5' height='5' fill='#e08b84'/></pattern>"
-    "<pattern id='tl-incomplete' width='7' height='7' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
-    "<rect width='7' height='7' fill='#fff4d6'/><rect width='2' height='7' fill='#e9c46a'/></pattern>"
-    "<pattern id='tl-failing' width='6' height='6' patternUnits='userSpaceOnUse'>"
-    "<rect width='6' height='6' fill='#fdeceb'/><path d='M0 0L6 6M6 0L0 6' stroke='#e08b84'/></pattern>"
-    "<pattern id='tl-quiet' width='8' height='8' patternUnits='userSpaceOnUse'>"
-    "<rect width='8' height='8' fill='#f6f8fa'/><path d='M0 6L4 2L8 6' fill='none' stroke='#b6bfc9'/></pattern>"
-    "<pattern id='tl-standstill' width='4' height='4' patternUnits='userSpaceOnUse'>"
-    "<rect width='4' height='4' fill='#eceff2'/><rect width='1.5' height='1.5' fill='#8c959f'/></pattern>"
-    "</defs>"
-)
-"""Once a page: the pictures after the first refer to these."""
-
-STYLE = (
-    ".tl{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328;display:block}"
-    ".tl .s{font-size:11px}.tl .f{fill:#59636e}.tl .b{font-weight:600}.tl .m{text-anchor:middle}.tl .e{text-anchor:end}"
-)
 
 _START = "M-2-3.4L3.4 0L-2 3.4Z"
 
@@ -101,18 +46,18 @@ def title(text: str) -> str:
 
 def box(kind: str, x: float, y: float, width: float, height: float, detail: str, *, dashed: bool = False) -> str:
     """A filled rectangle that is at least a pixel wide."""
-    fill, outline, _ = FILLS[kind]
     dash = " stroke-dasharray='3 2'" if dashed else ""
     return (
-        f"<rect data-kind='{kind}' x='{x:.1f}' y='{y:.1f}' width='{max(width, 1.0):.1f}' height='{height:.1f}'"
-        f" rx='{min(2.0, width / 3):.1f}' fill='{fill}' stroke='{outline}'{dash}>{title(detail)}</rect>"
+        f"<rect data-kind='{kind}' class='k-{kind}' x='{x:.1f}' y='{y:.1f}' width='{max(width, 1.0):.1f}'"
+        f" height='{height:.1f}' rx='{min(2.0, width / 3):.1f}'{dash}>{title(detail)}</rect>"
     )
 
 
-def words(text: str, x: float, y: float, style: str = "s", colour: str | None = None) -> str:
-    """Text on a base line. `style`: letters of s (small), f (faint), b (bold), m (middle), e (end)."""
-    fill = f" style='fill:{colour}'" if colour else ""
-    return f"<text class='{' '.join(style)}' x='{x:.1f}' y='{y:.1f}'{fill}>{plain(text)}</text>"
+def words(text: str, x: float, y: float, style: str = "s", on: str | None = None) -> str:
+    """Return text on a base line. `style`: letters of s (small), f (faint), b (bold), m (middle), e (end); `on`: the
+    kind of shape that it is written on."""
+    ink = f" on-{on}" if on else ""
+    return f"<text class='{' '.join(style)}{ink}' x='{x:.1f}' y='{y:.1f}'>{plain(text)}</text>"
 
 
 def labelled_box(
@@ -134,19 +79,18 @@ def labelled_box(
     label = next((label for label in labels if words_width(label) + 8 <= right - left), None)
     if label is None or height < 11:
         return shape
-    middle = words(label, (left + right) / 2, y + height / 2 + 4, "sm", FILLS[kind][2])
+    middle = words(label, (left + right) / 2, y + height / 2 + 4, "sm", kind)
     return f"<g>{shape}<g pointer-events='none'>{middle}</g></g>"
 
 
 def sign(fault: str, x: float, y: float, detail: str, radius: float) -> str:
     """A fault's sign in a circle."""
-    _, outline, _ = FILLS["fault"]
     path = GLYPHS.get(fault, "M-1-1H1V1H-1Z")
-    filled = outline if fault in ("stop", "resume", "start", "expire") else "none"
+    filled = "solid" if fault in ("stop", "resume", "start", "expire") else "mark"
     return (
         f"<g data-kind='fault' transform='translate({x:.1f} {y:.1f}) scale({radius / 7:.2f})'>"
-        f"<circle r='7' fill='{PAPER}' stroke='{outline}' stroke-width='1.4'/>"
-        f"<path d='{path}' fill='{filled}' stroke='{outline}' stroke-width='1.6'/>{title(detail)}</g>"
+        f"<circle r='7' class='k-fault' stroke-width='1.4'/>"
+        f"<path d='{path}' class='{filled}' stroke-width='1.6'/>{title(detail)}</g>"
     )
 
 

@@ -1,23 +1,20 @@
 """A timeline as SVG: names at the left, rows over one axis of time, a legend; alone or inside a report's page.
 
-Nothing is loaded and no script runs. On a page the names stand still while a long run scrolls beside them.
+Nothing is loaded. On a page the names stay in place while a long or enlarged run scrolls beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from controller.scenarios.palette import DEFS, picture_style
+from controller.scenarios.standstills import Standstill
 from controller.scenarios.timeline_cluster_rows import client_row, controller_row, elections_row, offline_row
 from controller.scenarios.timeline_lane_rows import LABELS_WIDTH, MOST_TALL_LANES, fault_words, faults_row, lane_row
 from controller.scenarios.timeline_model import Lane, Timeline
 from controller.scenarios.timeline_scale import TimeScale, whole_run
 from controller.scenarios.timeline_shapes import (
-    DEFS,
-    FILLS,
-    GRID,
-    PAPER,
-    STYLE,
     Row,
     box,
     duration,
@@ -62,21 +59,34 @@ def draw(timeline: Timeline, scale: TimeScale, lanes: Sequence[Lane] | None = No
 def compose(
     timeline: Timeline, scale: TimeScale, rows: Sequence[Row], shades: Sequence[tuple[float, float]] = ()
 ) -> Drawing:
-    """Any rows, between two axes, over the faults' lines. `shades`: times that are shaded behind all rows."""
+    """Return any rows of a run between two axes, over a line for each fault. `shades`: times that are shaded behind all
+    rows."""
+    marks = [fault.at_ms for fault in timeline.faults]
+    return compose_rows(scale, rows, marks, shades, timeline.standstills)
+
+
+def compose_rows(
+    scale: TimeScale,
+    rows: Sequence[Row],
+    marks: Sequence[float],
+    shades: Sequence[tuple[float, float]] = (),
+    standstills: Sequence[Standstill] = (),
+) -> Drawing:
+    """As `compose`, without a timeline. `marks`: times with a dashed line across all rows."""
     axis = Row(_AXIS, "", _tick_words(scale, 14))
     rows = [axis, *rows, axis]
     height = sum(row.height for row in rows)
     beside: list[str] = []
     above: list[str] = []
     drawn = [
-        *_standstills(timeline, scale, height),
+        *_standstills(standstills, scale, height),
         *_shades(scale, shades, height),
-        _backdrop(timeline, scale, height),
+        _backdrop(marks, scale, height),
     ]
     top = 0.0
     for number, row in enumerate(rows):
         if number > 0:
-            drawn.append(f"<path d='M0 {top:.1f}H{scale.width:.1f}' stroke='{GRID}'/>")
+            drawn.append(f"<path d='M0 {top:.1f}H{scale.width:.1f}' class='grid'/>")
         beside.append(f"<g transform='translate(0 {top:.1f})'>{row.beside}</g>")
         (above if row.above else drawn).append(f"<g transform='translate(0 {top:.1f})'>{row.drawn}</g>")
         top += row.height
@@ -92,26 +102,23 @@ def _tick_words(scale: TimeScale, y: float) -> str:
     return "".join(parts)
 
 
-def _backdrop(timeline: Timeline, scale: TimeScale, height: float) -> str:
-    """Behind every row: lines at round times, and one where each fault struck."""
+def _backdrop(marks: Sequence[float], scale: TimeScale, height: float) -> str:
+    """Return what is behind every row: lines at round times, and a dashed one at each mark."""
     low, high = _AXIS - 2, height - _AXIS + 2
-    parts = [f"<path d='M{x:.1f} {low}V{high:.1f}' stroke='{GRID}'/>" for _, x, _ in scale.ticks()]
-    for fault in timeline.faults:
-        if scale.holds(fault.at_ms, fault.at_ms):
-            x = scale.x(fault.at_ms)
-            parts.append(
-                f"<path d='M{x:.1f} {low}V{high:.1f}' stroke='{FILLS['fault'][1]}' stroke-opacity='.45'"
-                f" stroke-dasharray='4 3'/>"
-            )
+    lines = "".join(f"M{x:.1f} {low}V{high:.1f}" for _, x, _ in scale.ticks())
+    parts = [f"<path d='{lines}' class='grid'/>"]
+    dashed = "".join(f"M{scale.x(at_ms):.1f} {low}V{high:.1f}" for at_ms in marks if scale.holds(at_ms, at_ms))
+    if dashed:
+        parts.append(f"<path d='{dashed}' class='mark' stroke-opacity='.45' stroke-dasharray='4 3'/>")
     return "".join(parts)
 
 
-def _standstills(timeline: Timeline, scale: TimeScale, height: float) -> Iterator[str]:
-    """Behind every row: when the machine gave nobody any time."""
-    for each in timeline.standstills:
+def _standstills(standstills: Sequence[Standstill], scale: TimeScale, height: float) -> Iterator[str]:
+    """Yield what is behind every row while the machine was stalled."""
+    for each in standstills:
         if scale.holds(each.from_ms, each.to_ms):
             x = scale.x(each.from_ms)
-            detail = f"the machine stood still: {lasting(each.from_ms, each.to_ms)}"
+            detail = f"machine stalled: {lasting(each.from_ms, each.to_ms)}"
             yield box("standstill", x, _AXIS - 2, scale.x(each.to_ms) - x, height - 2 * _AXIS + 4, detail)
 
 
@@ -121,7 +128,7 @@ def _shades(scale: TimeScale, shades: Sequence[tuple[float, float]], height: flo
             x = scale.x(from_ms)
             yield (
                 f"<rect data-kind='shade' x='{x:.1f}' y='{_AXIS - 2}' width='{max(scale.x(to_ms) - x, 1.0):.1f}'"
-                f" height='{height - 2 * _AXIS + 4:.1f}' fill='{FILLS['fault'][1]}' fill-opacity='.09'>"
+                f" height='{height - 2 * _AXIS + 4:.1f}' class='shade' fill-opacity='.09'>"
                 f"{title(lasting(from_ms, to_ms))}</rect>"
             )
 
@@ -148,7 +155,7 @@ _LEGEND = (
     ("stopping", "stopping, restarting"),
     ("paused", "paused"),
     ("term", "controller"),
-    ("unbacked", "over, and it did not know"),
+    ("unbacked", "stale: session expired, not yet noticed"),
     ("session", "session"),
     ("registered", "session, registered"),
     ("phase-odd", "failover phase"),
@@ -156,8 +163,14 @@ _LEGEND = (
     ("incomplete", "incomplete"),
     ("failing", "no answer"),
     ("cut", "link cut"),
-    ("standstill", "the machine stood still"),
+    ("standstill", "machine stalled"),
 )
+
+
+def _sample(kind: str, x: float, y: float) -> str:
+    height, dashed = (3.0, True) if kind == "cut" else (12.0, kind in ("starting", "unbacked"))
+    sample = box(kind, x, y + (12 - height) / 2, 18, height, kind, dashed=dashed)
+    return sample.replace("data-kind", "data-sample")
 
 
 def _legend(width: float) -> tuple[str, float]:
@@ -168,9 +181,7 @@ def _legend(width: float) -> tuple[str, float]:
         room = 24 + words_width(meaning) + 16
         if x + room > width:
             x, y = 0.0, y + 20
-        height, dashed = (3.0, True) if kind == "cut" else (12.0, kind in ("starting", "unbacked"))
-        sample = box(kind, x + 0.5, y + (12 - height) / 2, 18, height, meaning, dashed=dashed)
-        parts.append(sample.replace("data-kind", "data-sample") + words(meaning, x + 24, y + 10, "s"))
+        parts.append(_sample(kind, x + 0.5, y) + words(meaning, x + 24, y + 10, "s"))
         x += room
     return "".join(parts), y + 22
 
@@ -195,34 +206,69 @@ def picture_svg(timeline: Timeline) -> str:
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' class='tl' viewBox='0 0 {width + 16:.0f} {height:.0f}'"
         f" width='{width + 16:.0f}' height='{height:.0f}' role='img' aria-label='{plain(in_words(timeline))}'>"
-        f"<style>{STYLE}</style>{DEFS}<rect width='100%' height='100%' fill='{PAPER}'/>"
+        f"<style>{picture_style()}</style>{DEFS}<rect width='100%' height='100%' class='paper'/>"
         f"<g transform='translate(12 4)'>{drawing.beside}</g>"
         f"<g transform='translate({12 + LABELS_WIDTH + EDGE:.0f} 4)'>{drawing.drawn}</g>"
         f"<g transform='translate(12 {drawing.height + 8:.0f})'>{legend}</g></svg>\n"
     )
 
 
-PAGE_STYLE = (
-    STYLE
-    + "section.timeline{width:min(96vw,80rem);margin-left:calc(50% - min(48vw,40rem))}"
-    + ".tl-frame{display:flex;margin:.6rem 0}.tl-frame .tl-names{flex:none}"
-    + ".tl-scroll{overflow-x:auto;flex:0 1 auto;min-width:0}"
-    + "section.timeline svg{width:auto;max-width:none}"
+def zoomable_html(draw_at: Callable[[TimeScale], Drawing], scale: TimeScale, label: str) -> str:
+    """Return a drawing for a page at every zoom level of `scale`; all but the first are hidden until a script shows
+    them (templates/zoom.js). `label`: the same in words, for screen readers."""
+    frames = [
+        _frame(draw_at(at_level), label, f" data-zoom='{factor}' data-scale='{_turns(at_level)}'", hidden=factor > 1)
+        for factor, at_level in scale.zoom_levels()
+    ]
+    return f"<div class='tl-zoom'>{_BUTTONS if len(frames) > 1 else ''}{''.join(frames)}</div>"
+
+
+_BUTTONS = (
+    "<p class='tl-buttons' hidden><button type='button' data-do='in' aria-label='zoom in'>+</button>"
+    "<button type='button' data-do='out' aria-label='zoom out'>\u2212</button>"
+    "<button type='button' data-do='left' aria-label='earlier'>\u2190</button>"
+    "<button type='button' data-do='right' aria-label='later'>\u2192</button>"
+    "<button type='button' data-do='all'>whole run</button> <output></output></p>"
 )
 
 
-def frame_html(drawing: Drawing, label: str, *, defs: bool) -> str:
-    """A drawing on a page: names that stand still beside what scrolls. `label`: the same in words. `defs`: for the
-    first one of a page."""
+def _turns(scale: TimeScale) -> str:
+    """Return [ms, pixels] at each end of each piece of a scale, as JSON."""
+    ends = [(piece.from_ms, piece.x) for piece in scale.pieces] + [(scale.to_ms, scale.width)]
+    return "[" + ",".join(f"[{at_ms:.1f},{x:.1f}]" for at_ms, x in ends) + "]"
+
+
+def frame_html(drawing: Drawing, label: str) -> str:
+    """Return a drawing for a page: names that stay in place beside a part that scrolls. `label`: the same in words, for
+    screen readers."""
+    return _frame(drawing, label, "", hidden=False)
+
+
+def _frame(drawing: Drawing, label: str, attributes: str, *, hidden: bool) -> str:
     return (
-        f"<div class='tl-frame'><svg class='tl tl-names' width='{LABELS_WIDTH:.0f}' height='{drawing.height:.0f}'"
-        f" aria-hidden='true'>{DEFS if defs else ''}{drawing.beside}</svg>"
-        f"<div class='tl-scroll' tabindex='0'><svg class='tl tl-plot' width='{drawing.width:.0f}'"
-        f" height='{drawing.height:.0f}' role='img' aria-label='{plain(label)}'>"
+        f"<div class='tl-frame'{attributes}{' hidden' if hidden else ''}>"
+        f"<svg class='tl tl-names' width='{LABELS_WIDTH:.0f}' height='{drawing.height:.0f}'"
+        f" aria-hidden='true'>{drawing.beside}</svg>"
+        f"<div class='tl-scroll' tabindex='0' role='group' aria-label='{plain(label)}'>"
+        f"<svg class='tl tl-plot' width='{drawing.width:.0f}' height='{drawing.height:.0f}' role='img'"
+        f" aria-label='{plain(label)}'>"
         f"<g transform='translate({EDGE:.0f} 0)'>{drawing.drawn}</g></svg></div></div>"
     )
 
 
 def legend_html() -> str:
-    legend, height = _legend(1080.0)
-    return f"<svg class='tl tl-legend' width='1080' height='{height:.0f}' aria-hidden='true'>{legend}</svg>"
+    """Return the legend as samples with words beside them, which wrap to the width of the page."""
+    return (
+        "<p class='tl-legend'>"
+        + "".join(
+            f"<span><svg class='tl' width='19' height='14' aria-hidden='true'>{_sample(kind, 0.5, 1)}</svg>"
+            f" {plain(meaning)}</span>"
+            for kind, meaning in _LEGEND
+        )
+        + "</p>"
+    )
+
+
+def patterns_html() -> str:
+    """Return the patterns that the pictures of a page refer to, once for each page."""
+    return f"<svg class='tl-defs' width='0' height='0' aria-hidden='true'>{DEFS}</svg>"

@@ -1,7 +1,7 @@
 """The timeline as a page shows it: drawn in headless Chromium, measured there; and what the SVG says by itself.
 
 A copy of the page gets a script that measures where everything came to lie and writes that into the page, which
-Chromium then prints. The pages themselves have no script.
+Chromium then prints.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import pytest
 from controller.scenarios.failovers import find_failovers
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.judge import Judgement
+from controller.scenarios.palette import DARK, LIGHT, Palette, page_style, picture_style
 from controller.scenarios.report import Report
 from controller.scenarios.report_html import report_html
 from controller.scenarios.timeline import timeline_of
-from controller.scenarios.timeline_shapes import DEFS, FAINT_INK, FILLS, INK, PAPER, plain
+from controller.scenarios.timeline_shapes import plain
 from controller.scenarios.timeline_svg import picture_svg
 from controller.trace import ControllerElected, FaultInjected, Noted
 from controller.trace_records import OBSERVER, TraceRecord
@@ -38,7 +39,8 @@ MEASURE = """
 <script>
 const all = [];
 document.querySelectorAll('details').forEach(one => { one.open = true; });
-document.querySelectorAll('svg.tl').forEach((svg, number) => {
+document.querySelectorAll('.tl-frame svg.tl').forEach((svg, number) => {
+  if (!svg.getBoundingClientRect().width) return;
   const frame = svg.getBoundingClientRect();
   svg.querySelectorAll('[data-kind], text').forEach(one => {
     const box = one.getBoundingClientRect();
@@ -133,15 +135,16 @@ def test_everything_lies_within_its_picture_and_no_words_on_others(
 ) -> None:
     things, found = measured(page_of(trace), tmp_path)
     assert complaints(things) == []
-    # The legend, then names and drawing of the whole run and of each close-up.
-    assert {thing.picture for thing in things} == set(range(3 + 2 * close_ups))
+    # Names and drawing of the whole run, at the first zoom level, of each close-up, and of the failovers.
+    pictures = sorted({thing.picture for thing in things})
+    assert len(pictures) == 2 + 2 * close_ups + 2
     assert found["wide"] <= found["view"], "the page itself scrolls sideways"
     timeline = timeline_of(trace)
-    whole = [thing for thing in things if thing.picture == 2]
+    whole = [thing for thing in things if thing.picture == pictures[1]]
     assert sum(thing.kind == "fault" for thing in whole) == len(timeline.faults)
     assert sum(thing.kind == "running" for thing in whole) >= len(timeline.lanes)
     assert sum(thing.kind == "term" for thing in whole) >= 2 * len(timeline.terms)
-    names = [thing.text for thing in things if thing.picture == 1]
+    names = [thing.text for thing in things if thing.picture == pictures[0]]
     assert [name for name in names if name.startswith("broker")] == [lane.name for lane in timeline.lanes]
 
 
@@ -163,9 +166,12 @@ def test_the_page_is_not_blank(tmp_path: Path) -> None:
     assert (tmp_path / "page.png").stat().st_size > 40_000
 
 
-def test_the_page_loads_nothing_and_runs_nothing() -> None:
+def test_the_page_loads_nothing_and_runs_only_its_own_script() -> None:
     page = page_of(zombie())
-    assert not re.search(r"<script|<link|<img|<iframe|@import|\son\w+=|href=|src=", page)
+    assert page.count("<script>") == 1
+    assert not re.search(
+        r"<link|<img|<iframe|<script |@import|\son\w+=|href=|src=|fetch\(|https?:(?!//www.w3.org/)", page
+    )
     assert all(target.startswith("#tl-") for target in re.findall(r"url\((.*?)\)", page))
     assert set(re.findall(r"url\(#(.*?)\)", page)) <= set(re.findall(r"<pattern id='(.*?)'", page))
 
@@ -178,14 +184,14 @@ def test_everything_drawn_says_more_when_pointed_at() -> None:
     told = "\n".join(one.text or "" for one in root.iter(f"{SVG}title"))
     for sentence in (
         "pause 1 at 3.000 s",
-        "broker 1, epoch 1: /controller was gone and it did not know, for 3.2 s",
-        "session 0xa1 was over and the broker did not know",
+        "broker 1, epoch 1: /controller was gone, and the broker had not noticed for 3.2 s",
+        "session 0xa1 had expired, and the broker had not noticed for",
         "UNCLEAN, offline, epoch 2, 9.500 s: 1 leaders (broker 1: 1)",
         "up to 3 of 7 partitions offline, 9.301 s to 12.000 s",
         "no answer: timed out",
         "link 3->zookeeper cut, 6.000 s to 7.000 s (1.0 s)",
         "not within 500 ms: 5 of 6 led",
-        "the machine stood still: 9.600 s to 10.600 s (1.0 s)",
+        "machine stalled: 9.600 s to 10.600 s (1.0 s)",
     ):
         assert sentence in told
 
@@ -206,35 +212,63 @@ def test_any_text_can_stand_in_a_picture(text: str) -> None:
     assert any(unescape(plain(text)) in (one or "") for one in told)
 
 
-def test_lines_and_words_stand_out() -> None:
+both_schemes = pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+
+
+@both_schemes
+def test_lines_and_words_stand_out(palette: Palette) -> None:
     """WCAG 2.1: 4.5 to 1 for words on what they stand on, 3 to 1 for outlines on the page."""
-    assert min(_contrast(INK, PAPER), _contrast(FAINT_INK, PAPER)) >= 4.5
-    for kind, (fill, outline, ink) in FILLS.items():
-        assert _contrast(outline, PAPER) >= 3, kind
-        for ground in _grounds(fill):
-            assert _contrast(ink, ground) >= 4.5, kind
+    assert min(_contrast(palette.ink, palette.paper), _contrast(palette.faint, palette.paper)) >= 4.5
+    for kind, paint in palette.kinds.items():
+        assert _contrast(paint.outline, palette.paper) >= 3, kind
+        for ground in _grounds(paint.fill, palette):
+            assert _contrast(paint.ink, ground) >= 4.5, kind
+    for name in ("pass", "fail", "unknown", "link"):
+        assert _contrast(palette.page[name], palette.paper) >= 4.5, name
+    assert _contrast(palette.ink, palette.page["note"]) >= 4.5
+    assert min(_contrast(line, palette.paper) for line in palette.lines) >= 3
 
 
-def test_what_looks_alike_in_grey_differs_in_more_than_colour() -> None:
+@both_schemes
+def test_what_looks_alike_in_grey_differs_in_more_than_colour(palette: Palette) -> None:
     """Bars that can stand in one row differ in pattern, in their words, or in how light they are."""
     rows = (("running", "paused", "term"), ("session", "registered", "believed"), ("complete", "incomplete", "failing"))
     for row in rows:
-        fills = [FILLS[kind][0] for kind in row]
+        fills = [palette.kinds[kind].fill for kind in row]
         plain_ones = [fill for fill in fills if not fill.startswith("url")]
         assert len(set(fills)) == len(fills)
         for index, one in enumerate(plain_ones):
             assert all(_contrast(one, other) >= 3 for other in plain_ones[index + 1 :])
 
 
-def _grounds(fill: str) -> list[str]:
-    """The colours of a fill; for a pattern those that make up its area, not its thin lines."""
+def test_every_colour_has_one_for_dark_screens() -> None:
+    assert LIGHT.kinds.keys() == DARK.kinds.keys()
+    assert LIGHT.patterns.keys() == DARK.patterns.keys()
+    assert LIGHT.page.keys() == DARK.page.keys()
+    assert len(LIGHT.lines) == len(DARK.lines)
+    for style in (page_style(), picture_style()):
+        assert style.count("@media(prefers-color-scheme:dark)") == 1
+        assert style.count("{") == style.count("}")
+
+
+def test_no_drawing_has_a_colour_of_its_own() -> None:
+    """A colour outside the style sheet would be the same on light and dark screens."""
+    for text in (page_of(zombie()), picture_svg(timeline_of(zombie()))):
+        drawn = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+        assert not re.search(r"(fill|stroke|color|background)[=:]['\" ]*(#|rgb|white|black)", drawn)
+        classes = {name for found in re.findall(r"class=['\"]([^'\"]+)", drawn) for name in found.split()}
+        painted = {name for name in classes if re.match(r"(k|on|pg|pm|pl)-|l\d|d\d", name)}
+        assert painted
+        assert not [name for name in painted if f".{name}{{" not in picture_style()]
+
+
+def _grounds(fill: str, palette: Palette) -> list[str]:
+    """The colours that text on a fill can stand on."""
     if fill == "none":
-        return [PAPER]
+        return [palette.paper]
     if not fill.startswith("url"):
         return [fill]
-    pattern = re.search(rf"<pattern id='{fill[5:-1]}'.*?</pattern>", DEFS)
-    assert pattern is not None
-    return re.findall(r"fill='(#\w+)'", pattern[0])
+    return [*palette.patterns[fill.removeprefix("url(#tl-").removesuffix(")")]]
 
 
 def _contrast(one: str, other: str) -> float:
@@ -248,10 +282,31 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_the_numeric_columns_of_the_failovers_stand_right_with_their_headers() -> None:
+def test_a_failover_says_its_kind_its_broker_and_what_it_cost() -> None:
     page = page_of(records())
-    assert "<th>kind</th><th class=n>node</th><th class=n>fault at</th>" in page
-    assert re.search(r"th\.n \{ text-align: right", page)
+    rows = [re.findall(r"<t[hd](?: class=\"n\")?>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+    assert ["broker 1", "kill 1 at 0.100 s", "1 partition without its leader", "2000", "2050", "50"] in rows
+    assert ["controller 1 → 2", "kill 1 at 0.100 s"] in [row[:2] for row in rows]
+
+
+def test_tables_scroll_inside_the_page() -> None:
+    page = page_of(zombie())
+    tables = page.count("<table>")
+    assert tables >= 3
+    assert (
+        len(re.findall(r"<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"[^\"]+\"><table>", page))
+        == tables
+    )
+
+
+def test_all_drawings_of_a_run_have_one_axis_at_every_zoom_level() -> None:
+    page = page_of(zombie())
+    levels = re.findall(r"data-zoom='(\d+)' data-scale='(.*?)'( hidden)?>", page)
+    assert [level for level, _, _ in levels] == ["1", "4", "16"] * 2, "the timeline, then the failovers"
+    assert levels[:3] == levels[3:]
+    assert [bool(hidden) for _, _, hidden in levels] == [False, True, True] * 2
+    for level, scale, _ in levels:
+        assert json.loads(scale) == [[0.0, 0.0], [12_000.0, 960.0 * int(level)]]
 
 
 def test_the_documented_picture_is_one_of_these() -> None:

@@ -1,6 +1,6 @@
 """Throughput and latency while records were produced, as rows over one axis, with each fault shaded until it was over.
 
-The axis is a timeline's, to scale throughout: what is quiet for a controller is not for records.
+The axis is that of the run's timeline, so that both can be compared.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from controller.scenarios.records.history import ACKNOWLEDGED, FINAL, Floats
 from controller.scenarios.records.joined import Joined
 from controller.scenarios.timeline_lane_rows import LABELS_WIDTH, faults_row
 from controller.scenarios.timeline_model import Timeline
-from controller.scenarios.timeline_scale import TimeScale, close_up
-from controller.scenarios.timeline_shapes import GRID, Row, duration, title, words
+from controller.scenarios.timeline_scale import TimeScale
+from controller.scenarios.timeline_shapes import Row, duration, title, words, words_width
 from controller.scenarios.timeline_svg import Drawing, compose
 
-BLUE, RED, GREEN, GREY = "#2a6fb0", "#b42318", "#12806f", "#8c959f"
+BLUE, RED, GREEN, GREY = 0, 1, 2, 3
+"""Lines of the palette."""
 
 Height: TypeAlias = Callable[[float], float]
 """Where in its row a value is drawn."""
@@ -40,11 +41,13 @@ _BUCKETS_MS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_
 _LEAST_PIXELS = 5.0
 _LEAST_A_BUCKET = 8
 """A bucket of fewer records than this, on average, shows chance and no rate."""
+_STEADY_PERCENTILE = 90
+_BURST = 3.0
+"""A rate is clipped if it is this many times what the steady rate needs."""
 
 
-def chart(joined: Joined, around: Sequence[AroundFault], timeline: Timeline) -> Drawing:
-    """Of the time in which records were under way, from the first one sent to the last one that ended."""
-    scale = _scale(joined, timeline)
+def chart(joined: Joined, around: Sequence[AroundFault], timeline: Timeline, scale: TimeScale) -> Drawing:
+    """Return the rows of a run's records over `scale`."""
     bucket_ms = _bucket_ms(joined, scale)
     shades = [(each.fault.at_ms, _over(each, around[index + 1 :], timeline)) for index, each in enumerate(around)]
     rows = [
@@ -62,54 +65,89 @@ def _over(fault: AroundFault, later: Sequence[AroundFault], timeline: Timeline) 
     return later[0].fault.at_ms if later else timeline.duration_ms
 
 
-def _scale(joined: Joined, timeline: Timeline) -> TimeScale:
+def _sent_between(joined: Joined) -> tuple[float, float]:
+    """The time in which records were under way: from the first one sent to the last one that ended."""
     sends = joined.history.sends
     if not len(sends):
-        return close_up(0.0, timeline.duration_ms)
-    last_ms = float(np.nanmax(np.concatenate([sends.sent_at_ms, sends.ended_at_ms])))
-    margin_ms = 0.02 * (last_ms - float(sends.sent_at_ms.min()))
-    return close_up(max(float(sends.sent_at_ms.min()) - margin_ms, 0.0), last_ms + margin_ms)
+        return 0.0, 0.0
+    return float(sends.sent_at_ms.min()), float(np.nanmax(np.concatenate([sends.sent_at_ms, sends.ended_at_ms])))
 
 
 def _bucket_ms(joined: Joined, scale: TimeScale) -> float:
     """Wide enough to be seen, and to hold some records."""
-    lasted_ms = scale.to_ms - scale.from_ms
+    from_ms, to_ms = _sent_between(joined)
+    width = scale.x(to_ms) - scale.x(from_ms)
     least_ms = max(
-        _LEAST_PIXELS * lasted_ms / scale.width, _LEAST_A_BUCKET * lasted_ms / max(len(joined.history.sends), 1)
+        _LEAST_PIXELS * (to_ms - from_ms) / max(width, 1.0),
+        _LEAST_A_BUCKET * (to_ms - from_ms) / max(len(joined.history.sends), 1),
     )
     return next((each for each in _BUCKETS_MS if each >= least_ms), _BUCKETS_MS[-1])
 
 
 def _rates(joined: Joined, scale: TimeScale, bucket_ms: float) -> Row:
+    """Records a second, on a scale that shows the steady rate: what a burst has above it is cut off, and written."""
     sends, reads = joined.history.sends, joined.history.reads
-    sent = rate_over_time(sends.sent_at_ms, scale.from_ms, scale.to_ms, bucket_ms)
-    ended_ms = sends.ended_at_ms[sends.outcome == ACKNOWLEDGED]
-    acknowledged = rate_over_time(ended_ms, scale.from_ms, scale.to_ms, bucket_ms)
-    consumers = len(np.unique(reads.reader[reads.reader != FINAL]))
-    read_at_ms = reads.read_at_ms[reads.reader != FINAL]
-    read = rate_over_time(read_at_ms, scale.from_ms, scale.to_ms, bucket_ms)
-    highest = max(float(course.values[0].max()) for course in (sent, acknowledged, read))
-    top = _round_up(highest)
+    from_ms, to_ms = _sent_between(joined)
+    of_consumers = reads.reader != FINAL
+    consumers = len(np.unique(reads.reader[of_consumers]))
+    times = (sends.sent_at_ms, reads.read_at_ms[of_consumers], sends.ended_at_ms[sends.outcome == ACKNOWLEDGED])
+    courses = [rate_over_time(at_ms, from_ms, to_ms, bucket_ms) for at_ms in times]
+    highest = max(float(course.values[0].max()) for course in courses)
+    top = _top(courses)
 
     def y(value: float) -> float:
-        return _BOTTOM - (_BOTTOM - _TOP) * value / top
+        return _BOTTOM - (_BOTTOM - _TOP) * min(value / top, 1.0)
 
     beside = words("records/s", 0, 14, "b") + _key(
         [("acknowledged", BLUE), (f"read{' by all' if consumers > 1 else ''}", GREEN), ("sent", GREY)]
     )
-    beside += "".join(words(f"{value:,.0f}", _BESIDE, y(value) + 4, "sfe") for value in (0.0, top / 2, top))
-    detail = f"each {duration(bucket_ms)}; at most {highest:,.0f} a second"
+    beside += "".join(words(_short(value), _BESIDE, y(value) + 4, "sfe") for value in (0.0, top / 2, top))
+    detail = f"mean of each {duration(bucket_ms)}; at most {highest:,.0f} records/s"
     drawn = [*_grid(scale, [y(value) for value in (0.0, top / 2, top)])]
-    for course, colour in ((sent, GREY), (read, GREEN), (acknowledged, BLUE)):
-        drawn.append(_line("rate", course, course.values[0], scale, y, colour, detail))
+    for course, name, colour in zip(courses, ("sent", "read", "acknowledged"), (GREY, GREEN, BLUE), strict=True):
+        drawn.append(_line("rate", course, course.values[0], scale, y, colour, f"{name}: {detail}"))
+    drawn += _bursts(courses, scale, top)
     return Row(_HEIGHT, beside, "".join(drawn))
 
 
+def _top(courses: Sequence[Course]) -> float:
+    """The highest rate on the axis: all that was, unless single bursts are much higher than the steady rate."""
+    highest = max(float(course.values[0].max()) for course in courses)
+    rates = np.concatenate([course.values[0] for course in courses])
+    rates = rates[rates > 0]
+    steady = float(np.percentile(rates, _STEADY_PERCENTILE)) if len(rates) else 0.0
+    return _round_up(1.5 * steady) if highest > _BURST * _round_up(1.5 * steady) else _round_up(highest)
+
+
+def _bursts(courses: Sequence[Course], scale: TimeScale, top: float) -> Iterator[str]:
+    """A triangle and the value over each stretch in which a rate was above the axis."""
+    highest = np.max([course.values[0] for course in courses], axis=0)
+    burst: list[int] = []
+    right = -1.0
+    for index in [*np.flatnonzero(highest > top).tolist(), None]:
+        if burst and (index is None or index > burst[-1] + 2):
+            peak = max(burst, key=lambda one: float(highest[one]))
+            x = scale.x(courses[0].from_ms + (peak + 0.5) * courses[0].bucket_ms)
+            value = _short(float(highest[peak]))
+            detail = f"burst of {highest[peak]:,.0f} records/s, above the axis of {top:,.0f}"
+            yield (
+                f"<path data-kind='burst' class='d{BLUE}' d='M{x - 4:.1f} {_TOP - 3}h8l-4 -7z'>{title(detail)}</path>"
+            )
+            to_left = x + 8 + words_width(value) > scale.width
+            left = x - 8 - words_width(value) if to_left else x + 8
+            if left > right:
+                yield words(value, x + (-7 if to_left else 7), _TOP - 3, "se" if to_left else "s")
+                right = left + words_width(value)
+            burst = []
+        if index is not None:
+            burst.append(index)
+
+
 def _latencies(name: str, times: Timed, scale: TimeScale, bucket_ms: float) -> Row:
-    course = latency_over_time(times, scale.from_ms, scale.to_ms, bucket_ms)
-    beside = words(f"{name} latency", 0, 14, "b") + _key([("median", BLUE), ("99th percentile", RED)])
+    beside = words(f"{name} latency", 0, 14, "b") + _key([("p99", RED), ("p50", BLUE)])
     if not len(times.took_ms):
-        return Row(_HEIGHT, beside + words("nothing", _BESIDE, 60, "sfe"), "")
+        return Row(_HEIGHT, beside + words("no records", _BESIDE, 60, "sfe"), "")
+    course = latency_over_time(times, float(times.at_ms.min()), float(times.at_ms.max()), bucket_ms)
     low = math.floor(math.log10(max(float(np.nanmin(course.values[0])), 0.1)))
     high = max(math.ceil(math.log10(max(float(np.nanmax(course.values[1])), 0.1))), low + 1)
 
@@ -121,9 +159,17 @@ def _latencies(name: str, times: Timed, scale: TimeScale, bucket_ms: float) -> R
     beside += "".join(words(_spelled(value), _BESIDE, y(value) + 4, "sfe") for value in powers)
     detail = f"{name} latency of what was sent in each {duration(bucket_ms)}; {len(times.took_ms):,} records"
     drawn = [*_grid(scale, [y(value) for value in powers])]
-    drawn += [_line(name, course, course.values[1], scale, y, RED, f"99th percentile: {detail}")]
-    drawn += [_line(name, course, course.values[0], scale, y, BLUE, f"median: {detail}")]
+    drawn += [_line(name, course, course.values[1], scale, y, RED, f"p99: {detail}")]
+    drawn += [_line(name, course, course.values[0], scale, y, BLUE, f"p50: {detail}")]
     return Row(_HEIGHT, beside, "".join(drawn))
+
+
+def _short(value: float) -> str:
+    """A figure in at most five characters: 950, 12k, 1.2M."""
+    for unit, name in ((1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:.3g}{name}"
+    return f"{value:.3g}"
 
 
 def _spelled(ms: float) -> str:
@@ -138,9 +184,9 @@ def _round_up(value: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value)
 
 
-def _key(entries: Sequence[tuple[str, str]]) -> str:
+def _key(entries: Sequence[tuple[str, int]]) -> str:
     return "".join(
-        f"<path d='M0 {30 + 16 * line}H16' stroke='{colour}' stroke-width='2'/>"
+        f"<path d='M0 {30 + 16 * line}H16' class='l{colour}' stroke-width='2'/>"
         + words(label, 22, 34 + 16 * line, "sf")
         for line, (label, colour) in enumerate(entries)
     )
@@ -148,10 +194,10 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
 
 def _grid(scale: TimeScale, heights: Sequence[float]) -> Iterator[str]:
     for y in heights:
-        yield f"<path d='M0 {y:.1f}H{scale.width:.1f}' stroke='{GRID}'/>"
+        yield f"<path d='M0 {y:.1f}H{scale.width:.1f}' class='grid'/>"
 
 
-def _line(kind: str, course: Course, values: Floats, scale: TimeScale, y: Height, colour: str, detail: str) -> str:
+def _line(kind: str, course: Course, values: Floats, scale: TimeScale, y: Height, colour: int, detail: str) -> str:
     """One line through the middle of each bucket, broken where there is nothing."""
     path: list[str] = []
     pen_down = False
@@ -165,6 +211,6 @@ def _line(kind: str, course: Course, values: Floats, scale: TimeScale, y: Height
             path.append("h.01")  # so that a bucket between two empty ones shows as a dot
         pen_down = True
     return (
-        f"<path data-kind='{kind}' d='{''.join(path)}' fill='none' stroke='{colour}' stroke-width='1.6'"
+        f"<path data-kind='{kind}' d='{''.join(path)}' class='l{colour}' stroke-width='1.6'"
         f" stroke-linejoin='round' stroke-linecap='round'>{title(detail)}</path>"
     )

@@ -18,11 +18,12 @@ from controller.scenarios.records.figures import (
     latency_over_time,
     rate_over_time,
 )
-from controller.scenarios.records.history import history_of
+from controller.scenarios.records.history import ACKNOWLEDGED, SendLog, history_of
 from controller.scenarios.records.joined import Joined
 from controller.scenarios.report import Report
 from controller.scenarios.report_html import report_html
 from controller.scenarios.timeline import timeline_of
+from controller.scenarios.timeline_scale import whole_run
 from controller.trace import FaultInjected
 from controller.trace_records import OBSERVER
 from tests.scenarios.evidence import records
@@ -33,7 +34,8 @@ FAULTS = [Fault(295.0, "kill", "1"), Fault(800.0, "cut", "1->2")]
 
 
 def drawn(joined: Joined) -> list[ElementTree.Element]:
-    drawing = chart(joined, around_faults(joined, FAULTS), timeline_of(records()))
+    timeline = timeline_of(records())
+    drawing = chart(joined, around_faults(joined, FAULTS), timeline, whole_run(timeline))
     return [*ElementTree.fromstring(f"<svg>{drawing.drawn}{drawing.beside}</svg>").iter()]
 
 
@@ -53,6 +55,21 @@ def test_throughput_and_both_latencies_are_drawn_and_faults_are_shaded() -> None
         assert all(-1.0 <= float(number) <= 1000.0 for number in numbers), element.get("d")
 
 
+def test_a_burst_does_not_hide_the_steady_rate() -> None:
+    """Records every 10 ms, and a thousand in one moment: the axis shows the steady rate, and the burst is written."""
+    send = SendLog(0)
+    for at_ms in [10.0 * number for number in range(1_000)] + [9_990.0] * 1_000:
+        send.ended(send.sent(0, 0, at_ms), ACKNOWLEDGED, at_ms + 5.0)
+    timeline = timeline_of(records((10_010.0, OBSERVER, FaultInjected("kill", "1"))))
+    drawing = chart(Joined(history_of(PARTITIONS, [send], [])), (), timeline, whole_run(timeline))
+    elements = [*ElementTree.fromstring(f"<svg>{drawing.drawn}{drawing.beside}</svg>").iter()]
+    assert len(of_kind(elements, "burst")) == 1
+    assert "burst of 10,100 records/s" in (of_kind(elements, "burst")[0].findtext("title") or "")
+    words = [each.text for each in elements if each.tag == "text"]
+    assert "200" in words, "the axis ends at a round number above the steady 100 records/s"
+    assert "10.1k" in words
+
+
 @pytest.mark.parametrize("joined", [Joined(Story().history()), Joined(history_of(PARTITIONS, [], []))])
 def test_a_run_without_records_is_drawn_empty(joined: Joined) -> None:
     assert of_kind(drawn(joined), "produce") == []
@@ -64,7 +81,7 @@ def test_a_page_has_the_records_if_there_were_any() -> None:
     with_records = report_html(Report(scenario, "simulated", 1, Judgement("pass", (), (), with_an_outage()), trace))
     assert "<h2>Records</h2>" in with_records
     assert "100 sent, 100 acknowledged" in with_records
-    assert "until then" in with_records
+    assert "until recovery" in with_records
     assert "<h2>Records</h2>" not in report_html(Report(scenario, "simulated", 1, Judgement("pass", (), ()), trace))
 
 
