@@ -42,7 +42,7 @@ LEAVES = frozenset(
         "controller.quick",
         "controller.few",
     ]
-    + ["controller.log"]
+    + ["controller.backoff", "controller.log"]
     + ["controller.trace", "controller.trace_records"]
 )
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from controller.backoff import backoff_ms
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.controller_link import ControllerLink
 from controller.broker.following.fetcher_requests import error_of
@@ -348,8 +349,8 @@ class IsrChanges:
     def _retry(self, why: str) -> None:
         """Looks, and asks, again after a while, longer each time."""
         self._trace.emit(Noted("debug", why))
-        delay_ms = min(RETRY_FIRST_MS * 2.0 ** min(self._failures, 16), RETRY_LAST_MS)
         self._failures += 1
+        delay_ms = backoff_ms(self._failures, RETRY_FIRST_MS, RETRY_LAST_MS)
         if self._again is None:
             self._again = self._clock.call_later(delay_ms, self._look_again)
 

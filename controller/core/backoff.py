@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from controller.backoff import backoff_ms
 from controller.clock import Clock, Timer
 from controller.core.events import Event
 
 FIRST_BACKOFF_MS = 100.0
 LONGEST_BACKOFF_MS = 10_000.0
-MOST_DOUBLINGS = 30
 
 
 class Backoff:
@@ -27,8 +27,8 @@ class Backoff:
 
     def failed(self) -> None:
         """Schedule the event, in place of an earlier schedule."""
-        delay_ms = min(FIRST_BACKOFF_MS * 2.0**self._failures, LONGEST_BACKOFF_MS)
-        self._failures = min(self._failures + 1, MOST_DOUBLINGS)
+        self._failures += 1
+        delay_ms = backoff_ms(self._failures, FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS)
         self._not_before_ms = self._clock.now_ms() + delay_ms
         self.cancel()
         self._schedule()

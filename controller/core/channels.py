@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from controller import sync_points
+from controller.backoff import backoff_ms
 from controller.clock import Clock
 from controller.core.ports import ChannelConnection, ControlRequest, Endpoint, EventSink, PeerError
 from controller.pending import Pending
@@ -157,24 +158,23 @@ class _Channel:
         return self._closed
 
     async def _run(self) -> None:
-        backoff_ms = FIRST_BACKOFF_MS
+        failures = 0
         failed = False
         while not self._is_closed():
             connection = self._channels.connect(self.endpoint.host, self.endpoint.port)
             self._connection = connection
             error = await self._open(connection)
             opened = error is None
+            failures = 0 if opened else failures + 1
             if opened:
-                backoff_ms, failed = FIRST_BACKOFF_MS, False
+                failed = False
                 error = await self._serve(connection)
             if self._is_closed():
                 return
             if not failed:
                 self._note("info", f"{error}; connecting again")
             failed = True
-            await self._channels.clock.sleep(backoff_ms)
-            if not opened:
-                backoff_ms = min(2 * backoff_ms, LONGEST_BACKOFF_MS)
+            await self._channels.clock.sleep(backoff_ms(failures, FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS))
 
     async def _open(self, connection: ChannelConnection) -> PeerError | None:
         try:

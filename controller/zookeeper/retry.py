@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tenacity import AsyncRetrying, IterState, RetryCallState, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_base
 
+from controller.backoff import backoff_ms
 from controller.clock import Clock
 from controller.pending import Pending
 
@@ -36,8 +37,7 @@ class JitteredBackoff(wait_base):
         self._longest_ms = longest_ms
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        exponent = min(retry_state.attempt_number - 1, 30)
-        full_ms = min(self._first_ms * 2.0**exponent, self._longest_ms)
+        full_ms = backoff_ms(retry_state.attempt_number, self._first_ms, self._longest_ms)
         return full_ms * self._rng.uniform(0.5, 1.0) / 1_000.0
 
 

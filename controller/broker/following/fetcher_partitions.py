@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from controller.backoff import backoff_ms
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.following.fetcher_link import LeaderLink
 from controller.broker.following.fetcher_logs import FollowerLogs
@@ -219,7 +220,7 @@ class FetcherPartitions:
             # In an election one of the two hears of it first, by milliseconds, and whoever waits for the ISR waits for
             # this.
             followed.refusals += 1
-            self._delay(followed, PASSING_FIRST_MS * 2.0 ** min(followed.refusals - 1, 16))
+            self._delay(followed, backoff_ms(followed.refusals, PASSING_FIRST_MS, math.inf))
         else:
             self._delay(followed)
 
