@@ -18,6 +18,7 @@ TEXT = frozenset({".py", ".md", ".toml", ".sh", ".yml", ".yaml", ""})
 
 FILE_LINES = 800
 FUNCTION_LINES = 80
+CACHE_ENTRIES = 1_024
 
 
 def files_of(root: Path) -> Iterator[Path]:
@@ -63,7 +64,19 @@ def machine_paths(path: Path, text: str) -> Iterator[str]:
         yield f"names {found}, a path of one machine"
 
 
-RULES = (long_files, long_functions, unfinished, unexplained_ignores, machine_paths)
+def large_caches(path: Path, text: str) -> Iterator[str]:
+    """Clients choose the arguments of many a cached function."""
+    if path.suffix != ".py" or "lru_cache(" not in text:
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "lru_cache":
+            sizes = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "maxsize")]
+            size = sizes[0].value if sizes and isinstance(sizes[0], ast.Constant) else None
+            if not isinstance(size, int) or size > CACHE_ENTRIES:
+                yield f"line {node.lineno}: an lru_cache has a maxsize of {CACHE_ENTRIES} at most, written as a number"
+
+
+RULES = (long_files, long_functions, unfinished, unexplained_ignores, machine_paths, large_caches)
 Rule = Callable[[Path, str], Iterator[str]]
 
 
@@ -86,6 +99,9 @@ def test_every_file_keeps_the_house_rules(rule: Rule) -> None:
         (unfinished, "x.md", "TO" + "DO: write"),
         (unexplained_ignores, "x.py", "x = 1  # type: " + "ignore"),
         (unexplained_ignores, "x.py", "x = 1  # no" + "qa"),
+        (large_caches, "x.py", "@lru_cache(maxsize=1 << 18)\ndef f(x): ..."),
+        (large_caches, "x.py", "f = functools.lru_cache(None)(g)"),
+        (large_caches, "x.py", "f = lru_cache(maxsize=1_025)(g)"),
         (machine_paths, "x.md", "see /ho" + "me/someone/notes"),
         (machine_paths, "x.py", "open('../sha" + "red/data')"),
     ],

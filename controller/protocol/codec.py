@@ -128,7 +128,7 @@ def encode_response_parts(header: RequestHeader, value: ResponseValue) -> list[P
     return layout(MESSAGES[header.api_key].response, header.api_version).write_parts(value, head)
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=128)
 def _nothing_fetched(version: int, value: FetchResponse) -> bytes:
     """The same in each answer to a session's fetches, as long as its partitions are idle."""
     return encode_response_body(ApiKey.FETCH, version, value)
@@ -147,7 +147,7 @@ def decode_response_body(api_key: ApiKey, version: int, body: bytes) -> Response
     return _read_response(api_key, version, body, 0)
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=128)
 def _read_short(api_key: ApiKey, version: int, body: bytes) -> ResponseValue:
     """What says next to nothing says it again and again, as the answers to fetches of idle partitions do."""
     return _read_response(api_key, version, body, 0)

@@ -39,8 +39,8 @@ from controller.protocol.schema import (
 from controller.protocol.written import Written
 from controller.quick import quick, twin
 
-TAGGED_KEPT = 256
-"""How many contents of each tagged field are remembered."""
+TAGGED_BYTES_KEPT = 32
+"""The longest content of a tagged field that is remembered: a client chooses it."""
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 Writer = Callable[[Any, bytearray], None]
 """Of a structure with records it needs an `Output`."""
@@ -418,7 +418,7 @@ class _Source:
                 raise TypeError(f"tagged field {field.name} has no default")
             alone = compile_struct(Struct(_Alone, (Field("content", field.type),), bare=True), self._version, True)
             self._names[f"alone_{field.name}"] = _alone_of(field.name, alone.read)
-            self._names[f"content_{field.name}"] = _content_of(alone.write)
+            self._names[f"content_{field.name}"] = _content_of(alone.write, remember=not isinstance(field.type, Text))
             self._names[f"default_{field.name}"] = default
             reader += [
                 f"_{field.name} = default_{field.name}",
@@ -479,26 +479,25 @@ def _alone_of(name: str, read: Reader) -> Callable[[bytes], Any]:
     """Reads what a tagged field holds, once for as long as it is remembered: it says the same in most requests of one
     sender. MalformedFrame."""
 
-    @lru_cache(maxsize=TAGGED_KEPT)
     def alone(content: bytes) -> Any:
         value, stop = read(content, 0, len(content))
         if stop != len(content):
             raise MalformedFrame(f"tagged field {name} is longer than what it holds")
         return value.content
 
-    return alone
+    remembered = lru_cache(maxsize=256)(alone)
+    return lambda content: remembered(content) if len(content) <= TAGGED_BYTES_KEPT else alone(content)
 
 
-def _content_of(write: Writer) -> Callable[[Any], bytes]:
+def _content_of(write: Writer, remember: bool) -> Callable[[Any], bytes]:
     """The bytes of a tagged field, made once for as long as it is remembered."""
 
-    @lru_cache(maxsize=TAGGED_KEPT)
     def content(value: Any) -> bytes:
         out = bytearray()
         write(_Alone(value), out)
         return bytes(out)
 
-    return content
+    return lru_cache(maxsize=256)(content) if remember else content
 
 
 _PLAIN = {Longs: "longs", Texts: "texts", RecordBytes: "records"}

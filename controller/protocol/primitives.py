@@ -29,8 +29,8 @@ SHORT_ARRAYS = tuple(Struct(f">{count}i") for count in range(64))
 COUNTED_ARRAYS = tuple(Struct(f">B{count}i").pack for count in range(64))
 
 
-SHORT = 17
-"""The count byte of the longest arrays that are known by their bytes: of 16 int32."""
+SHORT = 9
+"""The count byte of the longest arrays that are known by their bytes: of 8 int32."""
 SHORT_TAGS = 32
 """How many bytes may be left of a message for its tagged fields to be known by them."""
 SHORT_INTS_KEPT = 16_384
@@ -160,7 +160,7 @@ def read_tags(data: bytes, pos: int, end: int) -> tuple[Mapping[int, bytes], int
     return tags, pos + size
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=256)
 def _short_tags(data: bytes) -> tuple[Mapping[int, bytes], int]:
     """What a message ends with is the same in all of a sender's."""
     return _read_tags(data, 0, len(data))

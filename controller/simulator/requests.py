@@ -238,7 +238,7 @@ class SimulatedPeers:
         return connection
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1_024)
 def _address(host: str, port: int) -> Address:
     """One object for all that hold it."""
     return host, port

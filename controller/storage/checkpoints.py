@@ -26,6 +26,8 @@ PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 NO_TOPIC_ID = bytes(16)
+FEW_EPOCHS = 4
+"""The text of more entries is not remembered."""
 
 
 def _encode(lines: list[str]) -> bytes:
@@ -71,12 +73,15 @@ def decode_offsets(file: str, data: bytes) -> dict[TopicPartition, int]:
 
 def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
     """The same object for the same entries: most of a broker's logs have the same few."""
-    return _epochs_text(tuple(entries))
+    found = tuple(entries)
+    return _few_epochs_text(found) if len(found) <= FEW_EPOCHS else _epochs_text(found)
 
 
-@lru_cache(maxsize=1024)
 def _epochs_text(entries: tuple[EpochStart, ...]) -> bytes:
     return _encode([f"{entry.epoch} {entry.start_offset}" for entry in entries])
+
+
+_few_epochs_text = lru_cache(maxsize=256)(_epochs_text)
 
 
 def decode_epochs(file: str, data: bytes) -> list[EpochStart]:
@@ -91,7 +96,7 @@ def decode_epochs(file: str, data: bytes) -> list[EpochStart]:
     return entries
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=1_024)
 def encode_topic_id(topic_id: bytes) -> bytes:
     """The text of `partition.metadata`; it has no newline at its end."""
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
@@ -122,15 +127,9 @@ def _topic_id(data: bytes) -> bytes:
         raise _Unreadable(2, "expected topic_id: and 22 characters")
     text = lines[1].removeprefix("topic_id: ")
     try:
-        topic_id = _decoded_id(text)
+        topic_id = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise _Unreadable(2, f"topic_id {text!r}: {error}") from None
     if len(topic_id) != 16:
         raise _Unreadable(2, f"topic_id {text!r}: expected 16 bytes")
     return topic_id
-
-
-@lru_cache(maxsize=16_384)
-def _decoded_id(text: str) -> bytes:
-    """One object for all partitions of a topic."""
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

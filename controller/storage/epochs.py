@@ -100,7 +100,7 @@ class LeaderEpochs:
         self._entries = ()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _one(epoch: int, start_offset: int) -> tuple[EpochStart]:
     """Many logs know one epoch, which began at 0."""
     return (EpochStart(epoch, start_offset),)

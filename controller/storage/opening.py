@@ -50,6 +50,8 @@ quick(Known)
 
 
 NEW = Known(is_new=True)
+FEW_NAMES = 8
+"""A directory with more files has names that no other has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,10 @@ def open_files(
 ) -> Opened:
     """Raises CorruptLog and OSError. `warn` is called with what was repaired or left alone."""
     names = disk.names(directory)
-    found = _files(tuple(names))
+    found = _files_of(names)
     if found.of_the_cleaner and complete_swaps(disk, directory, names, warn):
         names = disk.names(directory)
-        found = _files(tuple(names))
+        found = _files_of(names)
     for name in found.strange:
         warn(f"{directory}/{name}: not the name of a segment, left alone")
     segments = _segments(disk, directory, found, settings, now_ms)
@@ -132,7 +134,6 @@ class _Files:
     strange: tuple[str, ...]
 
 
-@lru_cache(maxsize=1_000)  # most of a broker's logs have files of the very same names
 def _files(names: tuple[str, ...]) -> _Files:
     bases = tuple(sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None))
     stems = {f"{base:020d}" for base in bases}
@@ -144,6 +145,14 @@ def _files(names: tuple[str, ...]) -> _Files:
     strange = [name for name in names if name.endswith(LOG_SUFFIX) and base_offset_of(name, LOG_SUFFIX) is None]
     of_the_cleaner = any(name.endswith((SWAP, CLEANED)) for name in names)
     return _Files(bases, tuple(useless), bool(snapshot_offsets(names)), of_the_cleaner, tuple(strange))
+
+
+_few_files = lru_cache(maxsize=256)(_files)
+"""Most of a broker's logs have the same few names."""
+
+
+def _files_of(names: Sequence[str]) -> _Files:
+    return _few_files(tuple(names)) if len(names) <= FEW_NAMES else _files(tuple(names))
 
 
 def _segments(disk: Disk, directory: str, files: _Files, settings: LogSettings, now_ms: int) -> list[Segment]:

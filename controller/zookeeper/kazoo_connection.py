@@ -40,14 +40,12 @@ from controller.zookeeper.operations import (
     Write,
     WriteResults,
 )
-from controller.zookeeper.path_rules import validate_new_path, validate_path
+from controller.zookeeper.path_rules import validate_new_path, validate_path, validate_paths
 from controller.zookeeper.paths import partitions as parent_of_partitions
 from controller.zookeeper.state_paths import StatePaths
 from controller.zookeeper.state_sets import FencedSets
 
 T = TypeVar("T")
-
-_PLAIN_BYTES = bytes(range(0x20, 0x7F)) + b"\n"
 
 
 class KazooConnection:
@@ -328,22 +326,3 @@ def _batch(paths: Sequence[str], most: int = BATCH) -> tuple[str, ...]:
         raise ValueError(f"{len(paths)} paths in one request: expected at most {most}")
     validate_paths(paths)
     return tuple(paths)
-
-
-def validate_paths(paths: Sequence[str]) -> None:
-    """As `validate_path`, for many at once: looked at one by one only if all together they might hold a bad one."""
-    if not paths:
-        return
-    lines = "\n".join(paths)
-    plain = (
-        lines.startswith("/")
-        and not lines.endswith("/")
-        and lines.count("\n") == lines.count("\n/") == len(paths) - 1
-        and "/\n" not in lines
-        and "//" not in lines
-        and "/." not in lines
-        and not lines.encode("utf-8", "surrogatepass").translate(None, delete=_PLAIN_BYTES)
-    )
-    if not plain:
-        for path in paths:
-            validate_path(path)

@@ -12,9 +12,9 @@ from kazoo.security import Id
 
 from controller.zookeeper import jute, jute_replies, jute_requests
 from controller.zookeeper.errors import NoAuth, ZooKeeperError
-from controller.zookeeper.kazoo_connection import validate_paths
 from controller.zookeeper.kazoo_requests import path_error
 from controller.zookeeper.operations import ACL, OPEN_ACL, Check, Create, Delete, SetData, Stat
+from controller.zookeeper.path_rules import validate_paths
 from controller.zookeeper.state_sets import SetResults
 
 OPEN = [KazooACL(31, Id("world", "anyone"))]

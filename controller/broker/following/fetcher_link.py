@@ -87,6 +87,6 @@ class LeaderLink:
 _NOTHING = (None, b"")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1_024)
 def _client_id(broker: int, number: int) -> str:
     return f"broker-{broker}-fetcher-{number}"

@@ -61,5 +61,5 @@ class Followed:
         return asked
 
 
-_asked = lru_cache(maxsize=4096)(FetchPartition)
+_asked = lru_cache(maxsize=1_024)(FetchPartition)
 """Of idle partitions many are asked the same."""

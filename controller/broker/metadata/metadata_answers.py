@@ -28,7 +28,7 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 TOPIC_NAME_LENGTH_MAX = 249
 BODIES_KEPT = 4
 KEPT_TOPICS = 1_000
-"""Answers to requests that name more topics are not kept."""
+"""Answers to requests that name more topics, or one that no topic can have, are not kept."""
 SLICE = 500
 """Topics and partitions of an answer that are made between two yields; most partitions are encoded already."""
 ROWS_KEPT = 20_000
@@ -101,8 +101,7 @@ class MetadataBodies:
         self, snapshot: MetadataSnapshot, request: MetadataRequest, version: int, listener: str, cluster_id: str | None
     ) -> Generator[Yielded, Any, bytes]:
         """Made in slices. UnencodableValue."""
-        if request.topics is not None and len(request.topics) > KEPT_TOPICS:
-            # One of a kind, and too large to be compared with others.
+        if not _may_be_kept(request):
             value = yield from metadata_response(snapshot, request, version, listener, cluster_id, self._rows)
             return (yield Job(lambda: encode_response_body(ApiKey.METADATA, version, value)))  # type: ignore[no-any-return]
         key = (id(snapshot), request, version, listener, cluster_id)
@@ -127,6 +126,14 @@ class MetadataBodies:
         if len(self._bodies) > BODIES_KEPT:
             self._bodies.popitem(last=False)
         return body
+
+
+def _may_be_kept(request: MetadataRequest) -> bool:
+    """Whether what a client named is small: the answer repeats the names."""
+    return request.topics is None or (
+        len(request.topics) <= KEPT_TOPICS
+        and all(one.name is None or len(one.name) <= TOPIC_NAME_LENGTH_MAX for one in request.topics)
+    )
 
 
 class MetadataRows:

@@ -25,7 +25,7 @@ FIRST_VERSION_FOR_FOLLOWERS = 11
 """From here on a consumer may read from a follower (KIP-392)."""
 
 
-_one_ask = lru_cache(maxsize=4096)(Ask)
+_one_ask = lru_cache(maxsize=1_024)(Ask)  # clients choose the values: eight integers each
 """A follower asks the same with each fetch, and all of its leaders; who waits holds it."""
 
 

@@ -262,7 +262,7 @@ def _data(
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1_024)
 def _nothing(index: int, high_watermark: int, log_start_offset: int, tells_aborted: bool) -> FetchPartitionData:
     """Of idle partitions nearly all say the same, and whoever waits holds it."""
     return FetchPartitionData(

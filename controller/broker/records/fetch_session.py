@@ -135,7 +135,6 @@ class Session:
 
     __slots__ = (
         "_asked",
-        "_quiet_for",
         "_turn",
         "active",
         "created_ms",
@@ -157,7 +156,6 @@ class Session:
         self.active: list[Place] = []
         self._turn = 0
         self._asked: Ask | None = None
-        self._quiet_for: tuple[int, int, int, int] | None = None
 
     @property
     def watch_key(self) -> Key:
@@ -186,12 +184,8 @@ class Session:
 
     def ask(self, ask: Ask) -> None:
         """The places that are quiet are so for one who asks like that."""
-        if ask is self._asked:
-            return
-        self._asked = ask
-        quiet_for = _quiet_for(ask)
-        if quiet_for != self._quiet_for:
-            self._quiet_for = quiet_for
+        before, self._asked = self._asked, ask
+        if before is not ask and (before is None or not _ask_alike(before, ask)):
             for place in self.places.values():
                 place.rouse()
 
@@ -233,14 +227,19 @@ class Session:
         return self._turn
 
 
-@lru_cache(maxsize=4096)
-def _quiet_for(ask: Ask) -> tuple[int, int, int, int]:
-    return ask.replica_id, ask.replica_epoch, ask.version, ask.isolation_level
+def _ask_alike(one: Ask, other: Ask) -> bool:
+    """Whether a place that is quiet for one is quiet for the other."""
+    return (
+        one.replica_id == other.replica_id
+        and one.replica_epoch == other.replica_epoch
+        and one.version == other.version
+        and one.isolation_level == other.isolation_level
+    )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)  # clients choose the values: six integers each
 def one_question(asked: FetchPartition) -> FetchPartition:
-    """Of idle partitions many are asked the same."""
+    """Return one object for equal questions: of idle partitions many are asked the same."""
     return asked
 
 

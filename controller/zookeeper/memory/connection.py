@@ -23,7 +23,7 @@ from controller.zookeeper.memory.link import (
 )
 from controller.zookeeper.memory.session import ClientSession, NoListener
 from controller.zookeeper.operations import Columns, Create, Listing, Reading, WatchEvent, Write, WriteResults
-from controller.zookeeper.path_rules import validate_new_path, validate_path
+from controller.zookeeper.path_rules import validate_new_path, validate_path, validate_paths
 
 
 class InMemoryConnection(ClientSession):
@@ -158,6 +158,5 @@ def _batch(paths: Sequence[str], most: int = BATCH) -> tuple[str, ...]:
 
 def _valid(paths: Sequence[str]) -> tuple[str, ...]:
     paths = tuple(paths)
-    for path in paths:
-        validate_path(path)
+    validate_paths(paths)
     return paths

@@ -1,0 +1,94 @@
+"""Long values that a client, a znode or a directory chooses are not remembered: caches are bounded in bytes as well."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from controller.protocol import SUPPORTED, decode_request, encode_request
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import MetadataRequest, MetadataRequestTopic
+from controller.protocol.fetch_values import FetchRequest
+from controller.protocol.headers import RequestHeader
+from controller.storage.checkpoints import encode_epochs
+from controller.storage.disk_memory import MemoryDisk
+from controller.storage.epochs import EpochStart
+from controller.storage.opening import NEW, open_files
+from controller.storage.settings import LogSettings
+from controller.zookeeper.path_rules import validate_path, validate_paths
+from tests.broker.harness import BrokerUnderTest, metadata
+
+LONG = 30_000
+KEPT_BYTES_MAX = 300_000
+"""Ten such values; each feeder is called fifty times."""
+
+
+def tagged_fields() -> Callable[[int], object]:
+    def feed(number: int) -> None:
+        header = RequestHeader(ApiKey.FETCH, 12, number, "x")
+        request = FetchRequest(0, 0, (), cluster_id=f"{number:0{LONG}}")
+        decode_request(encode_request(header, request), SUPPORTED)
+
+    return feed
+
+
+def metadata_answers() -> Callable[[int], object]:
+    broker = BrokerUnderTest()
+    broker.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1)))
+
+    def feed(number: int) -> None:
+        topics = tuple(MetadataRequestTopic(f"{number * 10 + one:0{LONG}}") for one in range(10))
+        broker.ask(ApiKey.METADATA, MetadataRequest(topics), 8)
+
+    return feed
+
+
+def znode_paths() -> Callable[[int], object]:
+    def feed(number: int) -> None:
+        validate_path(f"/{number:0{LONG}}")
+        validate_paths([f"/{number:0{LONG}}", "/a"])
+
+    return feed
+
+
+def directories() -> Callable[[int], object]:
+    disk = MemoryDisk()
+
+    def feed(number: int) -> None:
+        names = [f"{number * 1_000 + one:020d}.index" for one in range(300)]
+        disk.make_directory("d")
+        for name in names:
+            disk.replace(f"d/{name}", b"", durable=False)
+        open_files(disk, "d", LogSettings(), NEW, 0)
+
+    return feed
+
+
+def leader_epochs() -> Callable[[int], object]:
+    def feed(number: int) -> None:
+        encode_epochs([EpochStart(1_000_000 * number + one, one) for one in range(1_000)])
+
+    return feed
+
+
+FEEDERS = (tagged_fields, metadata_answers, znode_paths, directories, leader_epochs)
+
+
+@pytest.mark.parametrize("feeder", FEEDERS, ids=lambda feeder: str(feeder.__name__))
+def test_long_values_are_not_remembered(feeder: Callable[[], Callable[[int], object]]) -> None:
+    feed = feeder()
+    for number in range(10):
+        feed(number)  # compiles, and fills what is filled once
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(10, 60):
+            feed(number)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < KEPT_BYTES_MAX
