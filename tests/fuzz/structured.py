@@ -8,9 +8,9 @@ orders are no part of this.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
 
 from controller.protocol import SUPPORTED, ApiKey
 from controller.protocol.codec import encode_request
@@ -43,6 +43,7 @@ OF_BROKERS = frozenset(
 OF_CONTROLLERS = (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA)
 OF_CLIENTS = tuple(key for key in SUPPORTED if key not in OF_BROKERS)
 
+T = TypeVar("T")
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 NAMES = ("t0", "t1", "t2", "t3", "new0", "new1", "new2", "1", "2", "compression.type", "cleanup.policy")
 BAD_NAMES = (
@@ -78,6 +79,9 @@ NUMBERS: Mapping[str, Sequence[int]] = {
     "resource_type": (0, 2, 4, 8, 127, -1),
 }
 """By field; of any other every number of its size is likely at its ends."""
+MANY_BYTES = 8 << 20
+"""The most that a request comes to which has an element some hundred times. A server has a limit as well
+(socket.request.max.bytes); without one, arrays within arrays of long names come to a gigabyte."""
 
 
 class Drawing:
@@ -85,15 +89,21 @@ class Drawing:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
+        self._drawn: dict[tuple[int, int], list[tuple[str, Field, int]]] = {}
+        self._has_many = False
 
     def request(self, key: ApiKey) -> bytes:
         """A frame, without its size."""
         spoken = SUPPORTED[key]
         while True:
             version = self._rng.randint(spoken.first, spoken.last)
-            header = RequestHeader(key, version, self._rng.randrange(1 << 31), self._rng.choice(("fuzz", "", None)))
+            header = RequestHeader(key, version, self._rng.randrange(1 << 31), self._one_of(("fuzz", "", None)))
+            self._has_many = False
+            message = self._message(MESSAGES[key].request, version)
+            if self._has_many and _bytes_in(message) > MANY_BYTES:
+                continue
             try:
-                return encode_request(header, self._message(MESSAGES[key].request, version))
+                return encode_request(header, message)
             except UnencodableValue:
                 continue  # this version can't say it
 
@@ -101,22 +111,10 @@ class Drawing:
         return self._struct(message.struct, version)
 
     def _struct(self, table: Struct, version: int) -> Any:
-        present = {field.name: field for field in table.fields if field.is_in(version)}
-        values: dict[str, Any] = {}
-        for one in fields(table.value):
-            field = present.get(one.name)
-            if field is not None:
-                values[one.name] = self._value(field, version)
-            elif default_of(table.value, one.name) is NO_DEFAULT:
-                values[one.name] = self._stand_in(table, one.name)
-        return table.value(**values)
-
-    def _stand_in(self, table: Struct, name: str) -> Any:
-        """Of a field that the version lacks and the value has no default for."""
-        for field in table.fields:
-            if field.name == name:
-                return self._value(field, field.since)
-        raise LookupError(f"{table.value.__name__}.{name} is in no version")
+        drawn = self._drawn.get((id(table), version))
+        if drawn is None:
+            drawn = self._drawn[id(table), version] = [*_drawn(table, version)]
+        return table.value(**{name: self._value(field, drawn_in) for name, field, drawn_in in drawn})
 
     def _value(self, field: Field, version: int) -> Any:
         rng, kind = self._rng, field.type
@@ -127,13 +125,13 @@ class Drawing:
         if isinstance(kind, Text):
             return self._text()
         if isinstance(kind, Ints):
-            return tuple(rng.choice((*SMALL, 99, INT_MAX)) for _ in range(self._count()))
+            return tuple(self._one_of((*SMALL, 99, INT_MAX)) for _ in range(self._count()))
         if isinstance(kind, Longs):
-            return tuple(rng.choice((*SMALL, LONG_MAX)) for _ in range(self._count()))
+            return tuple(self._one_of((*SMALL, LONG_MAX)) for _ in range(self._count()))
         if isinstance(kind, Texts):
             return tuple(self._text() for _ in range(self._count()))
         if isinstance(kind, RecordBytes):
-            return rng.choice(RECORDS)
+            return self._one_of(RECORDS)
         if isinstance(kind, Array):
             return self._items(kind.of, version)
         if isinstance(kind, Inline):
@@ -147,25 +145,54 @@ class Drawing:
     def _items(self, table: Struct, version: int) -> tuple[Any, ...]:
         items = [self._struct(table, version) for _ in range(self._count())]
         if items and self._rng.random() < 0.2:
-            items.append(self._rng.choice(items))
+            items.append(self._one_of(items))
         if items and self._rng.random() < 0.01:
-            items *= 200 // len(items)
+            copies = 200 // len(items)
+            if copies * _bytes_in(items) <= MANY_BYTES:
+                items *= copies
+                self._has_many = True
         return tuple(items)
 
+    def _one_of(self, values: Sequence[T]) -> T:
+        """As `random.choice`, in a third of its time."""
+        return values[int(self._rng.random() * len(values))]
+
     def _count(self) -> int:
-        return self._rng.choice((0, 1, 1, 1, 1, 2, 3))
+        return self._one_of((0, 1, 1, 1, 1, 2, 3))
 
     def _text(self) -> str:
-        return self._rng.choice(NAMES if self._rng.random() < 0.7 else BAD_NAMES)
+        return self._one_of(NAMES if self._rng.random() < 0.7 else BAD_NAMES)
 
     def _number(self, name: str, kind: Fixed) -> Any:
         rng = self._rng
         if kind.code == "?":
             return rng.random() < 0.5
         if kind.code == "16s":
-            return rng.choice((bytes(16), bytes(range(16)), rng.randbytes(16)))
+            return self._one_of((bytes(16), bytes(range(16)), rng.randbytes(16)))
         known = NUMBERS.get(name)
         if known is not None:
-            return rng.choice(known)
+            return self._one_of(known)
         most = (1 << (8 * kind.size - 1)) - 1
-        return rng.choice(SMALL) if rng.random() < 0.75 else rng.choice((most, -most - 1, 99 if kind.size > 1 else 9))
+        return (
+            self._one_of(SMALL) if rng.random() < 0.75 else self._one_of((most, -most - 1, 99 if kind.size > 1 else 9))
+        )
+
+
+def _drawn(table: Struct, version: int) -> Iterator[tuple[str, Field, int]]:
+    """What a structure is made of: each value's name, its field, and the version that it is drawn for."""
+    by_name = {field.name: field for field in reversed(table.fields)}
+    present = {field.name: field for field in table.fields if field.is_in(version)}
+    for one in fields(table.value):
+        if one.name in present:
+            yield one.name, present[one.name], version
+        elif default_of(table.value, one.name) is NO_DEFAULT:  # the version lacks it, the value needs it
+            yield one.name, by_name[one.name], by_name[one.name].since
+
+
+def _bytes_in(value: Any) -> int:
+    """About the bytes that it is encoded in."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes_in, value))
+    return sum(_bytes_in(getattr(value, one.name)) for one in fields(value)) if is_dataclass(value) else 8

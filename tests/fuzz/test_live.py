@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,17 @@ def test_the_campaign_finds_a_request_that_is_never_answered(monkeypatch: pytest
     monkeypatch.setattr(Broker, "_api_versions", lambda *_: None)
     with pytest.raises(Failure, match="API_VERSIONS is not answered"):
         live.campaign(200, 1)
+
+
+def test_the_campaign_finds_what_requests_leave_in_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[list[object]] = []
+    begin = Broker.begin
+
+    def leak(self: Broker, *arguments: Any) -> Any:
+        kept.extend([] for _ in range(50))
+        return begin(self, *arguments)
+
+    monkeypatch.setattr(live, "WORLD_LIFE", 100)
+    monkeypatch.setattr(Broker, "begin", leak)
+    with pytest.raises(Failure, match="objects more"):
+        live.campaign(300, 1)
