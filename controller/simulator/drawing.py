@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator import plan as told
 from controller.simulator.drawn_hand_edits import with_hand_edits
+from controller.simulator.drawn_hostile_clients import with_hostile_clients
 from controller.simulator.drawn_operations import with_operations
 from controller.simulator.drawn_reassignments import with_reassignments
 from controller.simulator.plan import PROTOCOL, Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
@@ -154,7 +155,7 @@ def draw_plan(seed: int) -> Plan:
     )
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
-    return with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
+    return with_hostile_clients(with_spoiled_znodes(with_hand_edits(with_old_protocol(whole))))
 
 
 def with_old_protocol(plan: Plan) -> Plan:

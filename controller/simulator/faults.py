@@ -23,6 +23,7 @@ from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults_between import ON_ENSEMBLE, ON_NETWORK, Undo, cut_off, isolate
 from controller.simulator.faults_of_disks import ON_DISKS, DiskFaults, back, living
 from controller.simulator.hand_edits import ON_HAND_EDITS, HandEdits, controller_named
+from controller.simulator.hostile_clients import HostileClients
 from controller.simulator.plan import Fault
 from controller.simulator.process import ProcessState
 from controller.simulator.spoiled_znodes import SpoiledZnodes
@@ -83,6 +84,7 @@ class Faults:
         self._expires = expires
         self._disks = DiskFaults(host.world, host.processes, restart, powerless)
         self._spoiled = SpoiledZnodes(host.world.zookeeper)
+        self._hostile = HostileClients(host.world)
         self._shell = host.world.zookeeper.connect(SHELL_SESSION_MS)
         self._shell.start()
         self._edits = HandEdits(host.world.zookeeper, self._shell, host.world.clock, expires)
@@ -119,6 +121,7 @@ class Faults:
         Who is dead stays dead."""
         host = self._host
         self._spoiled.mend()
+        self._hostile.mend()
         host.world.network.mend()
         for server in range(1, host.ensemble.servers + 1):
             if server not in host.ensemble.running:
@@ -264,6 +267,9 @@ class Faults:
     def _spoil_znode(self, fault: told.SpoilZnode) -> Undo | None:
         return self._spoiled.begin(fault) if self._host.world.zookeeper.running else None
 
+    def _hostile_client(self, fault: told.HostileClient) -> Undo:
+        return self._hostile.begin(fault)
+
     # -- the network
 
     def cut_off(self, node: int, others: Iterable[int]) -> None:
@@ -294,4 +300,5 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.Isolate: Faults._isolate,
     told.PauseController: Faults._pause_controller,
     told.SpoilZnode: Faults._spoil_znode,
+    told.HostileClient: Faults._hostile_client,
 }

@@ -99,6 +99,11 @@ class SimulatedHost:
         """From outside the cluster, as clients have."""
         return self._connect(self._world.network, ProcessClock(self.clock, self._outside), address)
 
+    async def is_answered_by(self, node: int) -> bool:
+        """Whether this broker answers a client's request for metadata over a new connection."""
+        assert self._client is not None
+        return await self._client.metadata_of(node) is not None
+
     def place(self, address: Address, node: int) -> None:
         """One node more in the network, which is no broker."""
         self._places[address] = node

@@ -117,6 +117,7 @@ class Injector:
     def calm(self) -> None:
         """Every fault ends in the core; who is outside becomes what the plan says, for good."""
         self._is_calm = True
+        self._sentinel.terms_last = False
         host, nodes = self._host, self._plan.cluster.nodes
         host.take(FaultInjected("calm", f"core {list(self._plan.core)}, others {self._plan.outside.value}"))
         self.faults.mend()

@@ -164,6 +164,22 @@ class SpoilZnode(_Node, frozen=True, kw_only=True, tag="spoil-znode"):
     partition: int = 0
 
 
+# -- clients
+
+
+HostileKind = Literal["requests", "operations", "frames", "connections", "drops"]
+
+
+class HostileClient(_Node, frozen=True, kw_only=True, tag="hostile-client"):
+    """A client acts `rate` times a second against broker `node`, for `for_ms`: it sends well-formed requests that make
+    no sense ("requests"), or operations of that sort to the controller ("operations"), or malformed frames ("frames");
+    opens connections and sends nothing ("connections"); or sends many requests at once over a connection that it closes
+    before they are answered ("drops")."""
+
+    kind: HostileKind
+    rate: float = 50.0
+
+
 # -- ZooKeeper's servers
 
 
@@ -270,13 +286,17 @@ HandEdit = EditController | EditControllerEpoch
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
 Operation = CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig
-Fault = BrokerFault | DiskFault | SessionFault | HandEdit | EnsembleFault | NetworkFault | PauseController | ZnodeFault
+Fault = (
+    BrokerFault | DiskFault | SessionFault | HandEdit | EnsembleFault | NetworkFault | PauseController | ZnodeFault
+    | HostileClient
+)  # fmt: skip
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
     | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
     | EditController | EditControllerEpoch
     | SpoilZnode
+    | HostileClient
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate
     | CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig | PauseController
@@ -330,6 +350,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Those of which a leader may come from outside the ISR at some time, whatever the brokers' settings say."""
         asked = [each for each in self.happenings if isinstance(each, SetConfig | CreateTopic | ElectLeaders)]
         return frozenset(each.topic for each in asked if _may_be_unclean(each))
+
+    @property
+    def has_hostile_clients(self) -> bool:
+        return any(isinstance(each, HostileClient) for each in self.happenings)
+
+    @property
+    def terms_last(self) -> bool:
+        """Whether nothing happens before the calm that may end a controller's term: what clients ask for may not."""
+        return all(isinstance(each, Operation | HostileClient) for each in self.happenings)
 
     @property
     def faults(self) -> tuple[Fault, ...]:

@@ -21,6 +21,7 @@ from controller.simulator.plan import (
     CreateTopic,
     ElectLeaders,
     Happening,
+    HostileClient,
     KillZooKeeper,
     Operation,
     Plan,
@@ -28,6 +29,9 @@ from controller.simulator.plan import (
     SpoilZnode,
     kind_of,
 )
+
+RATE_MAX = 1_000
+"""Of a hostile client's actions in a second."""
 
 
 class PlanError(Exception):
@@ -104,6 +108,8 @@ def _trouble(plan: Plan, happening: Happening) -> str | None:
         return "partition: expected 0 or more; unclean, or by the znode, not both"
     if isinstance(happening, SpoilZnode) and (trouble := spoil_trouble(happening.what, happening.topic)):
         return trouble
+    if isinstance(happening, HostileClient) and not 0 < happening.rate <= RATE_MAX:
+        return f"rate: expected more than 0 and at most {RATE_MAX} a second, found {happening.rate:g}"
     if isinstance(happening, BreakLogDirectory) and happening.directory not in plan.cluster.log_directories:
         return f"directory: expected one of {list(plan.cluster.log_directories)}, found {happening.directory}"
     if isinstance(happening, Operation) and not happening.topic:

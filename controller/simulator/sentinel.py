@@ -106,6 +106,8 @@ class Sentinel(Recorder):
         self.is_by_hand: Callable[[int], bool] = lambda _session: False
         """Whether a session's writes are an administrator's."""
         self._edited = False
+        self.terms_last = False
+        """Whether nothing that happens may end a controller's term."""
         self.unclean_topics: frozenset[str] = frozenset()
 
     def expect_errors_of(self, happening: Happening) -> None:
@@ -289,6 +291,8 @@ class Sentinel(Recorder):
     def _resigned(self, at_ms: float, node: int, event: ControllerResigned) -> None:
         if event.reason:
             self._over[node, event.controller_epoch] = event.reason
+        if self.terms_last:
+            self.violated("terms-last", [node], f"epoch {event.controller_epoch} ended without a fault: {event.reason}")
 
     def _ephemeral(self, at_ms: float, node: int, event: EphemeralSeen) -> None:
         if event.path != paths.CONTROLLER:

@@ -14,6 +14,7 @@ from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol.versions import control_versions
 from controller.scenarios.host import ClusterSpec, PartitionView, Workload
+from controller.simulator import hostile_clients
 from controller.simulator.administrator import Administrator
 from controller.simulator.columns import log_text
 from controller.simulator.host import SimulatedHost
@@ -62,6 +63,9 @@ class SimulatedWorld:
             leaders_write=control_versions(cluster.settings.get(PROTOCOL, "2.8")).alter_isr is None,
         )
         self.sentinel.unclean_topics = plan.unclean_topics
+        if plan.has_hostile_clients:
+            self.sentinel.unclean_topics |= hostile_clients.TOPIC_NAMES
+            self.sentinel.terms_last = plan.terms_last
         self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
         settings = tuple(sorted(cluster.settings.items()))
         spec = ClusterSpec(

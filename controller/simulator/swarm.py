@@ -25,6 +25,8 @@ PRODUCE_LIMIT_MS = 500.0
 LATE_MS = 12_000.0
 """How long records may be kept waiting again and again where all else is at rest: longer than a request's own time, and
 shorter than a producer's patience."""
+ANSWERED_MS = 5_000.0
+"""How long a request for metadata may take at rest, the connection included."""
 LIMITS_MS = {"FETCH": FETCH_LIMIT_MS, "PRODUCE": PRODUCE_LIMIT_MS}
 
 
@@ -86,6 +88,8 @@ class PlanWorld:
             if found is None:
                 rested_ms = self.now_ms if rested_ms is None else rested_ms
                 if self.now_ms >= rested_ms + STAYS_MS:
+                    if plan.has_hostile_clients:
+                        self._judge_answers()
                     self._judge_records()
                     return rested_ms - plan.calm_ms
             else:
@@ -95,6 +99,14 @@ class PlanWorld:
                     sentinel.violated(found.invariant, found.nodes, late)
             self.run_to(self.now_ms + LOOK_MS)
         return None
+
+    def _judge_answers(self) -> None:
+        """Each broker of the core answers clients, whatever hostile ones asked of it before."""
+        asked = {node: drive(self.host.is_answered_by(node)) for node in self.plan.core}
+        self.host.clock.run_until(lambda: all(one.done for one in asked.values()), self.now_ms + ANSWERED_MS)
+        for node, one in asked.items():
+            if not (one.done and one.result()):
+                self.sentinel.violated("clients-answered", [node], "a client's request for metadata has no answer")
 
     def _judge_records(self) -> None:
         found = None if self.records is None else self.records.judge()

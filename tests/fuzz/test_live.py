@@ -10,9 +10,9 @@ import pytest
 from controller.broker.broker import Broker
 from controller.core.handlers import topic_creation
 from controller.protocol import SUPPORTED, decode_request
+from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, Drawing
 from tests.fuzz import live
 from tests.fuzz.campaign import Failure
-from tests.fuzz.structured import OF_CLIENTS, OF_CONTROLLERS, Drawing
 
 INPUTS = 2_000
 

@@ -2,7 +2,7 @@
 
 Each field is drawn from what is likely to hurt: names that are no topic's, empty and huge strings, negative and extreme
 numbers, elements twice. What a client could only say as another broker (a follower's fetches) is left out: forged
-orders are no part of this.
+orders are no part of this. Used by the hostile clients of plans and by the fuzz campaigns.
 """
 
 from __future__ import annotations
@@ -85,10 +85,12 @@ MANY_BYTES = 8 << 20
 
 
 class Drawing:
-    """Draws values with `rng`. Sizes of arrays are small, rarely some hundreds."""
+    """Draws values with `rng`. Sizes of arrays are small, rarely some hundreds. `names`: legal names to draw from; the
+    others are `BAD_NAMES`."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, names: Sequence[str] = NAMES) -> None:
         self._rng = rng
+        self._names = names
         self._drawn: dict[tuple[int, int], list[tuple[str, Field, int]]] = {}
         self._has_many = False
 
@@ -161,7 +163,7 @@ class Drawing:
         return self._one_of((0, 1, 1, 1, 1, 2, 3))
 
     def _text(self) -> str:
-        return self._one_of(NAMES if self._rng.random() < 0.7 else BAD_NAMES)
+        return self._one_of(self._names if self._rng.random() < 0.7 else BAD_NAMES)
 
     def _number(self, name: str, kind: Fixed) -> Any:
         rng = self._rng
