@@ -27,6 +27,8 @@ NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+OFFSET_MAX = LONG_MAX - INT_MAX
+"""The largest base offset of a batch or a segment, whose last offset must be a number of 64 bits too."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
@@ -114,7 +116,7 @@ def header_at(data: Bytes, position: int, available: int) -> BatchHeader:
         raise CorruptBatch(position, f"length {header.length}, but {available} bytes are left")
     if header.last_offset_delta < 0 or header.record_count < 0 or header.base_offset < 0:
         raise CorruptBatch(position, "a negative base offset, offset delta or count of records")
-    if header.base_offset > LONG_MAX - INT_MAX:
+    if header.base_offset > OFFSET_MAX:
         raise CorruptBatch(position, f"base offset {header.base_offset}, beyond what offsets can be")
     return header
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
-from controller.storage.batches import LONG_MAX
+from controller.storage.batches import INT_MAX, LONG_MAX, OFFSET_MAX
 from controller.storage.epochs import EpochStart
 from controller.storage.errors import CorruptLog
 
@@ -49,12 +49,12 @@ def _decode(file: str, data: bytes) -> list[list[str]]:
     return [line.split(" ") for line in lines[2:]]
 
 
-def _number(file: str, line: int, text: str) -> int:
+def _number(file: str, line: int, text: str, most: int = LONG_MAX) -> int:
     if not text.isascii() or not text.isdecimal():
         raise CorruptLog(file, line, f"{text!r}: expected a whole number")
     number = int(text) if len(text) < 20 else LONG_MAX + 1
-    if number > LONG_MAX:
-        raise CorruptLog(file, line, f"{text[:40]!r}: expected at most {LONG_MAX}")
+    if number > most:
+        raise CorruptLog(file, line, f"{text[:40]!r}: expected at most {most}")
     return number
 
 
@@ -67,7 +67,8 @@ def decode_offsets(file: str, data: bytes) -> dict[TopicPartition, int]:
     for line, fields in enumerate(_decode(file, data), start=3):
         if len(fields) != 3:
             raise CorruptLog(file, line, f"{len(fields)} fields: expected topic, partition and offset")
-        offsets[fields[0], _number(file, line, fields[1])] = _number(file, line, fields[2])
+        partition = fields[0], _number(file, line, fields[1], INT_MAX)
+        offsets[partition] = _number(file, line, fields[2], OFFSET_MAX)
     return offsets
 
 
@@ -89,7 +90,7 @@ def decode_epochs(file: str, data: bytes) -> list[EpochStart]:
     for line, fields in enumerate(_decode(file, data), start=3):
         if len(fields) != 2:
             raise CorruptLog(file, line, f"{len(fields)} fields: expected epoch and start offset")
-        entry = EpochStart(_number(file, line, fields[0]), _number(file, line, fields[1]))
+        entry = EpochStart(_number(file, line, fields[0], INT_MAX), _number(file, line, fields[1], OFFSET_MAX))
         if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
             raise CorruptLog(file, line, f"{entry} after {entries[-1]}")
         entries.append(entry)

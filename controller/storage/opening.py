@@ -8,7 +8,7 @@ the recovery point is no crash's doing, and raises CorruptLog: to cut there woul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -98,9 +98,18 @@ def open_files(
         cut_bytes = _settle(disk, directory, names, segments, epochs, known)
     elif not segments and known.recovery_point > known.log_start_offset:
         raise CorruptLog(directory, 0, f"no segment, though offsets up to {known.recovery_point} were flushed")
-    if not segments or known.log_start_offset > segments[-1].next_offset:
-        # Records were deleted by request up to an offset whose records a crash took.
-        _remove(segments)
+    if segments and known.log_start_offset > segments[-1].next_offset:
+        begin, end, start = segments[0].base_offset, segments[-1].next_offset, known.log_start_offset
+        wrong = f"{directory}: the log start offset {start} is above the log's end {end}"
+        if known.clean:  # nothing was lost, so the checkpoint is wrong
+            warn(f"{wrong}, and is ignored")
+            known = replace(known, log_start_offset=0)
+        else:
+            # Records were deleted by request up to an offset whose records a crash took.
+            warn(f"{wrong}; the offsets {begin} to {end} are removed, and the log begins at {start}")
+            _remove(segments)
+            segments = []
+    if not segments:
         segments = [Segment(disk, directory, known.log_start_offset, settings.index_interval_bytes, now_ms)]
         if not known.is_new:
             disk.sync_names(directory)

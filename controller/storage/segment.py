@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from controller.storage.batches import HEADER_BYTES, INT_MAX, LONG_MAX, NO_TIMESTAMP, BatchHeader, Bytes, header_at
+from controller.storage.batches import HEADER_BYTES, INT_MAX, NO_TIMESTAMP, OFFSET_MAX, BatchHeader, Bytes, header_at
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
@@ -28,7 +28,7 @@ def base_offset_of(name: str, suffix: str) -> int | None:
     if not name.endswith(suffix) or len(stem) != 20 or not (stem.isascii() and stem.isdecimal()):
         return None
     offset = int(stem)
-    return offset if offset <= LONG_MAX - INT_MAX else None
+    return offset if offset <= OFFSET_MAX else None
 
 
 class Segment:
