@@ -260,15 +260,16 @@ def drift(cluster: Cluster, host: Host) -> None:
     take_in(term, row, cluster.server.row(paths.partition_state("t", 0)))
 
 
-def test_nothing_goes_back_while_partitions_are_reassigned() -> None:
+@pytest.mark.parametrize("what", ["adding", "removing"])
+def test_nothing_goes_back_while_partitions_are_reassigned(what: str) -> None:
     cluster, host = scene(SOON)
     term = host.controller.term
     assert term is not None
-    term.context.partitions.adding[1] = (3,)
+    getattr(term.context.partitions, what)[1] = (3,)
     cluster.pass_ms(5_100)
     cluster.settle()
     assert cluster.states()["t-0"][0] == 1
-    term.context.partitions.adding.clear()
+    getattr(term.context.partitions, what).clear()
     cluster.pass_ms(7_100)
     cluster.settle()
     assert cluster.states()["t-0"][0] == 2

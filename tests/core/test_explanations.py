@@ -188,7 +188,7 @@ def first_version(case: Case) -> View:
 
 def page() -> str:
     views = {name: view(case) for name, case in (*CASES.items(), *MORE.items())}
-    views["a state of version 0"] = first_version(MORE["in sync as many as have to be"])
+    views["a state of version 0"] = first_version(CASES["too few for acks=all"])
     views["a state of version 0, and none is in sync"] = first_version(CASES["the whole ISR is dead"])
     views |= {f"controller: {name}": of_controller(case) for name, case in CONTROLLERS.items()}
     lines, rules = [], set()

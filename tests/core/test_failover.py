@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from controller.core.settings import ControllerSettings
+from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
 from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten
 from controller.zookeeper import paths
+from controller.zookeeper.errors import UnknownOutcome
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete
 from tests.core.driving import Cluster, Host, registration
 
@@ -221,6 +225,33 @@ def test_the_feature_znode_is_as_kafka_leaves_it(protocol: str, before: bytes | 
     assert row is not None
     assert row.data == (before if after is None else after)
     cluster.check(errors=True)
+
+
+class Lost:
+    """A write whose reply is lost: it is not made."""
+
+    def __init__(self, host: Host, path: str, times: int) -> None:
+        self.left, self.path, self.commit = times, path, host.client.commit
+        host.client.commit = self  # type: ignore[method-assign, assignment]
+
+    def __call__(self, leadership: Any, operations: Any) -> Any:
+        if self.left and any(one.path == self.path for one in operations):
+            self.left -= 1
+            return Pending.failed(UnknownOutcome("lost"))
+        return self.commit(leadership, operations)
+
+
+@pytest.mark.parametrize(("times", "made"), [(1, True), (9, True), (10, False)])
+def test_the_feature_znode_is_looked_at_again_where_the_reply_was_lost(times: int, made: bool) -> None:
+    cluster = Cluster()
+    host = cluster.new_host(1)
+    Lost(host, paths.FEATURE, times)
+    host.start()
+    cluster.settle()
+    assert (cluster.server.row(paths.FEATURE) is not None) == made
+    said = [note for note in host.notes("error") if "/feature changed under 10 looks and is left as it is" in note]
+    assert len(said) == (not made)
+    assert host.controller.active
 
 
 def test_a_request_to_reassign_nothing_goes() -> None:

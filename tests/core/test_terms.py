@@ -556,6 +556,7 @@ def test_the_end_of_its_own_session_ends_a_term_and_that_of_another_does_not() -
     assert host.controller.active
     cluster.wait(drive(host.controller.process(SessionExpired(session))))
     assert not host.controller.active
+    assert host.controller.active_controller_id == -1
     assert resignations(host) == [(1, f"session 0x{session:x} has ended")]
     cluster.wait(drive(host.controller.process(SessionExpired(session))))
 

@@ -17,6 +17,7 @@ from controller.protocol.control_values import (
     ControlledShutdownResponse,
 )
 from controller.protocol.errors import ErrorCode
+from controller.trace import PartitionMoved
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete
@@ -250,6 +251,8 @@ def test_a_replica_that_could_not_be_deleted_makes_the_topic_wait_for_its_broker
     term = host.controller.term
     assert term is not None
     assert term.context.deletions.ineligible == {"t"}
+    steps = [one.target for one in host.trace.of(PartitionMoved) if (one.partition, one.replica) == (0, 2)]
+    assert steps[-3:] == ["DeletionStarted", "DeletionIneligible", "Offline"]
     assert paths.delete_topic("t") in left_of(cluster, "t")
     cluster.unregister(2)
     cluster.register(2)

@@ -199,6 +199,7 @@ async def _set_up_features(term: Term) -> int:
     """/feature as a 2.8 controller leaves it: made if it is missing, disabled below inter-broker protocol 2.7. Gives
     how many features are finalized."""
     wanted = FEATURES_ENABLED if term.settings.versions.feature_znode else FEATURES_DISABLED
+    written = False
     for _ in range(LOOKS):
         row = (await term.zookeeper.read([paths.FEATURE])).rows[0]
         write: Create | SetData
@@ -221,5 +222,8 @@ async def _set_up_features(term: Term) -> int:
         except MultiFailed as failed:
             if not isinstance(failed.error, NodeExists | BadVersion | NoNode):
                 raise
-    term.note("error", f"{paths.FEATURE} changed under {LOOKS} looks and is left as it is")
+        else:
+            written = True
+    if not written:
+        term.note("error", f"{paths.FEATURE} changed under {LOOKS} looks and is left as it is")
     return 0
