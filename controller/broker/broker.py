@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,7 +24,6 @@ from controller.broker.metadata.metadata_answers import MetadataBodies
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.metadata.metadata_wait import MetadataWait
 from controller.broker.ports import Peers
-from controller.broker.refusals import refusal
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_steps import Frames, Handler, first_slice
 from controller.broker.steps import Drive, InTurn, Steps, finish
@@ -164,6 +163,11 @@ class Broker:
         self._versions_with_coordinator: tuple[ApiVersion, ...] = ()
         self._offer()
 
+    @property
+    def apis(self) -> Collection[ApiKey]:
+        """Those that are answered, offered to clients or not."""
+        return self._handlers.keys()
+
     def serve(self, handlers: Mapping[ApiKey, Handle]) -> None:
         """Answers these requests too, before any has come."""
         self._handlers |= {key: _in_exchange(handle) for key, handle in handlers.items()}
@@ -217,7 +221,7 @@ class Broker:
         """Told with its traceback, and answered as the protocol has it; the other requests go on."""
         self._note("error", f"{exchange.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
         if not exchange.answered:
-            exchange.answer(refusal(value, ErrorCode.UNKNOWN_SERVER_ERROR))
+            exchange.refuse(value, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _drive(self, steps: Steps) -> None:
         self.drive(steps)
@@ -228,7 +232,7 @@ class Broker:
         if exchange.header.api_version >= _FIRST_VERSION_WITH_SOFTWARE_NAME and not all(
             _CLIENT_SOFTWARE.fullmatch(text) for text in (request.client_software_name, request.client_software_version)
         ):
-            exchange.answer(refusal(request, ErrorCode.INVALID_REQUEST))
+            exchange.refuse(request, ErrorCode.INVALID_REQUEST)
             return
         versions = self._versions_with_coordinator if needs_coordinator_offered(request) else self._versions
         exchange.answer(ApiVersionsResponse(ErrorCode.NONE, versions))
@@ -245,7 +249,7 @@ class Broker:
 
     def _create_topics(self, exchange: Exchange, request: CreateTopicsRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
         if self._creates_too_much(exchange, request):
             return
@@ -253,7 +257,7 @@ class Broker:
 
     def _create_partitions(self, exchange: Exchange, request: CreatePartitionsRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
         if self._creates_too_much(exchange, request):
             return
@@ -265,35 +269,35 @@ class Broker:
         if len(request.topics) <= limit:
             return False
         message = f"{len(request.topics)} topics: expected at most camerlengo.request.partitions.max={limit}"
-        exchange.answer(refusal(request, ErrorCode.POLICY_VIOLATION, message))
+        exchange.refuse(request, ErrorCode.POLICY_VIOLATION, message)
         return True
 
     def _delete_topics(self, exchange: Exchange, request: DeleteTopicsRequest) -> Steps | None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
         elif not self._settings.delete_topic:
-            exchange.answer(refusal(request, disabled_error(exchange.header.api_version)))
+            exchange.refuse(request, disabled_error(exchange.header.api_version))
         elif names_both(request):
-            exchange.answer(refusal(request, ErrorCode.INVALID_REQUEST, NAME_AND_ID))
+            exchange.refuse(request, ErrorCode.INVALID_REQUEST, NAME_AND_ID)
         else:
             return self._deletion.delete_topics(request, exchange.answer)
         return None
 
-    def _elect_leaders(self, exchange: Exchange, request: ElectLeadersRequest) -> None:
+    def _elect_leaders(self, exchange: Exchange, request: ElectLeadersRequest) -> Steps | None:
         if not self._is_controller():
-            self.elections.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER, exchange.answer)
-            return
-        self.elections.elect_leaders(request, exchange.answer)
+            self.elections.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER, exchange.answer_made)
+            return None
+        return self.elections.elect_leaders(request, exchange.answer_made)
 
     def _alter_reassignments(self, exchange: Exchange, request: AlterPartitionReassignmentsRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
         self._reassignments.alter(request, exchange.answer)
 
     def _list_reassignments(self, exchange: Exchange, request: ListPartitionReassignmentsRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
         self._reassignments.list(request, exchange.answer)
 
@@ -346,10 +350,10 @@ class Broker:
         if not self._comes_before_registration(self._update_metadata, exchange, request):
             self._in_turn(self._new_metadata, exchange, request)
 
-    def _new_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> None:
+    def _new_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> Steps:
         if self._is_of_an_earlier_life(exchange, request):
             return
-        exchange.answer(self.replicas.update_metadata(request))
+        exchange.answer((yield from self.replicas.update_metadata(request)))
         self._after_metadata(self.topic_waits.metadata_changed)
         self._after_metadata(self.elections.metadata_changed)
         self._after_metadata(self.isr_changes.metadata_changed)
@@ -403,20 +407,20 @@ class Broker:
         api = _API_NAMES[exchange.header.api_key]
         reason = f"it is for broker epoch {request.broker_epoch}, this is {self._identity.broker_epoch}"
         self._trace.emit(RequestRefused(api, request.controller_epoch, ErrorCode.STALE_BROKER_EPOCH, reason))
-        exchange.answer(refusal(request, ErrorCode.STALE_BROKER_EPOCH))
+        exchange.refuse(request, ErrorCode.STALE_BROKER_EPOCH)
         return True
 
     # -- brokers, to the controller. One that is not the active controller refuses when the event's turn comes.
 
     def _alter_isr(self, exchange: Exchange, request: AlterIsrRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
             return
         self._events.put(AlterIsrRequested(request, exchange.answer, exchange.header.api_version))
 
     def _update_features(self, exchange: Exchange, request: UpdateFeaturesRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
         ask_controller(
             self._events,
@@ -424,18 +428,18 @@ class Broker:
             request.timeout_ms,
             lambda respond: UpdateFeaturesRequested(request, respond),
             exchange.answer,
-            lambda: exchange.answer(refusal(request, ErrorCode.REQUEST_TIMED_OUT)),
+            lambda: exchange.refuse(request, ErrorCode.REQUEST_TIMED_OUT),
         )
 
     def _allocate_producer_ids(self, exchange: Exchange, request: AllocateProducerIdsRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
             return
         self._events.put(AllocateProducerIdsRequested(request, exchange.answer))
 
     def _controlled_shutdown(self, exchange: Exchange, request: ControlledShutdownRequest) -> None:
         if not self._is_controller():
-            exchange.answer(refusal(request, ErrorCode.NOT_CONTROLLER))
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
             return
         takes_a_reason = request.manner != SHUTDOWN_UNSAID
 

@@ -52,8 +52,31 @@ class Exchange:
         else:
             self._respond(self._encoded(value))
 
+    def answer_made(self, make: Callable[[], ResponseValue]) -> None:
+        """As `answer`, where the value is large, too: the job makes it from what nobody changes meanwhile."""
+        self._take_turn()
+        if self.heavy:
+            self._drive(self._respond_made(make))
+        else:
+            self._respond(self._made(make))
+
+    def refuse(self, request: RequestValue, error: ErrorCode, message: str | None = None) -> None:
+        """In place of `answer`: the same error for everything that was asked."""
+        self.answer_made(lambda: refusal(request, error, message))
+
     def _respond_with(self, value: ResponseValue) -> Steps:
         self._respond((yield Job(lambda: self._encoded(value))))
+
+    def _respond_made(self, make: Callable[[], ResponseValue]) -> Steps:
+        self._respond((yield Job(lambda: self._made(make))))
+
+    def _made(self, make: Callable[[], ResponseValue]) -> Sequence[Part] | None:
+        try:
+            value = make()
+        except Exception:  # noqa: BLE001 - a fault of its maker's, told here, where the request is known
+            self._note("error", f"{self.header.api_key.name}: no answer was made\n{traceback.format_exc()}")
+            return self._refused()
+        return self._encoded(value)
 
     def _encoded(self, value: ResponseValue) -> Sequence[Part] | None:
         try:

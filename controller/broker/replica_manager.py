@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from controller.broker.leader_and_isr import failed_in, leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
-from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_cache import MetadataCache, NamedPartitions
 from controller.broker.partition import Partition, Role
-from controller.broker.steps import SLICE, Steps, Yielded
+from controller.broker.steps import SLICE, Job, Steps, Yielded
 from controller.broker.strays import is_of_a_topic_that_is_gone, went_elsewhere
 from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
@@ -40,6 +41,8 @@ from controller.quick import maker
 from controller.storage import LogOffline, OutOfResources
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
 
+METADATA_AT_ONCE = 2_000
+"""Partitions of an UpdateMetadata that are taken on the broker's own thread: about a millisecond."""
 Heard = Callable[[Sequence[Partition]], None]
 _error, _role_applied = maker(LeaderAndIsrPartitionError), maker(ReplicaRoleApplied)
 _LEADER, _FOLLOWER = Role.LEADER.value, Role.FOLLOWER.value
@@ -83,19 +86,27 @@ class ReplicaManager:
 
     # -- UpdateMetadata
 
-    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+    def update_metadata(self, request: UpdateMetadataRequest) -> Generator[Yielded, Any, UpdateMetadataResponse]:
+        """The snapshot of many partitions is made by a job; until it is there, everybody sees the one before. No other
+        request of a controller may be handled in between."""
         stale = self._stale("UpdateMetadata", request.controller_id, request.controller_epoch)
         if stale:
             return UpdateMetadataResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
-        self._metadata.update(request)
-        self._leave_what_went_elsewhere(request)
+        count = sum(len(topic.partition_states) for topic in request.topic_states)
+        if count <= METADATA_AT_ONCE:
+            self._metadata.update(request)
+            self._leave_what_went_elsewhere(request, self._metadata.named(request))
+        else:
+            make, named = self._metadata.next(request), self._metadata.named(request)
+            snapshot, _ = yield Job(lambda: (make(), named.going))
+            self._metadata.update(request, snapshot)
+            self._leave_what_went_elsewhere(request, named)
         if self._trace.enabled:
             live = tuple(sorted(broker.id for broker in request.live_brokers))
-            count = sum(len(topic.partition_states) for topic in request.topic_states)
             self._trace.emit(MetadataApplied(request.controller_epoch, live, count))
         return UpdateMetadataResponse(ErrorCode.NONE)
 
-    def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest) -> None:
+    def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest, named: NamedPartitions) -> None:
         """They lead and follow no more; their files stay until somebody says that they are to go (KIP-550).
 
         A controller that could not read a partition's state left it out, and sends it in the same leader epoch once the
@@ -105,8 +116,7 @@ class ReplicaManager:
         if (request.topic_states or kept is not None) and request.broker_epoch > self._registration:
             self._registration = request.broker_epoch
             kept = ()
-        metadata = self._metadata
-        left = went_elsewhere(self._broker_id, self._partitions, metadata.snapshot, metadata.named(request), kept)
+        left = went_elsewhere(self._broker_id, self._partitions, self._metadata.snapshot, named, kept)
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             self._fall_back(partition, partition.leader_epoch - 1)
@@ -118,7 +128,10 @@ class ReplicaManager:
     def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> Generator[Yielded, Any, LeaderAndIsrResponse]:
         """In slices; no other request of a controller may be handled in between."""
         if self._stale("LeaderAndIsr", request.controller_id, request.controller_epoch):
-            return leader_and_isr_error(request, ErrorCode.STALE_CONTROLLER_EPOCH)
+            refused: LeaderAndIsrResponse = yield Job(
+                partial(leader_and_isr_error, request, ErrorCode.STALE_CONTROLLER_EPOCH)
+            )
+            return refused
         topics = topics_named_in(request)
         errors: list[list[LeaderAndIsrPartitionError]] = [[] for _ in topics]
         unheard: list[Partition] = []

@@ -58,6 +58,8 @@ COULD_NOT_RUN = 3
 
 THREAD_LIMIT_S = 2.0
 SHUTDOWN_MARGIN_S = 10.0
+COLLECTOR = (50_000, 20, 100)
+"""Thresholds of the garbage collector: with Python's own a large request makes it look at everything several times."""
 """On top of what the limits within a shutdown add up to."""
 
 # Kafka's for zookeeper.set.acl: whoever made a znode may do everything with it, the world may read.
@@ -299,7 +301,7 @@ def run_broker(settings: BrokerSettings, log_level: str) -> int:
     _on_signals(process.stop_soon)
     # What was imported stays: a collector that looks at it again and again is felt in a failover of many partitions.
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(*COLLECTOR)
     try:
         return process.run(_say_ready)
     except (CouldNotStart, CannotListen) as error:

@@ -28,8 +28,10 @@ SETTLE_MS = 50.0
 class DataNode(Hosted):
     """Broker 1, registered and controller, with `topics` in ZooKeeper, in its metadata and led by it."""
 
-    def __init__(self, *topics: str, disk: MemoryDisk | None = None, **given: str) -> None:
-        clock = VirtualClock()
+    def __init__(
+        self, *topics: str, disk: MemoryDisk | None = None, clock: VirtualClock | None = None, **given: str
+    ) -> None:
+        clock = clock or VirtualClock()
         self.zookeeper = InMemoryZooKeeper(clock, tick_ms=500)
         super().__init__(self.zookeeper, clock)
         self.asked = AskedPeers()

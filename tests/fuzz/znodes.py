@@ -9,6 +9,7 @@ written by the controller. Then the znodes are repaired, and every topic is serv
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 
 from controller.core.election_events import ElectionKind, ElectLeadersRequested
 from controller.core.events import CreatePartitionsRequested, DeleteTopicsRequested
+from controller.core.loading import topic_id_text
 from controller.core.reassignment_events import AlterReassignmentsRequested
 from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.reassignment_values import (
@@ -226,7 +228,7 @@ class Round:
 
     def a_topic(self) -> tuple[str, Mapping[str, Any], Decode | None]:
         row = self._cluster.server.row(path := paths.topic(victim(self._rng.randrange(VICTIMS))))
-        return path, _json(None if row is None else row.data) or SOUND_TOPIC, sound_topic_assignment
+        return path, _json(None if row is None else row.data) or topic_with_id(path), sound_topic_assignment
 
     def a_state(self) -> tuple[str, Mapping[str, Any], Decode | None]:
         name, partition = victim(self._rng.randrange(VICTIMS)), self._rng.randrange(PARTITIONS)
@@ -246,7 +248,8 @@ class Round:
 
     def a_topic_name(self) -> tuple[str, Mapping[str, Any], Decode | None]:
         name = self._rng.choice(("x" * 250, "x" * 40_000, "a b", "\u00e9", "t:t", "*", "a\u3042"))
-        return paths.child(paths.BROKER_TOPICS, name), SOUND_TOPIC, None
+        path = paths.child(paths.BROKER_TOPICS, name)
+        return path, topic_with_id(path), None
 
     def reassignments(self) -> tuple[str, Mapping[str, Any], Decode | None]:
         items = [{"topic": victim(n), "partition": 0, "replicas": list(self._replicas())} for n in range(3)]
@@ -441,6 +444,13 @@ SOUND_TOPIC: Mapping[str, Any] = {
     "removing_replicas": {"0": [2]},
     "version": 3,
 }
+
+
+def topic_with_id(path: str) -> Mapping[str, Any]:
+    """A topic with an id of its own: one of two with the same id is left out, whatever else is wrong with it."""
+    return {**SOUND_TOPIC, "topic_id": topic_id_text(hashlib.md5(path.encode()).digest())}
+
+
 SOUND_STATE: Mapping[str, Any] = {"controller_epoch": 1, "leader": 2, "version": 1, "leader_epoch": 0, "isr": [2, 3]}
 SOUND_REGISTRATION: Mapping[str, Any] = {
     "features": {},

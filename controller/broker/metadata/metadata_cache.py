@@ -157,21 +157,34 @@ class MetadataCache:
         believe."""
         return NOTHING_KNOWN if self._partitions_follow else self.snapshot
 
-    def update(self, request: UpdateMetadataRequest) -> None:
-        """The first partitions that a controller names to a new registration of this broker are all that it knows:
+    def next(self, request: UpdateMetadataRequest) -> Callable[[], MetadataSnapshot]:
+        """What makes the snapshot that `update` takes. It changes nothing, so that a job may call it; no other update
+        may come before that one.
+
+        The first partitions that a controller names to a new registration of this broker are all that it knows:
         topics from before that are gone by now, or this broker would show them for good. (A broker can outlive its
         session, and what is deleted then nobody tells it of.)
 
         With `complete_but` the same holds without a new registration, except for the topics listed there. While a
         registration can't be used, no controller knows the broker, and afterwards it is still the same registration.
         """
-        before = self.snapshot
-        self._partitions_follow = request.partitions_follow and not before.topics
-        complete_but = request.complete_but
-        if (request.topic_states or complete_but is not None) and request.broker_epoch > self._broker_epoch:
+        before, updated = self.snapshot, self.updated
+        if self._is_anew(request):
             if self._broker_epoch != NO_BROKER_EPOCH:
                 before = NOTHING_KNOWN  # each request says anew who lives and who is controller
+        elif request.complete_but is not None:
+            kept = request.complete_but
+            return lambda: updated(before.only(kept), request)
+        return lambda: updated(before, request)
+
+    def _is_anew(self, request: UpdateMetadataRequest) -> bool:
+        names_all = bool(request.topic_states) or request.complete_but is not None
+        return names_all and request.broker_epoch > self._broker_epoch
+
+    def update(self, request: UpdateMetadataRequest, snapshot: MetadataSnapshot | None = None) -> None:
+        """`snapshot`: what `next` made for this request."""
+        made = self.next(request)() if snapshot is None else snapshot
+        self._partitions_follow = request.partitions_follow and not self.snapshot.topics
+        if self._is_anew(request):
             self._broker_epoch = request.broker_epoch
-        elif complete_but is not None:
-            before = before.only(complete_but)
-        self.snapshot = self.updated(before, request)
+        self.snapshot = made

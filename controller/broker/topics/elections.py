@@ -1,7 +1,7 @@
 """ElectLeaders: handed to the controller's events, answered when this broker's metadata shows the leaders that were
 elected, or when the request's time is up (Kafka's DelayedElectLeader, in a purgatory).
 
-Who may lead the controller decides. Runs on the broker's one thread; no I/O.
+Who may lead the controller decides. Runs on the broker's one thread, jobs apart; no I/O.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.metadata.metadata_cache import MetadataCache, Partitions
+from controller.broker.steps import Job, Steps
 from controller.broker.topics.asking import ask_controller
 from controller.clock import Clock
 from controller.core.election_events import ElectionKind, ElectLeadersRequested, Outcomes, TopicPartition
@@ -29,7 +30,8 @@ from controller.timer.ports import Timer
 from controller.timer.purgatory import Purgatory
 from controller.timer.task import TimerTask
 
-Answer: TypeAlias = Callable[[ElectLeadersResponse], None]
+Answer: TypeAlias = Callable[[Callable[[], ElectLeadersResponse]], None]
+"""Takes what makes the response: a job may."""
 Errors: TypeAlias = dict[TopicPartition, tuple[ErrorCode, str | None]]
 
 KINDS: Mapping[int, ElectionKind] = {ELECTION_PREFERRED: ElectionKind.PREFERRED, ELECTION_UNCLEAN: ElectionKind.UNCLEAN}
@@ -92,17 +94,19 @@ class Elections:
         if self.purgatory.delayed:
             self.purgatory.check_and_complete(_METADATA)
 
-    def elect_leaders(self, request: ElectLeadersRequest, answer: Answer) -> None:
+    def elect_leaders(self, request: ElectLeadersRequest, answer: Answer) -> Steps:
+        """All partitions of the cluster may be asked for: a job collects them, and another makes the answer."""
         kind = KINDS.get(request.election_type)
         if kind is None:
-            answer(ElectLeadersResponse((), int(ErrorCode.INVALID_REQUEST)))
+            answer(lambda: ElectLeadersResponse((), int(ErrorCode.INVALID_REQUEST)))
             return
-        partitions = self._partitions(request)
-        all_of_them = request.topic_partitions is None
         deadline_ms = self._clock.now_ms() + request.timeout_ms
+        topics = self._metadata.snapshot.topics
+        partitions: tuple[TopicPartition, ...] = yield Job(lambda: _partitions(request, topics))
+        all_of_them = request.topic_partitions is None
 
-        def finish(errors: Errors) -> None:
-            answer(ElectLeadersResponse(_results(errors, without_needless=all_of_them)))
+        def finish(errors: Callable[[], Errors]) -> None:
+            answer(lambda: ElectLeadersResponse(_results(errors(), without_needless=all_of_them)))
 
         def event(respond: Callable[[Outcomes], None]) -> ElectLeadersRequested:
             return ElectLeadersRequested(kind, partitions, respond)
@@ -113,31 +117,27 @@ class Elections:
             request.timeout_ms,
             event,
             lambda outcomes: self._wait(outcomes, deadline_ms, finish),
-            lambda: finish(dict.fromkeys(partitions, (ErrorCode.REQUEST_TIMED_OUT, None))),
+            lambda: finish(lambda: dict.fromkeys(partitions, (ErrorCode.REQUEST_TIMED_OUT, None))),
         )
 
     def refuse(self, request: ElectLeadersRequest, error: ErrorCode, message: str, answer: Answer) -> None:
         """Partition by partition, as Kafka does: version 0 has no place for one error of all."""
-        errors: Errors = dict.fromkeys(self._partitions(request), (error, message))
-        answer(ElectLeadersResponse(_results(errors, without_needless=False)))
+        topics = self._metadata.snapshot.topics
 
-    def _partitions(self, request: ElectLeadersRequest) -> tuple[TopicPartition, ...]:
-        """Each once. None asks for all that this broker knows."""
-        if request.topic_partitions is None:
-            topics = self._metadata.snapshot.topics
-            return tuple((topic, partition) for topic in sorted(topics) for partition in sorted(topics[topic]))
-        named = ((topic.topic, one) for topic in request.topic_partitions for one in topic.partitions)
-        return tuple(dict.fromkeys(named))
+        def errors() -> Errors:
+            return dict.fromkeys(_partitions(request, topics), (error, message))
 
-    def _wait(self, outcomes: Outcomes, deadline_ms: float, finish: Callable[[Errors], None]) -> None:
-        errors: Errors = {one: (outcome.error, outcome.message) for one, outcome in outcomes.items()}
+        answer(lambda: ElectLeadersResponse(_results(errors(), without_needless=False)))
+
+    def _wait(self, outcomes: Outcomes, deadline_ms: float, finish: Callable[[Callable[[], Errors]], None]) -> None:
         expected = {one: outcome.leader for one, outcome in outcomes.items() if outcome.error is ErrorCode.NONE}
         if not expected:
-            finish(errors)
+            finish(lambda: _errors(outcomes, ()))
             return
 
         def done(missing: Iterable[TopicPartition]) -> None:
-            finish({**errors, **dict.fromkeys(missing, (ErrorCode.REQUEST_TIMED_OUT, None))})
+            late = tuple(missing)
+            finish(lambda: _errors(outcomes, late))
 
         left_ms = max(0, math.ceil(deadline_ms - self._clock.now_ms()))
         operation = DelayedElectLeader(left_ms, expected, self._metadata, done)
@@ -146,6 +146,20 @@ class Elections:
 
 _METADATA = ("", -1)
 """One key for all: a snapshot may change in any of its partitions at once."""
+
+
+def _partitions(request: ElectLeadersRequest, topics: Mapping[str, Partitions]) -> tuple[TopicPartition, ...]:
+    """Each once. None asks for all that the broker knows, `topics`."""
+    if request.topic_partitions is None:
+        return tuple((topic, partition) for topic in sorted(topics) for partition in sorted(topics[topic]))
+    named = ((topic.topic, one) for topic in request.topic_partitions for one in topic.partitions)
+    return tuple(dict.fromkeys(named))
+
+
+def _errors(outcomes: Outcomes, late: Iterable[TopicPartition]) -> Errors:
+    errors: Errors = {one: (outcome.error, outcome.message) for one, outcome in outcomes.items()}
+    errors.update(dict.fromkeys(late, (ErrorCode.REQUEST_TIMED_OUT, None)))
+    return errors
 
 
 def _results(errors: Errors, *, without_needless: bool) -> tuple[ElectedTopic, ...]:
