@@ -8,7 +8,7 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from controller.broker.strays import is_of_a_topic_that_is_gone, went_elsewhere
 from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
-    NO_BROKER_EPOCH,
     NO_EPOCH,
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
@@ -70,7 +69,6 @@ class ReplicaManager:
         self.of_roles: list[Heard] = []
         self.of_stops: list[Heard] = []
         self.controller_epoch = 0
-        self._registration = NO_BROKER_EPOCH
 
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
@@ -93,29 +91,25 @@ class ReplicaManager:
         if stale:
             return UpdateMetadataResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
         count = sum(len(topic.partition_states) for topic in request.topic_states)
+        named = self._metadata.named(request)
         if count <= METADATA_AT_ONCE:
-            self._metadata.update(request)
-            self._leave_what_went_elsewhere(request, self._metadata.named(request))
+            kept = self._metadata.update(request)
         else:
-            make, named = self._metadata.next(request), self._metadata.named(request)
+            make = self._metadata.next(request)
             snapshot, _ = yield Job(lambda: (make(), named.going))
-            self._metadata.update(request, snapshot)
-            self._leave_what_went_elsewhere(request, named)
+            kept = self._metadata.update(request, snapshot)
+        self._leave_what_went_elsewhere(named, kept)
         if self._trace.enabled:
             live = tuple(sorted(broker.id for broker in request.live_brokers))
             self._trace.emit(MetadataApplied(request.controller_epoch, live, count))
         return UpdateMetadataResponse(ErrorCode.NONE)
 
-    def _leave_what_went_elsewhere(self, request: UpdateMetadataRequest, named: NamedPartitions) -> None:
+    def _leave_what_went_elsewhere(self, named: NamedPartitions, kept: Collection[str] | None) -> None:
         """They lead and follow no more; their files stay until somebody says that they are to go (KIP-550).
 
         A controller that could not read a partition's state left it out, and sends it in the same leader epoch once the
         state is repaired: that epoch counts as news then.
         """
-        kept = request.complete_but
-        if (request.topic_states or kept is not None) and request.broker_epoch > self._registration:
-            self._registration = request.broker_epoch
-            kept = ()
         left = went_elsewhere(self._broker_id, self._partitions, self._metadata.snapshot, named, kept)
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")

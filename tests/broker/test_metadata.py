@@ -244,5 +244,15 @@ def test_of_a_complete_request_only_the_topics_that_it_names_or_lists_stay(under
     under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(("t", 0, 2), ("v", 0, 1)), complete_but=("u", "v", "w")))
     shown = {topic.name: [one.leader_id for one in topic.partitions] for topic in told(under_test).topics}
     assert shown == {"t": [2], "u": [3], "v": [1, 3]}
-    under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(), complete_but=()))
+    under_test.ask(ApiKey.UPDATE_METADATA, replace(metadata(controller_epoch=2), complete_but=()))
     assert told(under_test).topics == ()
+
+
+def test_a_complete_request_that_arrives_again_takes_away_nothing(under_test: BrokerUnderTest) -> None:
+    """It was sent over a connection that broke, and then over the next one, which also carried what came later."""
+    complete = replace(metadata(("t", 0, 2)), complete_but=())
+    under_test.ask(ApiKey.UPDATE_METADATA, complete)
+    assert {topic.name for topic in told(under_test).topics} == {"t"}
+    under_test.ask(ApiKey.UPDATE_METADATA, metadata(("new", 0, 1)))
+    under_test.ask(ApiKey.UPDATE_METADATA, complete)
+    assert {topic.name for topic in told(under_test).topics} == {"t", "new"}

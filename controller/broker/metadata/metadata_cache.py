@@ -6,7 +6,7 @@ sees one state throughout. Values only: no I/O, no clock; epochs are checked bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
@@ -94,7 +94,7 @@ class MetadataSnapshot:
         state = self.topics.get(topic, {}).get(partition)
         return state is not None and state.leader not in (NO_LEADER, LEADER_DURING_DELETE)
 
-    def only(self, names: Sequence[str]) -> MetadataSnapshot:
+    def only(self, names: Collection[str]) -> MetadataSnapshot:
         """Without the topics that are not among `names`, brokers and controller."""
         topics = {name: self.topics[name] for name in names if name in self.topics}
         if not topics:
@@ -141,13 +141,15 @@ class MetadataCache:
     next one, `named` tells which partitions a request names: who hosts many brokers may replace either by one that
     gives all of them the same object."""
 
-    __slots__ = ("_broker_epoch", "_partitions_follow", "named", "snapshot", "updated")
+    __slots__ = ("_broker_epoch", "_complete_in", "_partitions_follow", "named", "snapshot", "updated")
 
     def __init__(self) -> None:
         self.snapshot = NOTHING_KNOWN
         self.updated: Callable[[MetadataSnapshot, UpdateMetadataRequest], MetadataSnapshot] = MetadataSnapshot.updated
         self.named: Callable[[UpdateMetadataRequest], NamedPartitions] = named_by
         self._broker_epoch = NO_BROKER_EPOCH
+        self._complete_in = 0
+        """The latest controller epoch of which a request with `complete_but` was taken in."""
         self._partitions_follow = False
 
     @property
@@ -159,32 +161,39 @@ class MetadataCache:
 
     def next(self, request: UpdateMetadataRequest) -> Callable[[], MetadataSnapshot]:
         """What makes the snapshot that `update` takes. It changes nothing, so that a job may call it; no other update
-        may come before that one.
+        may come before that one."""
+        before, updated, kept = self.snapshot, self.updated, self.kept(request)
+        if kept is None:
+            return lambda: updated(before, request)
+        return lambda: updated(before.only(kept), request)  # each request says anew who lives and who is controller
+
+    def kept(self, request: UpdateMetadataRequest) -> Collection[str] | None:
+        """None if the topics that the request does not name stay as they are; otherwise all of them are gone, except
+        those returned.
 
         The first partitions that a controller names to a new registration of this broker are all that it knows:
         topics from before that are gone by now, or this broker would show them for good. (A broker can outlive its
         session, and what is deleted then nobody tells it of.)
 
         With `complete_but` the same holds without a new registration, except for the topics listed there. While a
-        registration can't be used, no controller knows the broker, and afterwards it is still the same registration.
+        registration can't be used, no controller knows the broker, and afterwards it is still the same registration. A
+        controller sends it once in its term. A second one was sent before over a connection that broke, and arrives
+        after requests that came later: it may not take away what those named.
         """
-        before, updated = self.snapshot, self.updated
-        if self._is_anew(request):
-            if self._broker_epoch != NO_BROKER_EPOCH:
-                before = NOTHING_KNOWN  # each request says anew who lives and who is controller
-        elif request.complete_but is not None:
-            kept = request.complete_but
-            return lambda: updated(before.only(kept), request)
-        return lambda: updated(before, request)
+        is_complete = request.complete_but is not None
+        if request.broker_epoch > self._broker_epoch and (request.topic_states or is_complete):
+            return ()
+        return request.complete_but if request.controller_epoch > self._complete_in else None
 
-    def _is_anew(self, request: UpdateMetadataRequest) -> bool:
-        names_all = bool(request.topic_states) or request.complete_but is not None
-        return names_all and request.broker_epoch > self._broker_epoch
-
-    def update(self, request: UpdateMetadataRequest, snapshot: MetadataSnapshot | None = None) -> None:
-        """`snapshot`: what `next` made for this request."""
-        made = self.next(request)() if snapshot is None else snapshot
+    def update(
+        self, request: UpdateMetadataRequest, snapshot: MetadataSnapshot | None = None
+    ) -> Collection[str] | None:
+        """Takes the request in. `snapshot`: what `next` made for it. Returns what `kept` returned for it."""
+        made, kept = self.next(request)() if snapshot is None else snapshot, self.kept(request)
         self._partitions_follow = request.partitions_follow and not self.snapshot.topics
-        if self._is_anew(request):
-            self._broker_epoch = request.broker_epoch
+        if kept is not None:
+            self._broker_epoch = max(self._broker_epoch, request.broker_epoch)
+        if request.complete_but is not None:
+            self._complete_in = max(self._complete_in, request.controller_epoch)
         self.snapshot = made
+        return kept
