@@ -94,6 +94,7 @@ async def go_on(term: Term, rows: Sequence[int]) -> None:
     waiting = [row for row in rows if row not in ready]
     if waiting:
         await _spread(term, np.array(waiting, dtype=np.int64))
+        ready |= await _ready(term, await _give_first_states(term, waiting))
     if ready:
         await _complete(term, sorted(ready))
 
@@ -143,6 +144,20 @@ async def _spread(term: Term, rows: Rows) -> None:
     batch = RequestBatch(term)
     batch.leader_and_isr(replica_moves.pick(begin, table.zk_version[begin.rows] != NO_STATE), is_new=True)
     batch.send()
+
+
+async def _give_first_states(term: Term, rows: Sequence[int]) -> list[int]:
+    """Create the states of those partitions that have none, since no replica of theirs was live, and now have a live
+    one; return their rows. Nothing was ever written to them, so any replica may lead. Kafka waits for a broker to
+    start."""
+    context, table = term.context, term.context.partitions
+    new = [row for row in rows if table.partition_state[row] == PartitionState.New]
+    chosen = context.staying(np.array(new, dtype=np.int64))
+    chosen = chosen[context.eligible(chosen).any(axis=1)]
+    batch = RequestBatch(term)
+    begun: list[int] = (await partition_moves.bring_online(term, chosen, batch)).tolist()
+    batch.send()
+    return begun
 
 
 def _is_adding(term: Term, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:

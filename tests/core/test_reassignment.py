@@ -332,6 +332,19 @@ def test_s49_a_target_that_is_dead_is_waited_for() -> None:
     cluster.check()
 
 
+@pytest.mark.parametrize("target", [(3,), (3, 9)], ids=["a live target", "a target that is in part dead"])
+def test_a_partition_that_no_live_replica_could_lead_is_led_by_one_that_is_added(target: tuple[int, ...]) -> None:
+    """It never had a state, so that no replica has anything that another lacks."""
+    cluster, host = two_of_three()
+    cluster.topic("u", {0: (9,)})
+    cluster.settle()
+    assert cluster.read_state("u", 0) is None
+    ask_by_znode(cluster, {0: target}, topic="u")
+    assert cluster.states()["u-0"][:3] == (3, 1 if target == (3,) else 0, (3,))
+    assert (asked(cluster) is None) == (target == (3,))
+    cluster.check()
+
+
 def test_s53_what_is_added_may_be_made_in_any_log_directory() -> None:
     """KAFKA-10314: `is_new` for those that are added and for nobody else."""
     cluster, host = two_of_three()
