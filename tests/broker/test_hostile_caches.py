@@ -5,13 +5,22 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from controller.broker.records.fetch_sessions import FetchSessions, SessionRefused
+from controller.clock import VirtualClock
 from controller.protocol import SUPPORTED, decode_request, encode_request
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import MetadataRequest, MetadataRequestTopic
-from controller.protocol.fetch_values import FetchRequest
+from controller.protocol.fetch_values import (
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
 from controller.protocol.headers import RequestHeader
 from controller.storage.checkpoints import encode_epochs
 from controller.storage.disk_memory import MemoryDisk
@@ -46,6 +55,22 @@ def metadata_answers() -> Callable[[int], object]:
     return feed
 
 
+def fetch_sessions() -> Callable[[int], object]:
+    sessions = FetchSessions(1_000, VirtualClock())
+
+    def feed(number: int) -> None:
+        topic = FetchTopic(f"{number:0{LONG}}", (FetchPartition(0, 0, 1),))
+        whole = FetchRequest(0, 0, (topic,), session_epoch=INITIAL_SESSION_EPOCH)
+        assert sessions.begin(whole).response([]).session_id == NO_SESSION
+        small = FetchRequest(0, 0, (FetchTopic("t", topic.partitions),), session_epoch=INITIAL_SESSION_EPOCH)
+        known = sessions.begin(small).response([]).session_id
+        assert known != NO_SESSION
+        with pytest.raises(SessionRefused):
+            sessions.begin(replace(whole, session_id=known, session_epoch=1))
+
+    return feed
+
+
 def znode_paths() -> Callable[[int], object]:
     def feed(number: int) -> None:
         validate_path(f"/{number:0{LONG}}")
@@ -74,7 +99,7 @@ def leader_epochs() -> Callable[[int], object]:
     return feed
 
 
-FEEDERS = (tagged_fields, metadata_answers, znode_paths, directories, leader_epochs)
+FEEDERS = (tagged_fields, metadata_answers, fetch_sessions, znode_paths, directories, leader_epochs)
 
 
 @pytest.mark.parametrize("feeder", FEEDERS, ids=lambda feeder: str(feeder.__name__))

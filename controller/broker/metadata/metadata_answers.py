@@ -23,9 +23,9 @@ from controller.protocol.codec import encode_metadata_partition, encode_response
 from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, UpdateMetadataPartitionState
 from controller.protocol.errors import ErrorCode
 from controller.protocol.written import written
+from controller.zookeeper.znode_sense import TOPIC_NAME_LENGTH_MAX
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
-TOPIC_NAME_LENGTH_MAX = 249
 BODIES_KEPT = 4
 KEPT_TOPICS = 1_000
 """Answers to requests that name more topics, or one that no topic can have, are not kept."""

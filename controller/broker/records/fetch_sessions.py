@@ -25,13 +25,14 @@ from controller.protocol.fetch_values import (
     FetchResponse,
     FetchTopicData,
 )
+from controller.zookeeper.znode_sense import TOPIC_NAME_LENGTH_MAX
 
 EVICTABLE_AFTER_MS = 120_000.0
 """How long a session is safe from newcomers, after it was made or used last (Kafka's)."""
 ID_MAX = 2**31 - 1
 SESSION_PARTITIONS_MAX = 10_000
-"""A client that fetches more partitions at once has no session, and names all of them each time: a fetch in a session
-takes a moment, however many partitions are in it."""
+"""A client that fetches more partitions at once, or names what no topic can be called, has no session, and names all of
+them each time: a fetch in a session takes a moment, however many partitions are in it."""
 ALL_PARTITIONS_MAX = 1_000_000
 """Partitions of all sessions together: half a gigabyte."""
 
@@ -253,6 +254,9 @@ class FetchSessions:
 
 
 def _named(request: FetchRequest) -> int:
+    """How many partitions; more than any session has where a name is too long for a topic's: sessions keep names."""
+    if any(len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in request.topics):
+        return SESSION_PARTITIONS_MAX + 1
     return sum(len(topic.partitions) for topic in request.topics)
 
 
