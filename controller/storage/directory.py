@@ -111,14 +111,14 @@ class LogDirectory:
         disk = self._disk
         names = disk.names(self.path)
         self.was_clean = CLEAN_SHUTDOWN in names
-        recovery_points = self._read_offsets(RECOVERY_POINTS, "every batch of the logs is checked")
+        recovery_points = self._read_offsets(names, RECOVERY_POINTS, "every batch of the logs is checked")
         if recovery_points is not None and self.was_clean and RECOVERY_POINTS not in names:
             recovery_points = None
             self.health.warn(f"{self.path}/{RECOVERY_POINTS} is missing; every batch of the logs is checked")
         if recovery_points is None:
             self.was_clean = False  # which of the bytes were synced is not known
-        start_offsets = self._read_offsets(LOG_START_OFFSETS, "the logs begin with their first segments") or {}
-        self.high_watermarks = self._read_offsets(HIGH_WATERMARKS, "the high watermarks begin at 0") or {}
+        start_offsets = self._read_offsets(names, LOG_START_OFFSETS, "the logs begin with their first segments") or {}
+        self.high_watermarks = self._read_offsets(names, HIGH_WATERMARKS, "the high watermarks begin at 0") or {}
         for name in names:
             partition = partition_of(name)
             if partition is not None and not disk.is_directory(f"{self.path}/{name}"):
@@ -129,7 +129,7 @@ class LogDirectory:
                 self.logs[partition] = self._open(partition, self._directory(partition), known)
         self._miss(recovery_points or {})
         self.purge_deleted()
-        if self.was_clean:
+        if CLEAN_SHUTDOWN in names:
             # From here on the files change, and the next start must look at them.
             disk.remove(f"{self.path}/{CLEAN_SHUTDOWN}")
             disk.sync_names(self.path)
@@ -155,13 +155,16 @@ class LogDirectory:
     def _directory(self, partition: TopicPartition) -> str:
         return f"{self.path}/{directory_name(partition)}"
 
-    def _read_offsets(self, name: str, otherwise: str) -> dict[TopicPartition, int] | None:
+    def _read_offsets(self, names: Sequence[str], name: str, otherwise: str) -> dict[TopicPartition, int] | None:
         """None for a file that can't be understood: a start goes on without it, as Kafka's does, and says what
         follows."""
         try:
             return decode_offsets(f"{self.path}/{name}", self._disk.read(f"{self.path}/{name}"))
         except FileNotFoundError:
-            return {}
+            if name not in names:
+                return {}
+            self.health.warn(f"{self.path}/{name} is a link to a file that does not exist; {otherwise}")
+            return None
         except CorruptLog as error:
             self.health.warn(f"{error}; {otherwise}")
             return None

@@ -4,6 +4,7 @@ host makes a `FileDisk` and hands it in."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -100,13 +101,14 @@ class FileDisk:
                 os.rmdir(path)
                 return
             # Held until its name is gone, so that not the unlink but the last close gives the blocks back.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return
         except OSError as error:
-            if not is_shortage(error):
+            if not is_shortage(error) and error.errno != errno.ELOOP:
                 raise
-            os.unlink(path)  # needs no descriptor, and a removal is often one step of several
+            # Needs no descriptor, and a removal is often one step of several. A link is removed, wherever it leads.
+            os.unlink(path)
             return
         self._closing.begin()
         try:

@@ -52,7 +52,7 @@ from controller.protocol.control_values import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import CONSUMER, FetchPartition, FetchRequest, FetchTopic
 from controller.storage import CorruptBatch, LogDirectory, LogOffline, LogSettings, headers_of
-from controller.storage.checkpoints import TopicPartition
+from controller.storage.checkpoints import CLEAN_SHUTDOWN, TopicPartition
 from controller.storage.disk_descriptors import CachedFile
 from controller.storage.disk_files import FileDisk
 from controller.storage.errors import DuplicateLogs
@@ -338,6 +338,8 @@ class Judged:
         seen: dict[TopicPartition, str] = {}
         for directory in broker.logs.directories:
             self._look_for_silent_losses(directory)
+            if directory.health.cause is None and os.path.lexists(f"{directory.path}/{CLEAN_SHUTDOWN}"):
+                raise Crash(f"{directory.path}: after the start the mark of a clean shutdown is still there")
             for key in directory.logs:
                 if seen.setdefault(key, directory.path) != directory.path:
                     raise Crash(f"{key} is served though it is in {seen[key]} and {directory.path}")

@@ -69,6 +69,74 @@ def test_the_start_after_deleted_records_outlives_a_crash_once_it_is_checkpointe
     assert opened(tmp_path).logs[ONE].log_start_offset == 5
 
 
+@pytest.mark.parametrize(
+    ("clean", "start", "left", "said"),
+    [
+        (True, "40", (0, 9), "log start offset 40 is above the log's end 9, and is ignored"),
+        (False, "40", (40, 40), "log start offset 40 is above the log's end 9; the offsets 0 to 9 are removed"),
+        (
+            True,
+            str(2**63 - 1),
+            (0, 9),
+            "at most 9223372034707292160; the logs begin with their first segments",
+        ),
+        (
+            False,
+            str(2**63 - 1),
+            (0, 9),
+            "at most 9223372034707292160; the logs begin with their first segments",
+        ),
+    ],
+)
+def test_a_log_start_offset_above_the_end_is_logged_and_removes_nothing_that_was_closed_cleanly(
+    tmp_path: Path, clean: bool, start: str, left: tuple[int, int], said: str
+) -> None:
+    directory = opened(tmp_path)
+    directory.create(ONE).append_as_leader(batch(9), 0)
+    directory.close() if clean else directory.unlock()
+    (tmp_path / "log-start-offset-checkpoint").write_text(f"0\n1\none 0 {start}\n")
+    directory = opened(tmp_path)
+    log = directory.logs[ONE]
+    assert (log.log_start_offset, log.log_end_offset) == left
+    assert [one for one in directory.health.warnings if said in one]
+    log.append_as_leader(batch(2), 0)
+    directory.close()
+    assert opened(tmp_path).logs[ONE].log_end_offset == left[1] + 2
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_start_leaves_no_mark_of_a_clean_shutdown(tmp_path: Path, is_link: bool) -> None:
+    """Neither where the recovery points can't be read nor where the mark is a link to nothing."""
+    directory = opened(tmp_path)
+    directory.create(ONE).append_as_leader(batch(9), 0)
+    directory.close()
+    mark, points = tmp_path / ".kafka_cleanshutdown", tmp_path / "recovery-point-offset-checkpoint"
+    if is_link:
+        mark.unlink()
+        mark.symlink_to("nowhere")
+    else:
+        points.write_text("0\n1\none 0 x\n")
+    directory = opened(tmp_path)
+    assert directory.was_clean is is_link
+    directory.checkpoint_recovery_points()
+    directory.unlock()  # as a crash leaves it
+    assert not opened(tmp_path).was_clean
+
+
+def test_a_link_to_nothing_is_no_checkpoint(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(ONE).append_as_leader(batch(9), 0)
+    directory.close()
+    points = tmp_path / "recovery-point-offset-checkpoint"
+    points.unlink()
+    points.symlink_to("nowhere")
+    directory = opened(tmp_path)
+    assert not directory.was_clean
+    assert [one for one in directory.health.warnings if f"{points} is a link to a file that does not exist" in one]
+    directory.close()
+    assert not points.is_symlink()
+
+
 def test_many_truncations_write_the_recovery_points_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = opened(tmp_path)
     partitions = [("many", number) for number in range(5)]

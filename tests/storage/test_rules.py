@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
 from controller.storage import CorruptLog, EpochStart, LogSettings, ProducerFenced, SequenceOutOfOrder, headers_of
 from controller.storage.batches import INT_MAX, BatchHeader
-from controller.storage.checkpoints import decode_topic_id
+from controller.storage.checkpoints import decode_epochs, decode_offsets, decode_topic_id
 from controller.storage.epochs import LeaderEpochs
 from controller.storage.producers import ProducerStates
 from controller.storage.rules import RollReason, Verdict, deletable, roll_reason, verdict_on
@@ -226,3 +227,17 @@ def test_a_setting_out_of_range_is_named(properties: dict[str, str], words: str)
 def test_a_topic_id_of_another_length_is_refused() -> None:
     with pytest.raises(CorruptLog, match="expected 16 bytes"):
         decode_topic_id("metadata", b"version: 0\ntopic_id: AAAA")
+
+
+@pytest.mark.parametrize(
+    ("decode", "entry"),
+    [
+        (decode_offsets, f"t 0 {2**63 - 2**31 + 1}"),
+        (decode_offsets, f"t {2**31} 0"),
+        (decode_epochs, f"{2**31} 0"),
+        (decode_epochs, f"0 {2**63 - 2**31 + 1}"),
+    ],
+)
+def test_numbers_in_checkpoints_that_no_answer_can_hold_are_refused(decode: Callable[..., object], entry: str) -> None:
+    with pytest.raises(CorruptLog, match="expected at most"):
+        decode("checkpoint", f"0\n1\n{entry}\n".encode())
