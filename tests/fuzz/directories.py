@@ -51,7 +51,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import CONSUMER, FetchPartition, FetchRequest, FetchTopic
-from controller.storage import CorruptBatch, LogDirectory, LogOffline, LogSettings, headers_of
+from controller.storage import CorruptBatch, LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, TopicPartition
 from controller.storage.disk_descriptors import CachedFile
 from controller.storage.disk_files import FileDisk
@@ -383,7 +383,11 @@ class Judged:
 
     def _read(self, led: Sequence[int]) -> None:
         """Everything from each log's start to its end by Fetch, and with it what was just produced."""
-        logs = {number: self._broker.broker.replicas.partition("t", number).log for number in led}
+        logs: dict[int, PartitionLog] = {}
+        for number in led:
+            log = self._broker.logs.get("t", number)
+            assert log is not None
+            logs[number] = log
         at = {number: log.log_start_offset for number, log in logs.items()}
         first = set(at)
         while True:
