@@ -61,6 +61,12 @@ def known_equivalents(file: Path = EQUIVALENT) -> dict[str, str]:
     return known
 
 
+def unnoticed(results: Path) -> frozenset[str]:
+    """The keys of the mutants whose latest outcome in a file of results is that no test noticed them."""
+    latest = {one["key"]: one["outcome"] for one in map(json.loads, results.read_text(encoding="utf-8").splitlines())}
+    return frozenset(key for key, outcome in latest.items() if outcome in (SURVIVED, UNTESTED))
+
+
 def sampled(paths: Sequence[str], seed: int, count: int) -> tuple[list[Mutant], int]:
     """The sample, and of how many."""
     every = [mutant for path in sources(paths) for mutant in mutants_of(path, (ROOT / path).read_text("utf-8"))]
@@ -145,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--map", type=Path, help="where the map of blocks to tests is kept")
     parser.add_argument("--results", type=Path, help="a line of JSON for each mutant")
     parser.add_argument("--only", help="mutants whose key contains this, not a sample")
+    parser.add_argument("--again", type=Path, help="of the sample, what no test noticed by these earlier results")
     options = parser.parse_args(arguments)
     return run(options)
 
@@ -152,6 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     mutants, of = sampled(options.paths, options.seed, 1 << 30 if options.only else options.count)
     mutants = [one for one in mutants if not options.only or options.only in one.key][options.skip :]
+    if options.again is not None:
+        open_before = unnoticed(options.again)
+        mutants = [one for one in mutants if one.key in open_before]
     coverage, told = coverage_of(options.paths, options.tests, options.map)
     print(f"seed {options.seed}: {len(mutants)} of {of} mutants of {' '.join(options.paths)}; {told}", flush=True)
     runner = Runner(

@@ -31,8 +31,8 @@ KILLED, SURVIVED, TIMED_OUT, UNTESTED = "killed", "survived", "timed out", "unte
 STATUSES = {0: SURVIVED, 1: KILLED, 3: TIMED_OUT}
 TIMES_BASELINE = 10.0
 """A test times out after so many times the CPU time that it takes without a mutant, and not before `least_limit_s`."""
-AT_IMPORT_S = 4.0
-"""The budget of a mutant of code that runs at import, which needs a pytest of its own."""
+AT_IMPORT = 0.4
+"""The share of the budget for a mutant of code that runs at import, which needs a pytest of its own."""
 MEMORY = 6 << 30
 BLOCKED_S = 120.0
 """A process that uses less than `LEAST_CPU_S` in so long waits for what never comes."""
@@ -87,7 +87,7 @@ class Coverage:
         run the fewest blocks besides. Fastest first."""
         if self.runs_at_import(mutant, tree):
             of_block = self.by_path.get(mutant.path) or self._of_folder(mutant.path)
-            budget_s = min(budget_s, AT_IMPORT_S)
+            budget_s *= AT_IMPORT
         else:
             of_block = self.by_block.get((mutant.path, block_of(tree, mutant.line) or 0), ())
         names = self._within(of_block, budget_s / 2)

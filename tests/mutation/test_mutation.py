@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import known_equivalents, main, report, sampled
+from tests.mutation.__main__ import known_equivalents, main, report, sampled, unnoticed
 from tests.mutation.blocks import ROOT, block_of, probed
 from tests.mutation.operators import Mutant, mutants_of, mutated
 from tests.mutation.running import KILLED, SURVIVED, TIMED_OUT, UNTESTED, Verdict
@@ -136,6 +136,13 @@ def test_what_is_equivalent_does_not_count_as_a_survivor() -> None:
     assert [one.mutant.number for one in survivors] == [2]
     assert "4 mutants: 1 killed, 1 timed out, 1 survived, 1 equivalent; 2 s of CPU" in words
     assert "66.7%" in words
+
+
+def test_what_was_not_noticed_before_is_run_again(tmp_path: Path) -> None:
+    lines = [("a", SURVIVED), ("b", UNTESTED), ("c", KILLED), ("d", SURVIVED), ("d", KILLED), ("e", TIMED_OUT)]
+    file = tmp_path / "results"
+    file.write_text("".join(json.dumps({"key": key, "outcome": outcome}) + "\n" for key, outcome in lines))
+    assert unnoticed(file) == {"a", "b"}
 
 
 def test_a_path_that_is_not_there_is_named() -> None:
