@@ -24,6 +24,7 @@ from controller.core.loading import topic_id_text
 from controller.core.partition_table import NO_STATE, members
 from controller.core.ports import ControlRequest, Endpoint, Resign
 from controller.core.queue import EventQueue
+from controller.core.request_batch import NAMES as REQUEST_NAMES
 from controller.core.settings import ControllerSettings
 from controller.core.term import Term
 from controller.pending import Pending, Task
@@ -34,7 +35,7 @@ from controller.protocol.control_values import NO_TOPIC_ID
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue
 from controller.simulator.fencing import Fencing
-from controller.trace import Noted, PartitionStateWritten, TraceEvent
+from controller.trace import Noted, PartitionStateWritten, RequestSent, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
@@ -467,6 +468,7 @@ class Cluster:
             if not host.dead:
                 assert self.server.watched(host.client.session()) >= host.client.watched()
                 assert host.client.watched() == self._needed(host)
+            self._check_traced(host)
         for written in leader.trace.of(PartitionStateWritten):
             check_written(written)
 
@@ -527,6 +529,22 @@ class Cluster:
                 assert one.replicas == replicas, (broker, name)
                 if replica:
                     assert (own[name].leader_epoch, own[name].replicas) == (states[name][1], replicas), (broker, name)
+
+    def _check_traced(self, host: Host) -> None:
+        """Check that the trace has each request that was sent, numbered by broker from 0 in each term."""
+        numbers: dict[tuple[int, int], int] = {}
+        expected = []
+        for sent in host.sent:
+            epoch = sent.value.controller_epoch
+            number = numbers[epoch, sent.broker] = numbers.get((epoch, sent.broker), -1) + 1
+            name = REQUEST_NAMES[sent.api]
+            expected.append((epoch, sent.broker, sent.value.broker_epoch, name, number, len(sent.states())))
+        traced = host.trace.of(RequestSent)
+        found = [
+            (one.controller_epoch, one.to_broker, one.to_broker_epoch, one.api, one.sequence, one.partitions)
+            for one in traced
+        ]
+        assert found == expected[len(expected) - len(found) :]
 
     def _needed(self, host: Host) -> frozenset[tuple[str, str]]:
         if not host.controller.active:

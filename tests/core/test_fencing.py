@@ -15,6 +15,7 @@ import pytest
 from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from controller.core.request_batch import RequestBatch
 from controller.protocol import control_values
+from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.simulator.fencing import Fencing
 from controller.trace import RequestAnswered, RequestSent, TraceEvent
@@ -24,7 +25,7 @@ from controller.zookeeper.errors import LeaseExpired, SessionGone
 from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Stat, Write
 from tests.core.deleting import answering, left_of, silent_about_deletion, word_of
 from tests.core.deleting import ask as ask_to_delete
-from tests.core.driving import TOPIC_ID, Cluster, Host
+from tests.core.driving import TOPIC_ID, Cluster, Host, answer_to
 from tests.core.reassigning import ask_by_znode, asked, assignment, in_sync, two_of_three
 
 CONTROLLER, OTHER = 1, 2
@@ -216,6 +217,26 @@ def test_an_answer_counts_in_its_own_term_and_incarnation_alone(controller_epoch
         assert cluster.states() == states
         assert host.notes("warning") == []
     cluster.check()
+
+
+def test_each_answer_is_traced_with_the_number_of_its_request() -> None:
+    cluster, host = cluster_of_two_topics()
+    refused = control_values.UpdateMetadataResponse(7)
+    host.answer_to = lambda api, sent: refused if api is ApiKey.UPDATE_METADATA else answer_to(api, sent)
+    cluster.topic("u", {0: (2, 3)})
+    cluster.settle()
+    sent = [(one.controller_epoch, one.to_broker, one.api, one.sequence) for one in host.trace.of(RequestSent)]
+    answered = [(one.controller_epoch, one.to_broker, one.api, one.sequence) for one in host.trace.of(RequestAnswered)]
+    assert {one[:2] for one in answered} == {(1, 1), (1, 2), (1, 3)}
+    for broker in (1, 2, 3):
+        of_broker = [one for one in answered if one[1] == broker]
+        assert of_broker == [one for one in sent if one[1] == broker][: len(of_broker)]
+    errors = [(one.api, one.error_code) for one in host.trace.of(RequestAnswered)]
+    assert {one for one in errors if one[0] != "UpdateMetadata"} == {("LeaderAndIsr", 0)}
+    assert [error for api, error in errors if api == "UpdateMetadata"][-1] == 7
+    host.events.put(UpdateMetadataResponse(9, 9, 1, control_values.UpdateMetadataResponse(0)))
+    cluster.settle()
+    assert len(host.trace.of(RequestAnswered)) == len(errors), "an answer to nothing is none"
 
 
 # -- requests in ZooKeeper

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.core import topic_removal
-from controller.core.topic_removal import _batches, _settle
+from controller.core.topic_removal import _batches, _settle, _trees
 from controller.pending import Pending
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import BadVersion, MultiFailed, NoNode, NotEmpty, UnknownOutcome
 from controller.zookeeper.operations import ANY_VERSION, Delete
 from controller.zookeeper.request_size import operation_bytes
+from tests.core.driving import Cluster
 
 LENGTHS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=12)
 SMALLEST = operation_bytes(Delete("/a", ANY_VERSION))
@@ -58,3 +59,20 @@ def test_a_multi_that_fails_for_what_is_gone_or_there_again_is_looked_at_anew(er
     else:
         with pytest.raises(MultiFailed):
             settled.result()
+
+
+def test_a_topic_that_went_by_itself_has_nothing_below() -> None:
+    cluster = Cluster()
+    host = cluster.host(1)
+    cluster.topic("t", {0: (1,)})
+    cluster.settle()
+    term = host.controller.term
+    assert term is not None
+    found = cluster.wait(drive(_trees(term, ["nowhere", "t"])))
+    assert found == {
+        "/brokers/topics/nowhere": (),
+        "/brokers/topics/t": ("/brokers/topics/t/partitions",),
+        "/brokers/topics/t/partitions": ("/brokers/topics/t/partitions/0",),
+        "/brokers/topics/t/partitions/0": ("/brokers/topics/t/partitions/0/state",),
+        "/brokers/topics/t/partitions/0/state": (),
+    }
