@@ -31,14 +31,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a state's box is centred (pixels), what it is like, what is written under its name, and on which side
-    ("left", "right", "top", "bottom") a move to itself is drawn."""
+    """Where a state's box is centred (pixels), what it is like, and what is written under its name."""
 
     x: float
     y: float
     kind: Kind
     note: str
-    loop: str = "right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +126,11 @@ def _border(place: Place, toward_x: float, toward_y: float, gap: float) -> tuple
 
 
 def _loop(place: Place) -> str:
-    out_x, out_y = {"left": (-1, 0), "right": (1, 0), "top": (0, -1), "bottom": (0, 1)}[place.loop]
-    edge_x = place.x + out_x * _NODE_WIDTH / 2
-    edge_y = place.y + out_y * _NODE_HEIGHT / 2
-    side_x, side_y = -out_y * _LOOP_WIDTH / 2, out_x * _LOOP_WIDTH / 2
-    reach_x, reach_y = out_x * _LOOP_REACH, out_y * _LOOP_REACH
+    """A move to the same state, at the right side of its box."""
+    edge, reach = place.x + _NODE_WIDTH / 2, place.x + _NODE_WIDTH / 2 + _LOOP_REACH
+    side = _LOOP_WIDTH / 2
     return (
-        f"M{edge_x - side_x:.1f} {edge_y - side_y:.1f} "
-        f"C{edge_x - side_x * 1.6 + reach_x:.1f} {edge_y - side_y * 1.6 + reach_y:.1f} "
-        f"{edge_x + side_x * 1.6 + reach_x:.1f} {edge_y + side_y * 1.6 + reach_y:.1f} "
-        f"{edge_x + side_x + out_x * _ARROW_GAP:.1f} {edge_y + side_y + out_y * _ARROW_GAP:.1f}"
+        f"M{edge:.1f} {place.y - side:.1f} "
+        f"C{reach:.1f} {place.y - side * 1.6:.1f} {reach:.1f} {place.y + side * 1.6:.1f} "
+        f"{edge + _ARROW_GAP:.1f} {place.y + side:.1f}"
     )

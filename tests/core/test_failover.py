@@ -99,6 +99,7 @@ def test_the_first_of_all_requests_says_whether_partitions_follow() -> None:
     for replicas in ((1, 2), (3, 4), ()):
         cluster = Cluster()
         cluster.register(2)
+        cluster.topic("new", {0: (2,)})
         if replicas:
             cluster.topic("t", {0: replicas})
             cluster.state("t", 0, replicas[0], replicas)
@@ -107,7 +108,7 @@ def test_the_first_of_all_requests_says_whether_partitions_follow() -> None:
         told_of[replicas] = [(len(one.topic_states), one.partitions_follow) for one in requests]
     assert told_of[1, 2][:2] == [(0, True), (1, False)]
     assert told_of[3, 4][0] == (0, False), "none of its replicas lives: nothing would be told of it"
-    assert told_of[()] == [(0, False)]
+    assert told_of[()] == [(0, False), (1, False)], "a topic without a state is told of once it has one"
 
 
 def test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bumped_twice() -> None:

@@ -176,3 +176,21 @@ def test_a_reassignment_that_its_topics_znode_could_not_hold_is_refused() -> Non
     assert reassign(cluster, host, {"t": {0: (3, 1)}, "u": {0: (3, 1)}}) == {0: 1, int(ErrorCode.POLICY_VIOLATION): 1}
     assert (held(cluster, "t").adding, held(cluster, "u").adding) == ({}, {0: (3,)})
     sound(host)
+
+
+def test_a_request_in_zookeeper_that_a_topics_znode_could_not_hold_is_taken_out() -> None:
+    cluster = Cluster()
+    cluster.register(2, 3)
+    put_topic(cluster, "t", [2, 1], ZNODE_BYTES_MAX - 120)
+    put_topic(cluster, "u", [2, 1], 10)
+    host = cluster.host(1)
+    host.answering = True
+    asked = [{"topic": name, "partition": 0, "replicas": [3, 1]} for name in ("t", "u")]
+    cluster.put(paths.REASSIGN_PARTITIONS, json.dumps({"version": 1, "partitions": asked}).encode())
+    cluster.settle()
+    assert (held(cluster, "t").adding, held(cluster, "u").adding) == ({}, {0: (3,)})
+    row = cluster.server.row(paths.REASSIGN_PARTITIONS)
+    assert row is not None
+    assert list(decode_reassignments(row.path, row.data).replicas) == [("u", 0)]
+    assert any("topic t is not reassigned: its znode would have" in note for note in host.notes("warning"))
+    sound(host)

@@ -197,6 +197,11 @@ def test_a_znode_that_asks_for_nothing_goes_and_one_that_cant_be_read_stays() ->
     assert paths.REASSIGN_PARTITIONS in " ".join(host.notes("error"))
     assert ask(cluster, host, {0: (3, 4)}) == {0: 0}
     assert host.failures() == []
+    assert host.controller.measures.figures.quarantined == 1
+    ask_by_znode(cluster, {1: (3, 4)})
+    assert host.controller.measures.figures.quarantined == 0
+    assert listed(cluster, host)["t-1"] == Assignment((3, 4, 2), (4,), (2,))
+    cluster.check(errors=True)
 
 
 # -- back, or elsewhere

@@ -210,6 +210,31 @@ def test_a_broker_that_dies_before_it_answers_is_told_again_when_it_is_back(boun
     cluster.check()
 
 
+def test_a_broker_that_comes_back_has_to_forget_it_too() -> None:
+    """Broker 4 has none of its replicas, and another keeps the topic until then."""
+    cluster, host = answering(1, 2, 3, 4)
+    topic_of_two(cluster)
+    host.slow |= {2, 4}
+    ask(cluster, "t")
+    cluster.unregister(4)
+    cluster.register(4)
+    cluster.settle()
+    host.slow.discard(2)
+    for sent in [sent for sent in host.sent if sent.broker == 2]:
+        if sent.api is ApiKey.UPDATE_METADATA:
+            answer_metadata(host, sent)
+        elif word_of(sent).startswith("delete"):
+            answer(host, sent)
+    cluster.settle()
+    assert {paths.topic("t"), paths.delete_topic("t")} <= set(left_of(cluster, "t"))
+    host.slow.clear()
+    for sent in [sent for sent in host.sent if sent.broker == 4 and sent.api is ApiKey.UPDATE_METADATA][-2:]:
+        answer_metadata(host, sent)
+    cluster.settle()
+    assert left_of(cluster, "t") == []
+    cluster.check()
+
+
 @pytest.mark.parametrize("end", ["it answers", "it dies", "it bounces"])
 def test_a_topic_waits_for_every_broker_to_forget_it(end: str) -> None:
     """One that has none of its replicas, and is slow: the next controller would know nothing of the topic any more,
@@ -376,6 +401,24 @@ def test_a_replica_that_could_not_be_deleted_holds_up_its_own_topic_alone() -> N
     term = host.controller.term
     assert term is not None
     assert term.context.deletions.ineligible == {"t"}
+
+
+def test_what_was_wrong_with_a_topic_is_forgotten_with_it() -> None:
+    cluster, host = answering(1, 2, 3)
+    topic_of_two(cluster)
+    cluster.topic("u", {0: (2,), 1: (2,)})
+    cluster.settle()
+    for topic in ("t", "u"):
+        cluster.put(paths.partition_state(topic, 1), b"{")
+    cluster.unregister(2)
+    cluster.settle()
+    assert host.controller.measures.figures.quarantined >= 1
+    cluster.register(2)
+    cluster.settle()
+    ask(cluster, "t", "u")
+    assert left_of(cluster, "t") == left_of(cluster, "u") == []
+    assert host.controller.measures.figures.quarantined == 0
+    cluster.check(errors=True)
 
 
 def test_s56a_a_partition_without_a_state_is_deleted() -> None:
