@@ -10,6 +10,8 @@ import pytest
 
 from controller.core.election_events import PreferredElectionAsked
 from controller.core.settings import ControllerSettings
+from controller.protocol.cluster_values import FeatureUpdate
+from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     FeatureZnode,
@@ -20,6 +22,7 @@ from controller.zookeeper.codecs import (
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
 from tests.core.driving import Cluster, Host
 from tests.core.reassigning import ask, ask_by_znode, put_request
+from tests.core.test_cluster_requests import featured, finalized, update
 
 STATE = paths.partition_state("t", 0)
 
@@ -110,3 +113,24 @@ def test_so_many_attempts_and_then_it_is_said(case: Case, enough: bool) -> None:
     assert len(said) == (not enough), said
     assert host.failures() == []
     assert host.controller.active
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_features_that_could_not_be_written_say_so_and_those_that_were_refused_say_why(enough: bool) -> None:
+    cluster, host = featured(1, 2)
+    before = finalized(cluster)
+    left = disturb(cluster, host, paths.FEATURE, 10 - enough)
+    answer = update(cluster, host, FeatureUpdate("f", 5), FeatureUpdate("g", 5))
+    assert left == []
+    assert answer.error_code == ErrorCode.NONE
+    first, second = answer.results
+    assert (second.feature, second.error_code) == ("g", ErrorCode.INVALID_REQUEST)
+    assert second.error_message == "feature g is not supported by any broker"
+    if enough:
+        assert (first.feature, first.error_code, first.error_message) == ("f", ErrorCode.NONE, None)
+        assert finalized(cluster) != before
+    else:
+        assert (first.feature, first.error_code) == ("f", ErrorCode.FEATURE_UPDATE_FAILED)
+        assert first.error_message == "/feature changed under 10 looks and is left as it is"
+        assert finalized(cluster) == before
+    assert len([note for note in host.notes("error") if "features not updated: " in note]) == (not enough)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controller.core.loading import topic_id_text
+from controller.core.settings import ControllerSettings
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import NO_TOPIC_ID
 from controller.trace import PartitionMoved, PartitionStateWritten
@@ -175,6 +176,18 @@ def test_s56e_a_topic_without_an_id_gets_one_and_keeps_all_else(topic_id: str | 
         assert any(known.id)
     else:
         assert row.data == data
+    cluster.check()
+
+
+def test_before_2_8_topics_get_no_id() -> None:
+    cluster = Cluster()
+    data = encode_topic_assignment(TopicAssignment(None, {0: (1,)}))
+    cluster.put(paths.topic("t"), data)
+    cluster.host(1, ControllerSettings(inter_broker_protocol="2.7"))
+    row = cluster.server.row(paths.topic("t"))
+    assert row is not None
+    assert row.data == data
+    assert cluster.states() == {"t-0": (1, 0, (1,), 0)}
     cluster.check()
 
 
