@@ -364,6 +364,7 @@ def test_an_epoch_that_is_created_anew_does_not_revive_an_earlier_terms_fence() 
         (b"7", Known(epoch=50), 50 + EPOCH_STEP + 1),
         (b"7", Known(refused=7), 7 + EPOCH_STEP + 1),
         (b"7", Known(refused=6), 8),
+        (b"%d" % HIGHEST_EPOCH, Known(epoch=50), 50 + EPOCH_STEP + 1),
         (b"2147483645", Known(epoch=50), 50 + EPOCH_STEP + 1),
         (b"2147483646", Known(epoch=50), 50 + EPOCH_STEP + 1),
         (b"2147483647", Known(epoch=50), 50 + EPOCH_STEP + 1),

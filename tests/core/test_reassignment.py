@@ -414,6 +414,20 @@ def test_a_target_that_lost_its_sync_as_it_was_to_lead_is_given_up_for_now() -> 
     assert led(cluster)["t-0"] == (4, (4,))
 
 
+def test_a_state_that_is_repaired_with_the_target_in_sync_ends_the_reassignment() -> None:
+    cluster, host = two_of_three()
+    ask(cluster, host, {0: (3, 4)})
+    cluster.put(paths.partition_state("t", 0), b"{")
+    cluster.unregister(2)
+    cluster.settle()
+    assert host.controller.measures.figures.quarantined == 1
+    cluster.put(paths.partition_state("t", 0), encode_partition_state(PartitionState(3, 9, (3, 4), 1)))
+    cluster.settle()
+    assert assignment(cluster, 0) == Assignment((3, 4))
+    assert listed(cluster, host) == {}
+    cluster.check(errors=True)
+
+
 def test_a_topic_that_is_made_with_the_request_for_it_is_reassigned() -> None:
     """The request is handled before the change of topics."""
     cluster, host = two_of_three()

@@ -554,9 +554,11 @@ def test_the_end_of_its_own_session_ends_a_term_and_that_of_another_does_not() -
     session = host.client.session()
     cluster.wait(drive(host.controller.process(SessionExpired(session + 1))))
     assert host.controller.active
+    assert host.controller.leadership is not None
+    assert (host.controller.leadership.epoch, host.controller.leadership.session) == (1, session)
     cluster.wait(drive(host.controller.process(SessionExpired(session))))
     assert not host.controller.active
-    assert host.controller.active_controller_id == -1
+    assert (host.controller.active_controller_id, host.controller.leadership) == (-1, None)
     assert resignations(host) == [(1, f"session 0x{session:x} has ended")]
     cluster.wait(drive(host.controller.process(SessionExpired(session))))
 

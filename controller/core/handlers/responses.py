@@ -38,7 +38,7 @@ async def response(term: Term, event: Response) -> None:
         raise EpochRefused(term.epoch, event.broker)
     if isinstance(event, UpdateMetadataResponse):
         await topic_deletion.complete(term)
-    if isinstance(event, StopReplicaResponse) and event.to_delete:
+    if isinstance(event, StopReplicaResponse):
         await stop_replica_answered(term, event)
     if isinstance(event, LeaderAndIsrResponse):
         await replicas_answered(term, event)
