@@ -57,7 +57,6 @@ from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ControllerMoved, LeaseExpired, NoAuth, SessionGone, WrongCluster
-from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import ANY_VERSION, Delete, Row
 
 NOBODY = -1
@@ -169,10 +168,6 @@ class Controller:
     def term(self) -> Term | None:
         """The present term, to look at."""
         return self._term
-
-    @property
-    def leadership(self) -> Leadership | None:
-        return None if self._term is None else self._term.leadership
 
     @property
     def controller_epoch(self) -> int:

@@ -21,9 +21,6 @@ class TermTimers:
             earlier.cancel()
         self._set[name] = clock.call_later(delay_ms, callback)
 
-    def any_left(self) -> bool:
-        return bool(self._set)
-
     def cancel_all(self) -> None:
         """The term is over."""
         for timer in self._set.values():

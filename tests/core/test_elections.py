@@ -389,4 +389,4 @@ def test_s18_a_shutdown_leaves_no_clock_behind() -> None:
     looks = host.handled.count(AutoPreferredElection(1))
     cluster.pass_ms(30_000)
     assert host.handled.count(AutoPreferredElection(1)) == looks
-    assert not term.timers.any_left()
+    assert term.timers._set == {}
