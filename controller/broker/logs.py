@@ -6,7 +6,7 @@ decided elsewhere. A directory that can't be trusted is offline, with every part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from controller.broker.partition import Partition
 from controller.broker.steps import Job, Lane, Steps
@@ -22,6 +22,8 @@ from controller.storage import (
     StorageError,
     TopicPartition,
 )
+from controller.storage.producers import ProducersOfBroker, ProducerStates
+from controller.storage.settings import INT_MAX
 
 SettingsOf = Callable[[str], LogSettings]
 
@@ -32,7 +34,8 @@ class Logs:
 
     `settings_of` gives a topic's settings, and may be replaced: logs that are there get theirs by `settings_changed`.
     `on_offline` hears of each directory that goes offline, with the OSError or CorruptLog, while the call that found
-    it is under way: it must not touch a log itself. What was offline at the start is not told again.
+    it is under way: it must not touch a log itself. What was offline at the start is not told again. At most
+    `producer_ids_max` producer ids are remembered by all logs together.
     """
 
     def __init__(
@@ -42,8 +45,11 @@ class Logs:
         settings_of: SettingsOf,
         wall_ms: Callable[[], int],
         unusable: Mapping[str, OSError] | None = None,
+        producer_ids_max: int = INT_MAX,
     ) -> None:
         self.settings_of = settings_of
+        self.directories: tuple[LogDirectory, ...] = ()
+        self.producers = ProducersOfBroker(producer_ids_max, self._producer_states)
         self.on_offline: Callable[[LogDirectory, Exception], None] = lambda _directory, _cause: None
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources] = {}
         opened: list[LogDirectory] = []
@@ -56,6 +62,13 @@ class Logs:
                 directory.unlock()
             raise
         self.directories = tuple(opened)
+        self.producers.added(sum(map(len, self._producer_states())))
+
+    def _producer_states(self) -> Iterator[ProducerStates]:
+        for directory in self.directories:
+            for log in directory.logs.values():
+                if (known := log.known_producers) is not None:
+                    yield known
 
     def _open(self, disk: Disk, path: str, wall_ms: Callable[[], int], unusable: OSError | None) -> LogDirectory:
         def failed(cause: Exception) -> None:
@@ -63,7 +76,8 @@ class Logs:
                 self.on_offline(made[0], cause)
 
         made: list[LogDirectory] = []
-        made.append(LogDirectory(disk, path, lambda topic: self.settings_of(topic), wall_ms, failed, unusable))
+        added = self.producers.added
+        made.append(LogDirectory(disk, path, lambda topic: self.settings_of(topic), wall_ms, failed, unusable, added))
         return made[0]
 
     def directory_of(self, topic: str, index: int) -> LogDirectory | None:

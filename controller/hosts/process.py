@@ -166,7 +166,14 @@ class BrokerProcess:
         disk = FileDisk(open_files_max if open_files_max >= 0 else None)
         try:
             unusable = unreadable(settings.log_dirs)
-            logs = Logs(disk, settings.log_dirs, lambda _topic: settings.log, self._clock.wall_ms, unusable)
+            logs = Logs(
+                disk,
+                settings.log_dirs,
+                lambda _topic: settings.log,
+                self._clock.wall_ms,
+                unusable,
+                producer_ids_max=settings.producer_ids_max,
+            )
             for note in told_of_opening(logs):
                 self._trace.emit(note)
         except (AlreadyLocked, DuplicateLogs, NoLogDirectory) as error:

@@ -156,7 +156,13 @@ class BrokerProcess:
         disk = self._world.disks.setdefault(self.node_id, SimulatedDisk())
         disk.waits = self._wait_for_disk
         disk.now_ms = self.clock.wall_ms()
-        return Logs(disk, settings.log_dirs, lambda _topic: settings.log, self.clock.wall_ms)
+        return Logs(
+            disk,
+            settings.log_dirs,
+            lambda _topic: settings.log,
+            self.clock.wall_ms,
+            producer_ids_max=settings.producer_ids_max,
+        )
 
     def _boot(self) -> None:
         peers = SimulatedPeers(self._connect)

@@ -65,7 +65,8 @@ class LogDirectory:
     """Opens `path` and every log in it. Raises AlreadyLocked and OutOfResources; whatever else is wrong is in `health`.
 
     `settings_of` gives a topic's settings, `now_ms` wall time. `on_failure` hears once, with the OSError or
-    CorruptLog, that the directory went offline. `unusable`: why the directory must not be touched.
+    CorruptLog, that the directory went offline. `unusable`: why the directory must not be touched. `producers_added`:
+    as of each log.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class LogDirectory:
         now_ms: Callable[[], int],
         on_failure: Callable[[Exception], None] | None = None,
         unusable: OSError | None = None,
+        producers_added: Callable[[int], None] | None = None,
     ) -> None:
         self.path = path
+        self._producers_added = producers_added
         self.health = Health(path, on_failure)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.high_watermarks: Mapping[TopicPartition, int] = {}
@@ -150,6 +153,7 @@ class LogDirectory:
             known=known,
             health=self.health,
             keep_recovery_point=self._keep_recovery_points,
+            producers_added=self._producers_added,
         )
 
     def _directory(self, partition: TopicPartition) -> str:
@@ -220,6 +224,7 @@ class LogDirectory:
             self._now_ms,
             known=NEW,
             keep_recovery_point=self._keep_recovery_points,
+            producers_added=self._producers_added,
         )
 
     @on_disk

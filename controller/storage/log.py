@@ -60,11 +60,16 @@ def _keep_nothing() -> None:
     pass
 
 
+def _not_counted(_producer_ids: int) -> None:
+    pass
+
+
 class PartitionLog:
     """Opens `directory`, which exists, and recovers it; CorruptLog and OSError are raised as LogOffline.
 
     `now_ms` gives wall time. `keep_recovery_point` must have written `recovery_point` durably when it returns: it is
-    called before a truncation below it. `settings` may be replaced at any time.
+    called before a truncation below it. `settings` may be replaced at any time. `producers_added` is told how many
+    producer ids this log has come to know; not of those that it knew when it was opened.
     """
 
     __slots__ = (
@@ -75,6 +80,7 @@ class PartitionLog:
         "_new_names",
         "_now_ms",
         "_producers",
+        "_producers_added",
         "cut_bytes",
         "directory",
         "epochs",
@@ -97,8 +103,10 @@ class PartitionLog:
         known: Known | None = None,
         health: Health | None = None,
         keep_recovery_point: Callable[[], None] | None = None,
+        producers_added: Callable[[int], None] | None = None,
     ) -> None:
         self.directory = directory
+        self._producers_added = producers_added or _not_counted
         self.settings = settings
         self.health = health or Health(directory)
         self._disk = disk
@@ -135,6 +143,11 @@ class PartitionLog:
             interval_bytes = self.settings.index_interval_bytes
             self._held = [Segment(self._disk, self.directory, self.log_end_offset, interval_bytes, self._began_ms)]
         return self._held
+
+    @property
+    def known_producers(self) -> ProducerStates | None:
+        """None if none were asked for."""
+        return self._producers
 
     @property
     def producers(self) -> ProducerStates:
@@ -261,8 +274,10 @@ class PartitionLog:
                 self._assign(header.leader_epoch, header.base_offset)
                 latest = header.leader_epoch
             if header.producer_id >= 0:
-                self.producers.update(header)
+                is_new = self.producers.update(header, now_ms)
                 self.producers.keep_newest(self.settings.producer_ids_max)
+                if is_new:
+                    self._producers_added(1)
         self.log_end_offset = last_offset + 1
         if self.log_end_offset - self.recovery_point >= self.settings.flush_messages:
             self.flush()
@@ -458,6 +473,7 @@ class PartitionLog:
         self.epochs.truncate_from_end(end)
         snapshots = snapshot_offsets(self._disk.names(self.directory))
         self._producers = restore(self._disk, self.directory, snapshots, self._segments, end)
+        self._producers_added(len(self._producers))
         self._write_epochs()
         self._sync_names()
 

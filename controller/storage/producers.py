@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -22,6 +23,9 @@ from controller.storage.errors import CorruptLog, ProducerFenced, SequenceOutOfO
 
 KEPT_BATCHES = 5
 """As many as a producer may have in flight; a batch before these is no longer known as a duplicate."""
+
+EVICTED_AT_ONCE = 1_000
+"""Producer ids beyond a broker's limit: some milliseconds."""
 
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
@@ -49,6 +53,8 @@ class Producer(NamedTuple):
     timestamp_ms: int
     batches: tuple[KnownBatch, ...] = ()
     """The newest last, KEPT_BATCHES at most, all of `epoch`."""
+    appended_ms: int = 0
+    """By the broker's clock; 0 for one that was read from the disk. A batch's timestamp is its client's choice."""
 
     @property
     def last_sequence(self) -> int:
@@ -127,10 +133,11 @@ class ProducerStates:
             before[header.producer_id] = header
             position += header.size_bytes
 
-    def update(self, header: BatchHeader) -> None:
-        """The batch is in the log. Nothing is refused: a follower takes what its leader took."""
+    def update(self, header: BatchHeader, now_ms: int = 0) -> bool:
+        """The batch is in the log. Nothing is refused: a follower takes what its leader took. Return whether its
+        producer id is new here."""
         if header.producer_id < 0:
-            return
+            return False
         producers = self._known
         producer = producers.get(header.producer_id)
         batches = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
@@ -143,8 +150,10 @@ class ProducerStates:
                 header.max_timestamp_ms,
             )
             batches = (*batches[1 - KEPT_BATCHES :], batch)
-        producers[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms, batches)
-        producers.move_to_end(header.producer_id)
+        producers[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms, batches, now_ms)
+        if producer is not None:
+            producers.move_to_end(header.producer_id)
+        return producer is None
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forgets producers that sent nothing for so long."""
@@ -158,6 +167,10 @@ class ProducerStates:
         any sequence, as after its expiration."""
         while len(self) > count:
             self._known.popitem(last=False)
+
+    def oldest_ms(self) -> int:
+        """When the one that was silent longest appended last. There is one."""
+        return next(iter(self._known.values())).appended_ms
 
     def clear(self) -> None:
         self._producers = None
@@ -192,6 +205,42 @@ class ProducerStates:
                 batches = (known,)
             states._known[producer_id] = Producer(epoch, timestamp_ms, batches)
         return states
+
+
+class ProducersOfBroker:
+    """Bounds what all logs of a broker remember together: beyond `most` producer ids those that were silent longest are
+    evicted, whichever log they are in. `states` gives those of every log."""
+
+    __slots__ = ("_count", "_states", "most")
+
+    def __init__(self, most: int, states: Callable[[], Iterable[ProducerStates]]) -> None:
+        self.most = most
+        self._states = states
+        self._count = 0
+        """At least as many as there are: what expires is not counted before the limit is reached."""
+
+    def added(self, count: int = 1) -> None:
+        self._count += count
+        if self._count > self.most:
+            self._recount()
+
+    def _recount(self) -> None:
+        """Evicts a few more than it must, so that the logs are not looked through for each new producer id."""
+        states = [one for one in self._states() if len(one)]
+        self._count = sum(map(len, states))
+        if self._count <= self.most:
+            return
+        left = max(self.most - min(EVICTED_AT_ONCE, self.most // 10), 1)
+        heads = [(one.oldest_ms(), place) for place, one in enumerate(states)]
+        heapify(heads)
+        while self._count > left:
+            _, place = heads[0]
+            states[place].keep_newest(len(states[place]) - 1)
+            self._count -= 1
+            if len(states[place]):
+                heapreplace(heads, (states[place].oldest_ms(), place))
+            else:
+                heappop(heads)
 
 
 def _encoded(producers: Sequence[tuple[int, Producer]]) -> bytes:

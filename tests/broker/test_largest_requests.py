@@ -176,7 +176,7 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
     ApiKey.API_VERSIONS: ((None, lambda: ApiVersionsRequest("a" * 30_000, "1")),),
     ApiKey.CREATE_TOPICS: (
         (None, lambda: CreateTopicsRequest(named(lambda name: CreatableTopic(name, 1, 1)), 1_000)),
-        (None, lambda: CreateTopicsRequest(named(lambda name: CreatableTopic(name, 1, 1), 10_000, "x"), 1_000, True)),
+        (None, lambda: CreateTopicsRequest(named(lambda name: CreatableTopic(name, 1, 1), 20_000, "x"), 1_000, True)),
     ),
     ApiKey.DELETE_TOPICS: ((5, lambda: DeleteTopicsRequest(named(DeleteTopicState), 1_000)),),
     ApiKey.DELETE_RECORDS: (
@@ -230,7 +230,7 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
         (None, lambda: CreatePartitionsRequest(named(lambda name: CreatePartitionsTopic(name, 1)), 1_000)),
         (
             None,
-            lambda: CreatePartitionsRequest(named(lambda name: CreatePartitionsTopic(name, 1), 10_000, "x"), 1_000),
+            lambda: CreatePartitionsRequest(named(lambda name: CreatePartitionsTopic(name, 1), 20_000, "x"), 1_000),
         ),
     ),
     ApiKey.ELECT_LEADERS: (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from controller.broker.logs import Logs
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.batches import BatchHeader
 from controller.storage.disk_files import FileDisk
@@ -18,6 +20,7 @@ from tests.storage.batches import START_MS, Clock, batch
 
 KEY = ("t", 0)
 LIMIT_S = 60.0
+SLICE_CPU_S = 0.1
 
 
 def log_with(settings: LogSettings, clock: Clock, disk: MemoryDisk | None = None) -> PartitionLog:
@@ -158,3 +161,75 @@ def test_a_snapshot_that_can_not_be_written_is_left_out(tmp_path: Path) -> None:
     eventually((tmp_path / "t-0" / f"{3:020d}.snapshot").exists, "the last is written")
     assert directory.health.cause is None
     directory.unlock()
+
+
+def broker_logs(most: int, disk: MemoryDisk, clock: Clock) -> Logs:
+    return Logs(disk, ["one", "two"], lambda _topic: LogSettings(), clock, producer_ids_max=most)
+
+
+def known(logs: Logs, partitions: int) -> dict[int, set[int]]:
+    """By partition, the producer ids that it remembers; of producer ids from 0 to 9,999."""
+    found = {}
+    for index in range(partitions):
+        log = logs.get("t", index)
+        assert log is not None
+        found[index] = {number for number in range(10_000) if log.producers.producer(number) is not None}
+    return found
+
+
+def test_all_partitions_of_a_broker_together_have_a_bound_and_the_one_silent_longest_goes_first() -> None:
+    disk, clock = MemoryDisk(), Clock()
+    logs = broker_logs(100, disk, clock)
+    in_use = logs.get_or_create(("t", 0))
+    in_use.append_as_leader(batch(producer=(0, 0, 0)), 0)
+    for number in range(1, 1_000):
+        clock.now_ms += 1
+        # A client's timestamps decide nothing.
+        at_ms = clock.now_ms + (10**9 if number % 2 else -(10**6))
+        logs.get_or_create(("t", number % 50)).append_as_leader(batch(producer=(number, 0, 0), timestamp_ms=at_ms), 0)
+        in_use.append_as_leader(batch(producer=(0, 0, number)), 0)
+        assert sum(map(len, known_counts(logs))) <= 100
+    left = set().union(*known(logs, 50).values())
+    assert len(left) >= 90
+    assert left == {0, *range(1_001 - len(left), 1_000)}
+    logs.close()
+    again = broker_logs(30, disk, clock)
+    assert sum(map(len, known_counts(again))) <= 30, "after a restart, too"
+
+
+def known_counts(logs: Logs) -> list[ProducerStates]:
+    return [log.producers for directory in logs.directories for log in directory.logs.values()]
+
+
+def test_a_truncation_and_a_deletion_leave_the_bound_as_it_is() -> None:
+    disk, clock = MemoryDisk(), Clock()
+    logs = broker_logs(100, disk, clock)
+    one, other = logs.get_or_create(("t", 0)), logs.get_or_create(("t", 1))
+    for number in range(95):
+        clock.now_ms += 1
+        one.append_as_leader(batch(producer=(number, 0, 0)), 0)
+    logs.directories[0].truncate({("t", 0): 90})
+    for number in range(1_000, 1_200):
+        clock.now_ms += 1
+        other.append_as_leader(batch(producer=(number, 0, 0)), 0)
+        assert sum(map(len, known_counts(logs))) <= 100
+    logs.delete_all([("t", 1)])
+    assert known_counts(logs) == [one.producers]
+    for number in range(2_000, 2_080):
+        clock.now_ms += 1
+        one.append_as_leader(batch(producer=(number, 0, 0)), 0)
+    assert one.producers.producer(2_000) is not None, "what was deleted is not counted"
+
+
+def test_eviction_of_producer_ids_of_many_partitions_takes_no_long_slice() -> None:
+    disk, clock = MemoryDisk(), Clock()
+    logs = broker_logs(20_000, disk, clock)
+    made = [logs.get_or_create(("t", index)) for index in range(2_000)]
+    longest_s = 0.0
+    for number in range(24_000):
+        clock.now_ms += 1
+        data = batch(producer=(number, 0, 0))
+        began_s = time.thread_time()
+        made[number % 2_000].append_as_leader(data, 0)
+        longest_s = max(longest_s, time.thread_time() - began_s)
+    assert longest_s < SLICE_CPU_S

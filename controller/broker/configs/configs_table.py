@@ -104,6 +104,8 @@ _WORDS: Mapping[str, str] = {
     "decompressed, unless message.max.bytes is larger.",
     "camerlengo.log.open.files.max": "How many log files are open while nobody reads them over a connection; -1: a "
     "sixth of what the process may have open.",
+    "camerlengo.producer.ids.max": "How many producer ids all partitions of the broker remember together; those that "
+    "appended longest ago are evicted first.",
     "camerlengo.producer.ids.per.partition.max": "How many producer ids a partition remembers; the one that appended "
     "longest ago is evicted first.",
     "camerlengo.reassignments.in.cluster": "How many partitions may be gaining replicas at once; 0: all.",

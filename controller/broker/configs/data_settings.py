@@ -75,6 +75,7 @@ DATA_SETTINGS: Mapping[str, Setting] = {
     "max.connections": ("max_connections", str(INT_MAX), types.integer(0)),
     "camerlengo.request.stall.timeout.ms": ("request_stall_timeout_ms", "30000", types.integer(1)),
     "camerlengo.request.entries.max": ("request_entries_max", "100000", types.integer(2_000)),
+    "camerlengo.producer.ids.max": ("producer_ids_max", "500000", types.integer(1)),
     "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", types.integer(1)),
     "camerlengo.request.partitions.max": ("request_partitions_max", "20000", types.integer(1)),
     "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", types.integer(1024)),
@@ -115,6 +116,8 @@ class DataSettings:
     """How long a request that has begun to arrive may bring no byte before its connection is closed."""
     request_entries_max: int
     """Elements of all arrays of one client request together: names, partitions, resources."""
+    producer_ids_max: int
+    """Producer ids that all partitions here remember together."""
     topic_partitions_max: int
     """Partitions that a client may give one topic."""
     request_partitions_max: int
