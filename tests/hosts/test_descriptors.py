@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.hosts.process import COULD_NOT_RUN
 from controller.hosts.server import Limits, reserved_descriptors
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (
@@ -43,13 +44,15 @@ def zookeeper() -> Iterator[EmbeddedZooKeeper]:
 class FewDescriptors:
     """A broker under `ulimit -n`."""
 
-    def __init__(self, zookeeper: EmbeddedZooKeeper, folder: Path, limit: int) -> None:
+    def __init__(self, zookeeper: EmbeddedZooKeeper, folder: Path, limit: int, log_dirs: int = 1) -> None:
         self.log_file = folder / "broker.log"
         settings = {
             "broker.id": "1",
             "zookeeper.connect": f"{zookeeper.connect_string}/{folder.name}",
             "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(folder / "logs"),
+            "log.dirs": ",".join(str(folder / "logs" / str(number)) for number in range(log_dirs))
+            if log_dirs > 1
+            else str(folder / "logs"),
             "log.segment.bytes": "10000",
         }
         given = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
@@ -144,6 +147,19 @@ def test_more_logs_than_descriptors_are_opened(zookeeper: EmbeddedZooKeeper, tmp
         broker.address()
         assert "60 logs, recovered" in broker.log()
         assert "Too many open files" not in broker.log()
+    finally:
+        broker.close()
+
+
+def test_a_broker_that_cannot_open_its_directories_names_the_limit(
+    zookeeper: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    """Each directory has a lock file, which stays open."""
+    broker = FewDescriptors(zookeeper, tmp_path, 48, log_dirs=60)
+    try:
+        eventually(lambda: not broker.running, "it ends")
+        assert broker.process.poll() == COULD_NOT_RUN
+        assert re.search(r"broker 1 can't start: .*Too many open files.*; the limit is 48 file desc", broker.log())
     finally:
         broker.close()
 
