@@ -38,10 +38,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=V1,V2", help="runs with each of these values of a parameter"
     )
     parser.add_argument(
-        "--report", type=output_folder, required=True, metavar="DIR", help="where results and traces are kept"
+        "--report",
+        type=output_folder,
+        required=True,
+        metavar="DIR",
+        help="write results, traces, reports and index.html there",
     )
     parser.add_argument(
-        "--traces", choices=("failing", "all", "none"), default="failing", help="of which runs to keep them (failing)"
+        "--traces",
+        choices=("failing", "all", "none"),
+        default="failing",
+        help="of which runs to keep traces and reports (failing)",
     )
     parser.add_argument("--partitions", type=integer(1), metavar="N", help="how many tasks (eight a core)")
     parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
@@ -53,7 +60,7 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 def run(arguments: argparse.Namespace) -> int:
     from controller.pipeline.campaign import AnotherCampaign, retrying, run_campaign
-    from controller.pipeline.campaign_summary import summary_text
+    from controller.pipeline.campaign_summary import summary_text, write_campaign_index
     from controller.pipeline.session import spark_session
 
     campaign = _campaign(arguments)
@@ -69,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     (arguments.report / "summary.txt").write_text(text + "\n", encoding="utf-8")
     rows = b"".join(msgspec.json.encode(result) + b"\n" for result in results)
     (arguments.report / "results.jsonl").write_bytes(rows)
+    write_campaign_index(campaign, results, arguments.report)
     print(text)
     return VIOLATED if any(not result.passed for result in results) else HELD
 

@@ -25,9 +25,11 @@ from controller.cli.scenario_options import (
     exit_status,
 )
 from controller.cli.workers import each_seed
+from controller.scenarios.judge import FAIL
 from controller.scenarios.language import Scenario
 from controller.scenarios.report import render_table, report_object
-from controller.scenarios.report_files import write_report
+from controller.scenarios.report_files import PAGE, write_report
+from controller.scenarios.run_index import IndexedRun, first_violation, write_index
 from controller.simulator.plan_file import is_plan
 from controller.simulator.run import SimulationResult, simulate
 
@@ -65,8 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_plans(arguments: argparse.Namespace) -> int:
-    if arguments.set or arguments.report is not None:
-        raise UsageError("--set and --report: expected a scenario, not a plan")
+    if arguments.set:
+        raise UsageError("--set: expected a scenario, not a plan")
     if arguments.seeds is None:
         return simulate_plan.run_one(arguments)
     if arguments.scenario != simulate_plan.SWARM:
@@ -84,6 +86,11 @@ class _Summary:
     trouble: str
     recoveries_ms: tuple[tuple[str, float], ...]
 
+    @property
+    def index_verdict(self) -> str:
+        """The verdict, but for a run that could not run or is not repeatable."""
+        return {VIOLATED: FAIL, COULD_NOT_RUN: "could not run"}.get(self.status, self.verdict)
+
 
 @dataclass(frozen=True, slots=True)
 class _OneOfMany:
@@ -93,20 +100,23 @@ class _OneOfMany:
     twice: bool
     report: Path | None
     json: bool
+    command: str
+    """The command that replays one seed, but for the seed."""
 
     def __call__(self, seed: int) -> tuple[_Summary, Any]:
         """The summary, and with `json` the report as an object. Writes the report's files."""
         result = simulate(self.scenario, seed)
         difference = simulate_scenario.difference(result) if self.twice else None
         if self.report is not None:
-            write_report(result.report, self.report / f"seed-{seed}")
+            write_report(result.report, self.report / f"seed-{seed}", f"{self.command} {seed}")
         return _summary(seed, result, difference), report_object(result.report) if self.json else None
 
 
 def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -> int:
     summaries: list[_Summary] = []
     objects = []
-    work = _OneOfMany(scenario, arguments.twice, arguments.report, arguments.json)
+    command = simulate_scenario.command(arguments)
+    work = _OneOfMany(scenario, arguments.twice, arguments.report, arguments.json, command)
     for number, (summary, shown) in enumerate(each_seed(work, seeds, arguments.jobs), 1):
         summaries.append(summary)
         if arguments.json:
@@ -114,10 +124,24 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
         elif number % PROGRESS_EVERY == 0 or number == len(seeds):
             failing = sum(summary.status != HELD for summary in summaries)
             print(f"{number} of {len(seeds)} seeds, {failing} did not pass", file=sys.stderr, flush=True)
+    if arguments.report is not None:
+        runs = [
+            IndexedRun(
+                one.seed,
+                "",
+                one.index_verdict,
+                *first_violation(one.trouble),
+                f"{command} {one.seed}",
+                f"seed-{one.seed}/{PAGE}",
+            )
+            for one in summaries
+        ]
+        figures = recovery_rows(summaries)
+        write_index(arguments.report, scenario.name, runs, figures, [f"{RECOVERY}.".capitalize()] * (len(figures) > 1))
     if arguments.json:
         print(json.dumps(objects, indent=2, sort_keys=True))
     else:
-        print(summary_text(summaries, _command(arguments)))
+        print(summary_text(summaries, command))
     return max((summary.status for summary in summaries), key=(HELD, UNKNOWN, COULD_NOT_RUN, VIOLATED).index)
 
 
@@ -133,12 +157,6 @@ def _summary(seed: int, result: SimulationResult, difference: str | None) -> _Su
     return _Summary(seed, judgement.verdict, _status(result), trouble, recoveries)
 
 
-def _command(arguments: argparse.Namespace) -> str:
-    """The command that replays one seed, but for the seed."""
-    settings = "".join(f" --set {word}" for word in arguments.set)
-    return f"camerlengo simulate {arguments.scenario}{settings} --seed"
-
-
 def summary_text(summaries: Sequence[_Summary], command: str) -> str:
     """The seeds that did not pass first, each with how to run it again; then the table."""
     failing = [summary for summary in summaries if summary.status != HELD]
@@ -149,7 +167,19 @@ def summary_text(summaries: Sequence[_Summary], command: str) -> str:
         parts.append(f"and seeds {ranges([summary.seed for summary in failing[SHOWN_FAILURES:]])}")
     if failing:
         parts.append("")
-    rows: list[tuple[str, ...]] = [("failover", "count", "median", "99th of 100", "worst")]
+    rows = recovery_rows(summaries)
+    if len(rows) > 1:
+        parts += [RECOVERY, render_table(rows), ""]
+    parts.append(f"{len(summaries) - len(failing)} of {len(summaries)} seeds passed")
+    return "\n".join(parts)
+
+
+RECOVERY = "session end to client's complete metadata (virtual ms)"
+
+
+def recovery_rows(summaries: Sequence[_Summary]) -> list[tuple[str, ...]]:
+    """Return the table of recovery times, a header first."""
+    rows: list[tuple[str, ...]] = [("failover", "count", "p50", "p99", "worst")]
     for kind in ("broker", "controller"):
         times = sorted(ms for summary in summaries for each, ms in summary.recoveries_ms if each == kind)
         if times:
@@ -157,10 +187,7 @@ def summary_text(summaries: Sequence[_Summary], command: str) -> str:
             rows.append(
                 (kind, str(len(times)), f"{statistics.median(times):.1f}", f"{ninety_ninth:.1f}", f"{times[-1]:.1f}")
             )
-    if len(rows) > 1:
-        parts += ["session end to client's complete metadata (virtual ms)", render_table(rows), ""]
-    parts.append(f"{len(summaries) - len(failing)} of {len(summaries)} seeds passed")
-    return "\n".join(parts)
+    return rows
 
 
 def ranges(seeds: Sequence[int]) -> str:

@@ -23,6 +23,9 @@ from controller.cli.main import UsageError
 from controller.cli.output import output_file
 from controller.cli.scenario_options import HELD, VIOLATED
 from controller.cli.workers import each_seed
+from controller.scenarios.judge import FAIL, PASS
+from controller.scenarios.report_files import PAGE, write_report
+from controller.scenarios.run_index import IndexedRun, first_violation, write_index
 from controller.simulator.columns import log_text
 from controller.simulator.comparing import first_difference
 from controller.simulator.drawing import draw_plan
@@ -75,10 +78,20 @@ def run_many(arguments: argparse.Namespace, seeds: range) -> int:
     """Each seed's plan; those that broke first, each with the command that replays it."""
     refuse_options_of_one_run(arguments)
     tally = _Tally()
-    for number, seen in enumerate(each_seed(partial(_look, arguments.twice), seeds, arguments.jobs), 1):
+    runs = []
+    look = partial(_look, arguments.twice, arguments.report)
+    for number, seen in enumerate(each_seed(look, seeds, arguments.jobs), 1):
         tally.take(seen)
+        if arguments.report is not None:
+            page = "" if seen.trouble is None else f"seed-{seen.seed}/{PAGE}"
+            verdict = PASS if seen.trouble is None else FAIL
+            runs.append(
+                IndexedRun(seen.seed, "", verdict, *first_violation(seen.trouble or ""), replay(seen.seed), page)
+            )
         if not arguments.json and (number % PROGRESS_EVERY == 0 or number == len(seeds)):
             print(f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke", file=sys.stderr, flush=True)
+    if arguments.report is not None:
+        write_index(arguments.report, SWARM, runs)
     print(json.dumps(tally.report(), indent=2) if arguments.json else tally.text())
     return VIOLATED if tally.broken else HELD
 
@@ -94,13 +107,16 @@ class _Seen:
     rest_ms: float | None
 
 
-def _look(twice: bool, seed: int) -> _Seen:
+def _look(twice: bool, report: Path | None, seed: int) -> _Seen:
+    """Run one seed's plan, and write the report of one that fails."""
     began_s = time.process_time()
     run = run_plan(draw_plan(seed))
     took_s = time.process_time() - began_s
     trouble = _difference(run) if twice else None
     if run.violation is not None:
         trouble = str(run.violation).splitlines()[0]
+    if report is not None and trouble is not None:
+        _write_report(run, report / f"seed-{seed}", replay(seed))
     return _Seen(seed, trouble, took_s, run.ended_ms, run.rest_ms)
 
 
@@ -150,6 +166,12 @@ class _Tally:
         return "\n".join(parts)
 
 
+def _write_report(run: PlanRun, folder: Path, command: str) -> None:
+    from controller.pipeline.campaign_runs import plan_report
+
+    write_report(plan_report(run), folder, command)
+
+
 def replay(seed: int) -> str:
     return f"camerlengo simulate {SWARM} --seed {seed}"
 
@@ -177,6 +199,8 @@ def run_one(arguments: argparse.Namespace) -> int:
     plan = chosen_plan(arguments)
     if arguments.show is not None and arguments.show not in plan.cluster.nodes:
         raise UsageError(f"--show {arguments.show}: expected a broker from 1 to {plan.cluster.brokers}")
+    if arguments.until is not None and arguments.report is not None:
+        raise UsageError("--until: a run that is stopped has no report")
     if arguments.plan is not None:
         arguments.plan.write_text(plan_text(plan))
     world = PlanWorld(plan)
@@ -188,6 +212,8 @@ def run_one(arguments: argparse.Namespace) -> int:
     difference = _difference(run) if arguments.twice and arguments.until is None else None
     if arguments.log is not None:
         arguments.log.write_text(log_text(run.records, plan.cluster.nodes))
+    if arguments.report is not None:
+        _write_report(run, arguments.report, " ".join(_command(arguments)))
     if arguments.json:
         print(json.dumps(_report(run, difference), indent=2))
     else:

@@ -35,7 +35,7 @@ def run_one(arguments: argparse.Namespace, scenario: Scenario, seed: int) -> int
     _write_log(arguments, world)
     differs = difference(result) if arguments.twice else None
     if arguments.report is not None:
-        write_report(result.report, arguments.report)
+        write_report(result.report, arguments.report, f"{command(arguments)} {seed}")
     if arguments.json:
         print(json.dumps(report_object(result.report), indent=2, sort_keys=True))
     else:
@@ -45,6 +45,12 @@ def run_one(arguments: argparse.Namespace, scenario: Scenario, seed: int) -> int
     if differs is not None:
         return VIOLATED
     return exit_status(result.report.verdict, could_not_run=result.could_not_run)
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """Return the command that replays one seed, but for the seed."""
+    settings = "".join(f" --set {word}" for word in arguments.set)
+    return f"camerlengo simulate {arguments.scenario}{settings} --seed"
 
 
 def difference(result: SimulationResult) -> str | None:

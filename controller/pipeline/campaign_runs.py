@@ -1,29 +1,27 @@
 """The runs of a campaign, one after the other, in whatever process they are given to; knows no Spark.
 
-A run's result is a line of JSON, appended as the run ends; its trace, if wanted, is in its place before that. So what
-was finished is known from the lines alone, whatever became of the process: a line torn by its death is no line, and
-that run is run again. The same run gives the same line wherever it runs.
+A run's result is a line of JSON, appended as the run ends; its trace and report, if wanted, are in place before
+that. So what was finished is known from the lines alone, whatever became of the process: a line torn by its death is no
+line, and that run is run again. The same run gives the same line wherever it runs.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
-from controller.scenarios.judge import PASS
-from controller.scenarios.language import Scenario
-from controller.scenarios.records.history import History
-from controller.scenarios.records.table import write_history
-from controller.scenarios.trace_table import write_parquet
+from controller.scenarios.judge import FAIL, PASS, InvariantResult, Judgement
+from controller.scenarios.language import Cluster, Scenario
+from controller.scenarios.report import Report
+from controller.scenarios.report_files import write_report
 from controller.simulator.drawing import draw_plan
+from controller.simulator.plan import told
 from controller.simulator.run import simulate
-from controller.simulator.swarm import run_plan
-from controller.trace_records import TraceRecord
+from controller.simulator.swarm import PlanRun, run_plan
 
 COULD_NOT_RUN = "could not run"
 
@@ -87,15 +85,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 _RESULT = msgspec.json.Decoder(Result)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """What a run leaves to be kept: its trace, and its records' history if it had any."""
-
-    trace: Sequence[TraceRecord]
-    history: History | None
-
-
-def run(campaign: Campaign, number: int) -> tuple[Result, Kept]:
+def run(campaign: Campaign, number: int) -> tuple[Result, Report]:
+    """Return what is kept of a run, and its report, of which files can be written."""
     point, seed = campaign.run_of(number)
     scenario = campaign.points[point].scenario
     if scenario is None:
@@ -115,11 +106,10 @@ def run(campaign: Campaign, number: int) -> tuple[Result, Kept]:
         broker_recoveries_ms=tuple(ms for kind, ms in times if kind == "broker"),
         controller_recoveries_ms=tuple(ms for kind, ms in times if kind == "controller"),
     )
-    joined = judgement.records
-    return result, Kept(found.report.records, None if joined is None else joined.history)
+    return result, found.report
 
 
-def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Kept]:
+def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Report]:
     found = run_plan(draw_plan(seed))
     result = Result(
         number=number,
@@ -132,7 +122,35 @@ def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Kept]:
         broker_recoveries_ms=() if found.rest_ms is None else (found.rest_ms,),
         controller_recoveries_ms=(),
     )
-    return result, Kept(found.records, None)
+    return result, plan_report(found)
+
+
+def plan_report(run: PlanRun) -> Report:
+    """Return the report of a plan's run, for the same pages as a scenario's. It has no failovers: no client watches a
+    set of topics throughout, by which recovery could be told."""
+    plan = run.plan
+    scenario = Scenario(
+        name=plan.name,
+        steps=(),
+        description=(
+            f"{plan.cluster.brokers} brokers, {_servers(plan.cluster.zookeeper_servers)}, sessions of"
+            f" {plan.cluster.session_timeout_ms} ms. Faults end among brokers {', '.join(map(str, plan.core))} at"
+            f" {plan.calm_ms / 1000:g} s; the others are {plan.outside.value} from then on."
+        ),
+        cluster=Cluster(
+            brokers=plan.cluster.brokers,
+            zookeeper_servers=plan.cluster.zookeeper_servers,
+            session_timeout_ms=plan.cluster.session_timeout_ms,
+        ),
+    )
+    if run.violation is None:
+        result = InvariantResult("no-violation", True, f"at rest {run.rest_ms or 0:.0f} ms after the faults ended")
+    else:
+        result = InvariantResult(run.violation.invariant, False, str(run.violation).partition(" ")[2])
+    verdict = PASS if run.violation is None else FAIL
+    judgement = Judgement(verdict, (result,), ())
+    planned = [(each.at_ms, told(each)) for each in plan.happenings]
+    return Report(scenario, "simulated", plan.seed, judgement, run.records, planned)
 
 
 def run_all(campaign: Campaign, numbers: Iterable[int], folder: Path, name: str) -> Iterator[Result]:
@@ -146,22 +164,21 @@ def run_all(campaign: Campaign, numbers: Iterable[int], folder: Path, name: str)
         for number in numbers:
             if number in done:
                 continue
-            result, kept = run(campaign, number)
+            result, report = run(campaign, number)
             if campaign.traces is Traces.ALL or (campaign.traces is Traces.FAILING and not result.passed):
-                _keep(kept, folder / "traces" / f"point-{result.point}" / f"seed-{result.seed}")
+                write_report(report, kept_in(folder, result), campaign.replay(result.point, result.seed))
             file.write(msgspec.json.encode(result) + b"\n")
             file.flush()
             yield result
 
 
-def _keep(kept: Kept, folder: Path) -> None:
-    """The trace last, whole or not at all: where it is, the history is too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if kept.history is not None:
-        write_history(kept.history, folder)
-    partial = folder / f".trace-{os.getpid()}.part"
-    write_parquet(kept.trace, partial)
-    partial.replace(folder / "trace.parquet")
+def _servers(count: int) -> str:
+    return f"{count} ZooKeeper server{'' if count == 1 else 's'}"
+
+
+def kept_in(folder: Path, result: Result) -> Path:
+    """Return the folder of a run's trace and report."""
+    return folder / "traces" / f"point-{result.point}" / f"seed-{result.seed}"
 
 
 def read_results(files: Iterable[Path]) -> list[Result]:

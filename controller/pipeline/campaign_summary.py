@@ -10,9 +10,12 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from controller.pipeline.campaign_runs import Campaign, Result
+from controller.pipeline.campaign_runs import Campaign, Result, kept_in
 from controller.scenarios.report import render_table
+from controller.scenarios.report_files import PAGE
+from controller.scenarios.run_index import IndexedRun, first_violation, write_index
 
 _Z = 1.959964
 SHOWN_FAILURES = 20
@@ -135,11 +138,39 @@ def _lines(campaign: Campaign, results: Sequence[Result]) -> Iterator[str]:
     if failing:
         yield ""
     found = groups(campaign, results)
-    head = ("parameter", "value", "runs", "failing %", "broker recovery ms", "controller recovery ms")
-    yield render_table([head, *(_row(group) for group in found)])
-    yield "virtual times, means; in brackets 95% confidence"
+    yield render_table(figures(found))
+    yield TOLD
     yield from moved(found)
     yield f"{len(results) - len(failing)} of {len(results)} runs passed"
+
+
+TOLD = "virtual times, means; in brackets 95% confidence"
+
+
+def figures(found: Sequence[Group]) -> list[tuple[str, ...]]:
+    """Return the table of all groups, a header first."""
+    head = ("parameter", "value", "runs", "failing %", "broker recovery ms", "controller recovery ms")
+    return [head, *(_row(group) for group in found)]
+
+
+def write_campaign_index(campaign: Campaign, results: Sequence[Result], folder: Path) -> None:
+    """Write index.html, with a link to each report in `folder`."""
+    runs = []
+    for result in results:
+        page = kept_in(folder, result) / PAGE
+        settings = ", ".join(f"{name}={value}" for name, value in campaign.points[result.point].settings)
+        runs.append(
+            IndexedRun(
+                result.seed,
+                settings,
+                result.verdict,
+                *first_violation(result.trouble),
+                campaign.replay(result.point, result.seed),
+                page.relative_to(folder).as_posix() if page.exists() else "",
+            )
+        )
+    found = groups(campaign, results)
+    write_index(folder, campaign.name, runs, figures(found), [f"{TOLD}.".capitalize(), *moved(found)])
 
 
 def _row(group: Group) -> tuple[str, ...]:

@@ -41,6 +41,8 @@ class Report:
     judgement: Judgement
     records: Sequence[TraceRecord]
     """By time."""
+    planned: Sequence[tuple[float, str]] = ()
+    """Faults and operations of a plan: when, in ms, and what. A scenario has steps in their place."""
 
     @property
     def verdict(self) -> str:

@@ -330,6 +330,8 @@ def _client(span: ClientSpan, scale: TimeScale) -> str:
     }[span.view]
     detail = f"{told}; {lasting(span.from_ms, span.to_ms)}, answers: {span.answers}"
     labels = [f"incomplete: {led}"] if span.view is ClientView.INCOMPLETE else []
+    if labels and span.expected == 0:
+        labels = ["no partitions expected"]
     sign = {ClientView.COMPLETE: "✓", ClientView.INCOMPLETE: "…", ClientView.FAILING: "✗"}[span.view]
     return labelled_box(
         span.view.value, scale, span.from_ms, span.to_ms, 3, 16, [*labels, span.view.value, sign], detail[:600]

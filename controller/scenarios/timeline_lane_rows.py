@@ -42,8 +42,8 @@ def fault_words(fault: FaultMark) -> str:
 
 
 def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
-    """Each fault's sign with its words, in as many lines as keep them apart, four at most: where more come together
-    the sign stands alone."""
+    """Each fault's sign with its words, in as many lines as keep them apart, four at most: where more come
+    together the signs alone are in a line below."""
     marks: list[tuple[float, str, str, str]] = [
         (fault.at_ms, fault.fault, fault_words(fault), f"{fault_words(fault)} at {seconds(fault.at_ms)}")
         for fault in timeline.faults
@@ -54,6 +54,7 @@ def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
         if trouble.lane is None
     ]
     ends = [-100.0]
+    crowded = False
     drawn: list[str] = []
     for at_ms, fault, label, detail in sorted(mark for mark in marks if scale.holds(mark[0], mark[0])):
         x, width = scale.x(at_ms), words_width(label) + 12
@@ -63,14 +64,14 @@ def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
         if line is None and len(ends) < _LABEL_ROWS:
             ends.append(-100.0)
             line = len(ends) - 1
-        y = 10.0 + 17 * (line if line is not None else _LABEL_ROWS - 1)
+        crowded = crowded or line is None
+        y = 10.0 + 17 * (_LABEL_ROWS if line is None else line)
         drawn.append(_trouble(x, y, detail) if fault == "trouble" else _label_sign(fault, x, y, detail))
         if line is not None:
             ends[line] = right
             drawn.append(words(label, x + (-11 if to_left else 11), y + 4, "se" if to_left else "s", "fault"))
-    return Row(
-        17.0 * len(ends) + 6 if drawn else 0.0, words("faults", 0, 14, "b") if drawn else "", "".join(drawn), True
-    )
+    height = 17.0 * (len(ends) + crowded) + 6 if drawn else 0.0
+    return Row(height, words("faults", 0, 14, "b") if drawn else "", "".join(drawn), True)
 
 
 def _label_sign(fault: str, x: float, y: float, detail: str) -> str:

@@ -38,6 +38,20 @@ _CLOSING = (Life.STOPPING, Life.RESTARTING)
 """A broker that ends its session itself knows of it, whoever tells of it first."""
 
 
+_PLANNED = re.compile(r"(?:^|\s)(?:node|source)=(\d+)(?:\s|$)")
+"""The broker in the target of a plan's fault: its node, or the near end of a link."""
+
+
+def struck_process(target: str) -> str | None:
+    """Return the broker id, or the name of a ZooKeeper server, whose process or link a fault concerns. None for a fault
+    in the cluster's state, and for an operation of an administrator."""
+    near = target.partition("->")[0]
+    if near.isdigit() or near.startswith("zookeeper"):
+        return near
+    planned = _PLANNED.search(target)
+    return planned[1] if planned else None
+
+
 def lane_name(target: str) -> str:
     """Broker ids and what else a fault may name, as one kind of name."""
     return f"broker {target}" if target.isdigit() else target
@@ -174,9 +188,11 @@ class Lanes:
             self.troubles.append(TroubleMark(at_ms, None, f"{started.text if started else step.step}: {step.detail}"))
 
     def _fault(self, at_ms: float, event: FaultInjected) -> None:
-        near, arrow, _ = event.target.partition("->")
-        lane = self._lane(near)
-        self.faults.append(FaultMark(at_ms, event.fault, event.target, lane_name(near)))
+        process = struck_process(event.target)
+        self.faults.append(FaultMark(at_ms, event.fault, event.target, "" if process is None else lane_name(process)))
+        if process is None:
+            return
+        lane = self._lane(process)
         match event.fault:
             case "kill":
                 lane.struck_dead = True
@@ -190,7 +206,7 @@ class Lanes:
                 lane.become(Life.PAUSED, at_ms)
             case "resume" | "start":
                 lane.become(Life.RUNNING, at_ms)
-            case "cut" if arrow:
+            case "cut" if "->" in event.target:
                 lane.cut_ms.setdefault(event.target, at_ms)
             case "heal" if event.target in lane.cut_ms:
                 lane.cuts.append(CutSpan(event.target, lane.cut_ms.pop(event.target), at_ms, True))

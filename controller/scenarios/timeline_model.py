@@ -73,12 +73,17 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class FaultMark:
-    """`lane`: the name of the one that it stands on; a cut or heal stands on the lane that opens the link."""
+    """`lane`: the name of the one that it stands on, "" for a fault of no process; a cut or heal stands on the lane
+    that opens the link. `crosses`: its time is marked on all rows."""
 
     at_ms: float
     fault: str
     target: str
     lane: str
+
+    @property
+    def crosses(self) -> bool:
+        return self.lane != "" and self.fault != "end"
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def compose(
 ) -> Drawing:
     """Return any rows of a run between two axes, over a line for each fault. `shades`: times that are shaded behind all
     rows."""
-    marks = [fault.at_ms for fault in timeline.faults]
+    marks = [fault.at_ms for fault in timeline.faults if fault.crosses]
     return compose_rows(scale, rows, marks, shades, timeline.standstills)
 
 

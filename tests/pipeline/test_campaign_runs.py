@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -9,7 +10,15 @@ import pytest
 
 from controller.pipeline.campaign import AnotherCampaign, _claim, retrying
 from controller.pipeline.campaign_runs import Campaign, Point, Result, Traces, read_results, run, run_all
-from controller.pipeline.campaign_summary import _student, groups, mean, moved, summary_text, wilson
+from controller.pipeline.campaign_summary import (
+    _student,
+    groups,
+    mean,
+    moved,
+    summary_text,
+    wilson,
+    write_campaign_index,
+)
 from controller.scenarios.files import load_scenario
 from tests.cli.ending import status_of
 
@@ -62,11 +71,22 @@ def test_traces_are_kept_as_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "none" / "traces").exists()
 
 
+def test_the_index_links_the_reports_that_were_written(tmp_path: Path) -> None:
+    wanted = campaign(1, Traces.ALL)
+    results = [*run_all(wanted, [1], tmp_path, "a"), result(0, 0, "fail")]
+    write_campaign_index(wanted, results, tmp_path)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    links = re.findall(r"href=\"(.*?)\"", page)
+    assert links == ["traces/point-1/seed-10/report.html"]
+    assert "camerlengo simulate broker-kill --set partitions=2 --seed 10" in (tmp_path / links[0]).read_text("utf-8")
+    assert page.index("it broke") < page.index("partitions=2 --seed 10")
+
+
 def test_the_swarm_has_no_scenario() -> None:
     wanted = Campaign("swarm", (Point((), None),), 3, 1, Traces.NONE)
-    found, kept = run(wanted, 0)
+    found, report = run(wanted, 0)
     assert (found.seed, found.verdict) == (3, "pass")
-    assert len(kept.trace) > 50
+    assert len(report.records) > 50
     assert wanted.replay(0, 3) == "camerlengo simulate swarm --seed 3"
 
 

@@ -95,6 +95,27 @@ def test_every_fault_has_a_mark_on_a_lane_that_there_is() -> None:
         assert {mark.lane for mark in timeline.faults} <= {lane.name for lane in timeline.lanes}
 
 
+@pytest.mark.parametrize(
+    ("fault", "target", "lane", "crosses"),
+    [
+        ("kill", "2", "broker 2", True),
+        ("cut", "2->zookeeper", "broker 2", True),
+        ("reset-zookeeper", "node=2 late_ms=5", "broker 2", True),
+        ("slow", "source=10 target=2 for_ms=9", "broker 10", True),
+        ("end", "isolate node=2 for_ms=9", "broker 2", False),
+        ("create-topic", "topic=node=2 partitions=3", "", False),
+        ("delete-controller", "", "", False),
+        ("calm", "core [2, 10], others dead", "", False),
+    ],
+)
+def test_a_fault_stands_on_the_lane_of_its_broker_or_on_none(fault: str, target: str, lane: str, crosses: bool) -> None:
+    timeline = timeline_of(
+        in_order([*joins(1, 2, 1), *joins(2, 10, 1), (3000.0, OBSERVER, FaultInjected(fault, target))])
+    )
+    assert [lane.name for lane in timeline.lanes] == ["broker 2", "broker 10"]
+    assert [(mark.lane, mark.crosses) for mark in timeline.faults] == [(lane, crosses)]
+
+
 def test_a_zookeeper_server_that_is_struck_gets_a_lane_after_the_brokers() -> None:
     kill, start = FaultInjected("kill", "zookeeper 2"), FaultInjected("start", "zookeeper 2")
     end = (3000.0, 10, Noted("info", "end"))

@@ -71,7 +71,11 @@ def test_seeds_of_a_scenario_are_shared_by_several_processes(
     assert alone == shared
     assert alone[0] == 1
     assert [report["seed"] for report in json.loads(shared[1])] == [*range(3, 15)]
-    assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == sorted(f"seed-{n}" for n in range(3, 15))
+    written = sorted(path.name for path in (tmp_path / "shared").iterdir())
+    assert written == ["index.html", *sorted(f"seed-{n}" for n in range(3, 15))]
+    index = (tmp_path / "shared" / "index.html").read_bytes()
+    assert index == (tmp_path / "alone" / "index.html").read_bytes()
+    assert b"seed-3/report.html" in index
 
 
 def test_many_seeds_as_json_are_a_list_of_reports(capsys: pytest.CaptureFixture[str]) -> None:

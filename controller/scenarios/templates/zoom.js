@@ -83,6 +83,7 @@
     }
 
     follow(view) {
+      if (view.closest(".tl-frame").hidden) return; // it was shown when it was scrolled
       for (const one of this.boxes) {
         const other = scroller(one.frames[this.level]);
         if (Math.abs(other.scrollLeft - view.scrollLeft) > 1) other.scrollLeft = view.scrollLeft;
