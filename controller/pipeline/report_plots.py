@@ -1,125 +1,143 @@
-"""The plots of an analysis' page, as SVG: rows in, text out. Shapes as well as colours tell things apart."""
+"""The plots of an analysis' page, on one time axis: controller terms, partitions without a leader, leaders by broker.
+
+Rows in, HTML out. They are drawn with the same shapes as the timeline of a run's report, and zoom like it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
-from html import escape
-from typing import Any
+from datetime import UTC, datetime
 
 from controller.pipeline.analysis import Row
+from controller.scenarios.timeline_lane_rows import LABELS_WIDTH
+from controller.scenarios.timeline_scale import NARROWEST, Piece, TimeScale
+from controller.scenarios.timeline_shapes import Row as Band
+from controller.scenarios.timeline_shapes import box, labelled_box, sign, title, words, words_width
+from controller.scenarios.timeline_svg import Drawing, compose_rows, zoomable_html
 
-WIDTH, LEFT, LANE = 1120, 170, 22
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES = ("", "6 3", "2 3", "9 3 2 3")
-_INK, _GRID, _BAD = "#2b2f36", "#d9dce1", "#b3261e"
 BARS_DRAWN = 300
+BROKERS_NAMED = 12
+_LANE = 22.0
+_LOSS_LINES = 4
+_LINES = 7
+"""As many colours as the palette has for lines."""
+_DASHES = ("", "6 3", "2 3", "9 3 2 3")
+_BESIDE = LABELS_WIDTH - 12
+_GAP = 1.5
+"""Pixels between the lines of two brokers with the same number of leaders, which would hide each other."""
 
 
-class _Axis:
-    """Times to places from left to right."""
+def plots_html(terms: Sequence[Row], losses: Sequence[Row], bad: Sequence[Row], leaders: Sequence[Row]) -> str:
+    """Return one run's plots; an empty string if there is nothing to draw."""
+    times = [row[name] for row in terms for name in ("elected_at", "ended_at", "last_sign_at")]
+    times += [row["noticed_at"] for row in losses] + [row["at"] for row in leaders]
+    times += [row[name] for row in bad for name in ("began_at", "ended_at")]
+    known = [_ms(at) for at in times if at is not None]
+    if not known:
+        return ""
+    first_ms, last_ms = min(known), max(known)
+    # A trace's times are counted from 1970: it has no calendar, and is shown in seconds from its start.
+    clock = datetime.fromtimestamp(first_ms / 1000, UTC).year > 1970
+    pieces = (Piece(first_ms, max(last_ms, first_ms + 1.0), 0.0, NARROWEST, False),)
 
-    def __init__(self, times: Sequence[datetime]) -> None:
-        self.first, last = min(times), max(times)
-        self.span = max((last - self.first).total_seconds(), 0.001)
-
-    def x(self, at: datetime) -> float:
-        return LEFT + (at - self.first).total_seconds() / self.span * (WIDTH - LEFT - 20)
-
-    def ticks(self, height: int) -> Iterator[str]:
-        for part in range(6):
-            at = self.first + timedelta(seconds=self.span * part / 5)
-            x = self.x(at)
-            yield f'<line x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height - 20}" stroke="{_GRID}"/>'
-            anchor = "end" if part == 5 else "middle" if part else "start"
-            yield (
-                f'<text x="{x:.1f}" y="{height - 5}" text-anchor="{anchor}" fill="#5c6470">'
-                f"{at:%H:%M:%S}.{at.microsecond // 1000:03}</text>"
-            )
-
-
-def timeline_plot(terms: Sequence[Row], losses: Sequence[Row], bad: Sequence[Row]) -> str:
-    """Lanes: a term a bar, a loss a dashed line, and each partition's time without a leader."""
-    ends = [row["ended_at"] or row["last_sign_at"] for row in terms]
-    times = [row["elected_at"] for row in terms] + ends + [row["noticed_at"] for row in losses]
-    times += [row["began_at"] for row in bad] + [row["ended_at"] for row in bad if row["ended_at"]]
-    if not times:
-        return "<p>Nothing to draw: no term and no loss.</p>"
-    axis = _Axis(times)
-    last = max(times)
-    whats = sorted({row["what"] for row in bad})
-    height = LANE * (len(terms) + len(whats) + 1) + 30
-    parts = [_open(height), *axis.ticks(height)]
-    for lane, (term, end) in enumerate(zip(terms, ends, strict=True)):
-        told = f"broker {term['node']}, epoch {term['controller_epoch']}: {term['end']}"
-        parts += _bar(axis, lane, f"controller {term['node']}, epoch {term['controller_epoch']}", [
-            (term["elected_at"], end, _COLOURS[0], told)])  # fmt: skip
-    for lane, what in enumerate(whats, len(terms)):
-        of_kind = [row for row in bad if row["what"] == what][:BARS_DRAWN]
-        colour = _BAD if what == "no leader" else _COLOURS[4]
-        bars = [
-            (row["began_at"], row["ended_at"] or last, colour, f"{row['topic']}-{row['partition']}: {what}")
-            for row in of_kind
+    def draw_at(scale: TimeScale) -> Drawing:
+        bands = [
+            _losses(losses, scale),
+            *(_term(term, scale) for term in terms),
+            *_bad(bad, scale),
+            *([_leaders(leaders, scale)] if leaders else []),
         ]
-        parts += _bar(axis, lane, what, bars)
-    for row in losses:
-        x = axis.x(row["noticed_at"])
-        told = f"{row['marker']}: broker {', '.join(map(str, row['brokers']))}, {row['elected']} leaders elected"
-        parts.append(
-            f'<line x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height - 20}" stroke="{_BAD}" stroke-dasharray="4 3">'
-            f"<title>{escape(told)}</title></line>"
-        )
-    return "".join([*parts, "</svg>"])
+        return compose_rows(scale, bands, [_ms(row["noticed_at"]) for row in losses])
 
-
-def _bar(axis: _Axis, lane: int, name: str, bars: Sequence[tuple[datetime, datetime, str, str]]) -> Iterator[str]:
-    y = lane * LANE + 4
-    yield f'<text x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{escape(name)}</text>'
-    for start, end, colour, told in bars:
-        x, width = axis.x(start), max(1.5, axis.x(end) - axis.x(start))
-        yield (
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{LANE - 6}" fill="{colour}" fill-opacity="0.75">'
-            f"<title>{escape(told)}</title></rect>"
-        )
-
-
-def leaders_plot(leaders: Sequence[Row]) -> str:
-    """A step line a broker."""
-    if not leaders:
-        return "<p>No leader was seen to change.</p>"
-    axis = _Axis([row["at"] for row in leaders])
-    brokers = sorted({row["broker"] for row in leaders})
-    most = max(row["leaders"] for row in leaders) or 1
-    height = 220
-    plot = height - 40
-
-    def y(count: Any) -> float:
-        return 10 + plot * (1 - float(count) / most)
-
-    parts = [_open(height), *axis.ticks(height)]
-    for count in (0, most):
-        parts.append(f'<text x="{LEFT - 10}" y="{y(count) + 4:.1f}" text-anchor="end">{count}</text>')
-    for number, broker in enumerate(brokers):
-        points, before = [], 0.0
-        for row in (row for row in leaders if row["broker"] == broker):
-            x = axis.x(row["at"])
-            points += [f"{x:.1f},{y(before):.1f}", f"{x:.1f},{y(row['leaders']):.1f}"]
-            before = row["leaders"]
-        points.append(f"{WIDTH - 20},{y(before):.1f}")
-        colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
-        parts.append(
-            f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"'
-            f' stroke-dasharray="{dash}"><title>broker {broker}</title></polyline>'
-        )
-        if number < 10:
-            at = 24 + number * 18
-            parts.append(f'<line x1="6" x2="34" y1="{at - 4}" y2="{at - 4}" stroke="{colour}" stroke-width="2"'
-                         f' stroke-dasharray="{dash}"/><text x="40" y="{at}">broker {broker}</text>')  # fmt: skip
-    return "".join([*parts, "</svg>"])
-
-
-def _open(height: int) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-        f' font-family="system-ui, sans-serif" font-size="12" fill="{_INK}">'
+    label = (
+        f"{len(terms)} controller terms, {len(losses)} losses of brokers, {len(bad)} intervals of partitions, over time"
     )
+    return zoomable_html(draw_at, TimeScale(pieces, clock=clock), label)
+
+
+def _ms(at: datetime) -> float:
+    """Milliseconds since 1970. Spark's times have no time zone, and are UTC."""
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def _term(term: Row, scale: TimeScale) -> Band:
+    name = f"epoch {term['controller_epoch']}"
+    detail = f"broker {term['node']} was controller in {name}; {term['end']}"
+    from_ms, to_ms = _ms(term["elected_at"]), _ms(term["ended_at"] or term["last_sign_at"])
+    labels = [f"broker {term['node']}, {name}", name, str(term["controller_epoch"])]
+    bar = labelled_box("term", scale, from_ms, to_ms, 3, 16, labels, detail)
+    return Band(_LANE, words(f"controller {term['node']}", 0, 15, "b") + words(name, _BESIDE, 15, "sfe"), bar)
+
+
+def _losses(losses: Sequence[Row], scale: TimeScale) -> Band:
+    """Each loss of brokers with its words, in as many lines as keep them apart; what is left has a sign alone."""
+    ends = [-100.0] * _LOSS_LINES
+    drawn, used = [], 0
+    for row in losses:
+        x, brokers = scale.x(_ms(row["noticed_at"])), ", ".join(map(str, row["brokers"]))
+        text = f"broker {brokers}: {row['marker']}"
+        detail = f"{text}, {row['elected']} leaders elected"
+        width = words_width(text) + 14
+        to_left = x + width > scale.width
+        left, right = (x - width, x + 8) if to_left else (x - 8, x + width)
+        line = next((line for line, end in enumerate(ends) if left >= end + 4), None)
+        y = 10.0 + 17 * (_LOSS_LINES - 1 if line is None else line)
+        drawn.append(sign("stop" if row["marker"] == "controlled shutdown" else "kill", x, y, detail, 6.5))
+        used = max(used, _LOSS_LINES if line is None else line + 1)
+        if line is not None:
+            ends[line] = right
+            drawn.append(words(text, x + (-11 if to_left else 11), y + 4, "se" if to_left else "s", "fault"))
+    return Band(
+        17.0 * used + 6 if used else 0.0, words("brokers lost", 0, 14, "b") if used else "", "".join(drawn), True
+    )
+
+
+def _bad(bad: Sequence[Row], scale: TimeScale) -> Iterator[Band]:
+    """A row for each kind of interval, with a bar for each partition's."""
+    for what in sorted({row["what"] for row in bad}):
+        of_kind = [row for row in bad if row["what"] == what]
+        kind = "outage-broker" if what == "no leader" else "under-replicated"
+        bars = []
+        for row in of_kind[:BARS_DRAWN]:
+            left = scale.x(_ms(row["began_at"]))
+            right = scale.x(_ms(row["ended_at"])) if row["ended_at"] else scale.width
+            bars.append(box(kind, left, 3, right - left, 16, f"{row['topic']}-{row['partition']}: {what}"))
+        beside = words(what, 0, 13, "b" if words_width(what, "b") < _BESIDE else "s")
+        yield Band(_LANE + 10, beside + words(f"{len(of_kind)} intervals", 0, 26, "sf"), "".join(bars))
+
+
+def _leaders(leaders: Sequence[Row], scale: TimeScale) -> Band:
+    """Partitions led by each broker, as one step line a broker with its name at the left."""
+    brokers = sorted({row["broker"] for row in leaders})
+    named = brokers[:BROKERS_NAMED]
+    most = max(row["leaders"] for row in leaders) or 1
+    top, low = 14.0, max(124.0, 40.0 + 16 * (len(named) + (len(brokers) > len(named))))
+    beside = words("partitions led", 0, 14, "b")
+    beside += "".join(words(str(count), _BESIDE, _height(count, most, top, low) + 4, "sfe") for count in (0, most))
+    drawn = [
+        "".join(f"<path d='M0 {_height(n, most, top, low):.1f}H{scale.width:.1f}' class='grid'/>" for n in (0, most))
+    ]
+    for number, broker in enumerate(brokers):
+        style = f"class='l{number % _LINES}' stroke-width='2' stroke-dasharray='{_DASHES[number % len(_DASHES)]}'"
+        shift = (number - (len(brokers) - 1) / 2) * min(_GAP, 12 / len(brokers))
+        path: list[str] = []
+        y = _height(0, most, top, low) - shift
+        for row in leaders:
+            if row["broker"] == broker:
+                x, before = scale.x(_ms(row["at"])), y
+                y = _height(row["leaders"], most, top, low) - shift
+                path.append(f"{'H' if path else 'M'}{x:.1f}{'' if path else f' {before:.1f}'}V{y:.1f}")
+        drawn.append(
+            f"<path data-kind='leaders' d='{''.join(path)}H{scale.width:.1f}' {style}>"
+            f"{title(f'broker {broker}')}</path>"
+        )
+        if number < len(named):
+            line = 34 + 16 * number
+            beside += f"<path d='M0 {line - 4}H24' {style}/>" + words(f"broker {broker}", 30, line, "sf")
+    if len(brokers) > len(named):
+        beside += words(f"and {len(brokers) - len(named)} more", 30, 34 + 16 * len(named), "sf")
+    return Band(low + 14, beside, "".join(drawn))
+
+
+def _height(count: float, most: float, top: float, low: float) -> float:
+    return low - (low - top) * count / most

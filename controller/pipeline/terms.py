@@ -12,8 +12,8 @@ _EVENT_THREAD = "ControllerEventThread"
 RESIGNED, KILLED, RESTARTED, SUPERSEDED, LEADING = (
     "resigned",
     "struck by a fault",
-    "its process began anew",
-    "silent, and succeeded",
+    "process restarted",
+    "went silent; replaced by a successor",
     "leading at the end",
 )
 
