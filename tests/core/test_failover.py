@@ -233,7 +233,7 @@ class Lost:
 
     def __init__(self, host: Host, path: str, times: int) -> None:
         self.left, self.path, self.commit = times, path, host.client.commit
-        host.client.commit = self  # type: ignore[method-assign, assignment]
+        host.client.commit = self  # type: ignore[method-assign]
 
     def __call__(self, leadership: Any, operations: Any) -> Any:
         if self.left and any(one.path == self.path for one in operations):

@@ -222,7 +222,7 @@ def test_an_answer_counts_in_its_own_term_and_incarnation_alone(controller_epoch
 def test_each_answer_is_traced_with_the_number_of_its_request() -> None:
     cluster, host = cluster_of_two_topics()
     refused = control_values.UpdateMetadataResponse(7)
-    host.answer_to = lambda api, sent: refused if api is ApiKey.UPDATE_METADATA else answer_to(api, sent)
+    host.answer_to = lambda api, request: refused if api is ApiKey.UPDATE_METADATA else answer_to(api, request)
     cluster.topic("u", {0: (2, 3)})
     cluster.settle()
     sent = [(one.controller_epoch, one.to_broker, one.api, one.sequence) for one in host.trace.of(RequestSent)]

@@ -340,7 +340,7 @@ def test_s49_a_target_that_is_dead_is_waited_for() -> None:
 @pytest.mark.parametrize("target", [(3,), (3, 9)], ids=["a live target", "a target that is in part dead"])
 def test_a_partition_that_no_live_replica_could_lead_is_led_by_one_that_is_added(target: tuple[int, ...]) -> None:
     """It never had a state, so that no replica has anything that another lacks."""
-    cluster, host = two_of_three()
+    cluster, _ = two_of_three()
     cluster.topic("u", {0: (9,)})
     cluster.settle()
     assert cluster.read_state("u", 0) is None
@@ -432,7 +432,7 @@ def test_a_topic_that_is_made_with_the_request_for_it_is_reassigned() -> None:
     """The request is handled before the change of topics."""
     cluster, host = two_of_three()
     partitions = b'{"version":1,"partitions":[{"topic":"u","partition":0,"replicas":[3,4]}]}'
-    topic = encode_topic_assignment(TopicAssignment(TOPIC_ID, {0: (2, 3)}))
+    topic = encode_topic_assignment(TopicAssignment("AAAAAAAAQACAAAAAAAAAAg", {0: (2, 3)}))
     cluster.write(Create(paths.REASSIGN_PARTITIONS, partitions), Create(paths.topic("u"), topic))
     cluster.settle()
     assert assignment(cluster, 0, "u") == Assignment((3, 4, 2), (4,), (2,))

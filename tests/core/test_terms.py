@@ -553,7 +553,7 @@ def test_the_end_of_its_own_session_ends_a_term_and_that_of_another_does_not() -
     host = cluster.host(1)
     session = host.client.session()
     cluster.wait(drive(host.controller.process(SessionExpired(session + 1))))
-    assert host.controller.active
+    assert [host.controller.active] == [True]
     cluster.wait(drive(host.controller.process(SessionExpired(session))))
     assert not host.controller.active
     assert host.controller.active_controller_id == -1

@@ -52,7 +52,7 @@ def test_each_batch_is_as_large_as_it_may_be_and_splits_no_unit(lengths: list[li
 def test_a_multi_that_fails_for_what_is_gone_or_there_again_is_looked_at_anew(error: Exception, passes: bool) -> None:
     sent: Pending[object] = Pending()
     sent.fail(error)
-    settled = drive(_settle(sent))  # type: ignore[arg-type]
+    settled = drive(_settle(sent, {}))  # type: ignore[arg-type]
     assert settled.done
     if passes:
         settled.result()

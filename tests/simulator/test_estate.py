@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CoroutineType
+from typing import Any
 
 import pytest
 
@@ -267,7 +268,7 @@ def _request(leader: int, broker_epoch: int, live: int = 40) -> UpdateMetadataRe
 @pytest.mark.parametrize("version", [5, 6, 7])
 def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, follow: bool) -> None:
     images = SharedImages()
-    ours = {"partitions_follow": follow, "complete_but": ("t",) if follow else None}
+    ours: dict[str, Any] = {"partitions_follow": follow, "complete_but": ("t",) if follow else None}
     requests = {epoch: dataclasses.replace(_request(1, epoch), **ours) for epoch in (7, 8, 9)}
     bodies = {epoch: encode_request_body(ApiKey.UPDATE_METADATA, version, one) for epoch, one in requests.items()}
     rest = bodies[7][16:]

@@ -46,7 +46,7 @@ def test_a_seed_of_the_swarm_holds(seed: int) -> None:
     assert run.rest_ms is not None
 
 
-MORE = ("break-log-directory", "pause-controller", "edit-controller", "edit-controller-epoch")
+MORE: tuple[str, ...] = ("break-log-directory", "pause-controller", "edit-controller", "edit-controller-epoch")
 MORE += ("spoil-znode", "hostile-client")
 OPERATIONS = ("create-topic", "delete-topic", "add-partitions", "reassign", "elect-leaders", "set-config")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,8 +151,9 @@ def test_every_rule_refuses_each_of_its_arrays_that_does_not_fit(name: str) -> N
     COLUMN_RULES[name](sound)
     for field in ARRAYS[name]:
         for place, wrong in enumerate(_wrong(getattr(sound, field))):
+            changed: dict[str, Any] = {field: wrong}
             with pytest.raises(ValueError, match=r"is bool|is a bool|is int32|rows|broker"):
-                pytest.fail(f"{field}, {place}: {COLUMN_RULES[name](replace(sound, **{field: wrong}))}")
+                pytest.fail(f"{field}, {place}: {COLUMN_RULES[name](replace(sound, **changed))}")
 
 
 def test_a_bad_row_keeps_its_number_whatever_block_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
