@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from controller.broker.exchange import Respond
 from controller.broker.request_steps import Frames
 from controller.core.handlers import reassignment, topic_creation
+from controller.protocol.errors import MalformedFrame, ProtocolError
 
 Patch = pytest.MonkeyPatch
 
@@ -29,14 +31,20 @@ def targets_not_checked(patch: Patch) -> None:
     patch.setattr(reassignment, "replicas_fault", lambda replicas: None)
 
 
-def unreadable_requests_kept(patch: Patch) -> None:
-    """The connection of a frame that cannot be read stays open, and nothing is answered."""
-    patch.setattr(Frames, "_unreadable", lambda self, error, respond: None)
+def malformed_frames_not_answered(patch: Patch) -> None:
+    """The connection of a malformed frame stays open, and nothing is answered."""
+    right = Frames._unreadable
+
+    def unreadable(self: Frames, error: ProtocolError, respond: Respond) -> None:
+        if not isinstance(error, MalformedFrame):
+            right(self, error, respond)
+
+    patch.setattr(Frames, "_unreadable", unreadable)
 
 
 HOSTILE_FAULTS: Mapping[str, Callable[[Patch], None]] = {
     "topic-names-not-checked": topic_names_not_checked,
     "replicas-named-twice-accepted": replicas_named_twice_accepted,
     "targets-not-checked": targets_not_checked,
-    "unreadable-requests-kept": unreadable_requests_kept,
+    "malformed-frames-not-answered": malformed_frames_not_answered,
 }

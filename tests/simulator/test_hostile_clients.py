@@ -132,7 +132,7 @@ def test_a_hostile_client_that_no_plan_can_have_is_refused(change: dict[str, obj
 PLANTED: dict[str, HostileKind] = {
     "topic-names-not-checked": "operations",
     "replicas-named-twice-accepted": "operations",
-    "unreadable-requests-kept": "frames",
+    "malformed-frames-not-answered": "frames",
 }
 
 
