@@ -38,6 +38,7 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from controller.protocol.control_values import AlterIsrRequest, AlterIsrResponse
 from controller.protocol.election_values import (
     ELECTION_PREFERRED,
     ELECTION_UNCLEAN,
@@ -49,9 +50,11 @@ from controller.protocol.reassignment_values import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from controller.simulator import stray_isrs
 from controller.simulator.network import Address
 from controller.simulator.plan import (
     AddPartitions,
+    AskIsr,
     CreateTopic,
     DeleteTopic,
     ElectLeaders,
@@ -133,6 +136,24 @@ class Administrator:
         if settled:
             self.asked[place] = replace(asked, ended_ms=self._clock.now_ms())
         return trouble
+
+    async def ask_isr(self, fault: AskIsr, request: AlterIsrRequest) -> str | None:
+        """Return what is wrong with the controller's answer; None: nothing, or there is no answer."""
+        controller = await self._controller()
+        if controller is None:
+            return None
+        body = encode_request_body(stray_isrs.API_KEY, fault.version, request)
+        connection = self._connect(controller)
+        try:
+            await connection.open(500.0)
+            answer = await connection.ask(stray_isrs.API_KEY, fault.version, body, PATIENCE_MS)
+        except PeerError:
+            return None
+        finally:
+            connection.close()
+        response = decode_response_body(stray_isrs.API_KEY, fault.version, answer)
+        assert isinstance(response, AlterIsrResponse)
+        return stray_isrs.wrong_in(fault, request, response)
 
     async def _controller(self) -> Address | None:
         """Where the controller is, as some broker has it."""

@@ -27,6 +27,7 @@ from controller.scenarios.records.history import FOREIGN, FinalRead, Reached, Re
 from controller.scenarios.records.payload import ForeignRecord, decode_payload
 from controller.simulator.routes import BACKOFF_MS, NOBODY, Routes, keep_going
 from controller.storage.batches import HEADER_BYTES, headers_of, whole_bytes
+from controller.storage.errors import CorruptBatch
 from controller.storage.records import decode_records
 
 MAX_WAIT_MS = 500
@@ -38,6 +39,7 @@ SETTLE_MS = 5_000.0
 PATIENCE_MS = 20_000.0
 """How long a partition may give nothing before it counts as not readable."""
 
+WRONG_CRC = "a batch with a wrong CRC is served"
 _LOOK_MS = 50.0
 _FETCH_VERSION = 11
 _OFFSETS_VERSION = 5
@@ -51,6 +53,7 @@ class SimulatedConsumer:
         self.positions = [0] * len(routes.partitions)
         self.progress_ms = [routes.clock.now_ms()] * len(routes.partitions)
         self._routes = routes
+        self.trouble: str | None = None
 
     def begin(self) -> None:
         self._routes.learn()
@@ -93,7 +96,7 @@ class SimulatedConsumer:
             for data in topic.partitions:
                 place = self._routes.partitions.index((topic.topic, data.partition_index))
                 if data.error_code == ErrorCode.NONE:
-                    self._read(place, data)
+                    well = self._read(place, data) and well
                     continue
                 well = False
                 if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -103,20 +106,28 @@ class SimulatedConsumer:
                     self._routes.forget([place])
         return well
 
-    def _read(self, place: int, data: FetchPartitionData) -> None:
-        """The records of whole batches; what lies before the position was asked for in vain, as batches are whole."""
+    def _read(self, place: int, data: FetchPartitionData) -> bool:
+        """The records of whole batches; what lies before the position was asked for in vain, as batches are whole.
+        False: the CRC of a batch is wrong, at which Kafka's consumer stops, too."""
         if data.records is None:
-            return
+            return True
         now_ms = self._routes.clock.now_ms()
         view = memoryview(joined([data.records]))
         at = 0
-        for header in headers_of(view[: whole_bytes(view)]):
+        try:
+            headers = headers_of(view[: whole_bytes(view)])
+        except CorruptBatch as error:
+            topic, number = self._routes.partitions[place]
+            self.trouble = f"{topic}-{number}, {WRONG_CRC} from offset {self.positions[place]} on: {error}"
+            return False
+        for header in headers:
             payload = view[at + HEADER_BYTES : at + header.size_bytes]
             at += header.size_bytes
             for record in decode_records(header, payload):
                 if record.offset >= self.positions[place]:
                     self._log(place, record.offset, record.value, now_ms, data.high_watermark)
                     self.positions[place], self.progress_ms[place] = record.offset + 1, now_ms
+        return True
 
     def _log(self, place: int, offset: int, value: bytes | None, now_ms: float, high_watermark: int) -> None:
         try:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator import plan as told
+from controller.simulator.drawn_circumstances import with_circumstances
 from controller.simulator.drawn_hand_edits import with_hand_edits
 from controller.simulator.drawn_hostile_clients import with_hostile_clients
 from controller.simulator.drawn_operations import with_operations
@@ -155,7 +156,8 @@ def draw_plan(seed: int) -> Plan:
     )
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
-    return with_hostile_clients(with_spoiled_znodes(with_hand_edits(with_old_protocol(whole))))
+    edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
+    return with_circumstances(with_hostile_clients(edited))
 
 
 def with_old_protocol(plan: Plan) -> Plan:

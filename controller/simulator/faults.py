@@ -26,7 +26,7 @@ from controller.simulator.hand_edits import ON_HAND_EDITS, HandEdits, controller
 from controller.simulator.hostile_clients import HostileClients
 from controller.simulator.plan import Fault
 from controller.simulator.process import ProcessState
-from controller.simulator.spoiled_znodes import SpoiledZnodes
+from controller.simulator.spoiled_znodes import SpoiledZnodes, change_registration
 from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.drive import drive
@@ -270,6 +270,10 @@ class Faults:
     def _hostile_client(self, fault: told.HostileClient) -> Undo:
         return self._hostile.begin(fault)
 
+    def _change_registration(self, fault: told.ChangeRegistration) -> Undo | None:
+        zookeeper = self._host.world.zookeeper
+        return change_registration(zookeeper, fault) if zookeeper.running else None
+
     # -- the network
 
     def cut_off(self, node: int, others: Iterable[int]) -> None:
@@ -301,4 +305,5 @@ _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
     told.PauseController: Faults._pause_controller,
     told.SpoilZnode: Faults._spoil_znode,
     told.HostileClient: Faults._hostile_client,
+    told.ChangeRegistration: Faults._change_registration,
 }

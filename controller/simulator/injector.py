@@ -6,12 +6,16 @@ done later is not done any more.
 
 from __future__ import annotations
 
+from functools import partial
+
 from controller.pending import Pending
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import plan as told
+from controller.simulator import stray_isrs
 from controller.simulator.administrator import Administrator, Asked
 from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.faults import Faults
+from controller.simulator.faults_between import Undo
 from controller.simulator.host import SimulatedHost
 from controller.simulator.plan import Happening, Outside, Plan
 from controller.simulator.sentinel import Sentinel
@@ -34,12 +38,13 @@ class Injector:
         self._is_calm = False
         self._asking = 0
         self._wanted: dict[int, bool] = {}
+        self._ends_late: list[tuple[told.PauseController, Undo]] = []
         self.faults = Faults(host, plan.cluster.brokers, self.start, sentinel.expires, sentinel.forgotten.lost_power)
         sentinel.is_by_hand = self.faults.is_by_hand
 
     @property
     def asking(self) -> int:
-        """How many operations wait for their outcome."""
+        """How many operations wait for their outcome, and how many pauses end after the calm and have not."""
         return self._asking
 
     def begin(self) -> None:
@@ -70,16 +75,31 @@ class Injector:
             outcome = await self._administrator.carry_out(happening)
             self._asking -= 1
             return outcome
+        if isinstance(happening, told.AskIsr):
+            return await self._ask_isr(happening)
         undo = self.faults.begin(happening)
         if undo is None:
             return "nothing"
         self.faults.tell(happening)
         lasts_ms = getattr(happening, "for_ms", 0.0)
-        if lasts_ms:
+        if isinstance(happening, told.PauseController) and happening.after_calm_ms:
+            self._asking += 1
+            self._ends_late.append((happening, undo))
+        elif lasts_ms:
             await self._host.clock.sleep(lasts_ms)
             if not self._is_calm:
                 self._host.take(FaultInjected("end", told.told(happening)))
                 undo()
+        return "ended"
+
+    async def _ask_isr(self, fault: told.AskIsr) -> str:
+        request = stray_isrs.request_of(self._host.world.zookeeper, fault)
+        if request is None:
+            return "nothing"
+        self.faults.tell(fault)
+        wrong = await self._administrator.ask_isr(fault, request)
+        if wrong is not None:
+            self._sentinel.violated(stray_isrs.INVARIANT, [], wrong)
         return "ended"
 
     # -- processes
@@ -126,6 +146,13 @@ class Injector:
                 self._start_if_down(node)
             else:
                 self._leave_out(node)
+        for pause, undo in self._ends_late:
+            host.clock.call_later(pause.after_calm_ms, partial(self._end_late, pause, undo))
+
+    def _end_late(self, pause: told.PauseController, undo: Undo) -> None:
+        self._asking -= 1
+        self._host.take(FaultInjected("end", told.told(pause)))
+        undo()
 
     def _start_if_down(self, node: int) -> None:
         process = self._process(node)

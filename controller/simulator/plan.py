@@ -180,6 +180,25 @@ class HostileClient(_Node, frozen=True, kw_only=True, tag="hostile-client"):
     rate: float = 50.0
 
 
+class ChangeRegistration(_Happening, frozen=True, kw_only=True, tag="change-registration"):
+    """The broker's registration is written again with another rack, in the same session, as Kafka's brokers do when
+    their listeners are configured anew. It holds until the broker registers again."""
+
+    node: int
+    rack: str
+
+
+class AskIsr(_Happening, frozen=True, kw_only=True, tag="ask-isr"):
+    """The controller is asked for an ISR as by the partition's leader, which does not ask now: in a leader epoch that
+    no controller has written ("ahead"), or for an older version of the state ("behind"). `version`: of AlterIsr; in
+    these two, topics go by their names."""
+
+    topic: str
+    partition: int
+    how: Literal["ahead", "behind"]
+    version: Literal[0, 1] = 0
+
+
 # -- ZooKeeper's servers
 
 
@@ -273,29 +292,41 @@ class SetConfig(_Happening, frozen=True, kw_only=True, tag="set-config"):
 
 class PauseController(_Happening, frozen=True, kw_only=True, tag="pause-controller"):
     """It is to move nothing by choice, for `for_ms`, whoever it is; 0: for good, also in the calm. So it is if the calm
-    comes first."""
+    comes first. With `after_calm_ms` above 0 the pause ends that long after the calm instead, and the core must come to
+    rest after that."""
 
     for_ms: float = 0.0
+    after_calm_ms: float = 0.0
 
 
 BrokerFault = Kill | Stop | Pause | Drift | StepWall
 DiskFault = LosePower | BreakDisk | BreakLogDirectory | SlowDisk
 SessionFault = CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
-ZnodeFault = SpoilZnode
+ZnodeFault = SpoilZnode | ChangeRegistration
+RequestFault = AskIsr
 HandEdit = EditController | EditControllerEpoch
 EnsembleFault = ElectZooKeeper | KillZooKeeper
 NetworkFault = Cut | Shut | Slow | Lossy | Reset | Isolate
 Operation = CreateTopic | DeleteTopic | AddPartitions | Reassign | ElectLeaders | SetConfig
 Fault = (
-    BrokerFault | DiskFault | SessionFault | HandEdit | EnsembleFault | NetworkFault | PauseController | ZnodeFault
+    BrokerFault
+    | DiskFault
+    | SessionFault
+    | HandEdit
+    | EnsembleFault
+    | NetworkFault
+    | PauseController
+    | ZnodeFault
+    | RequestFault
     | HostileClient
-)  # fmt: skip
+)
 Happening = (
     Kill | Stop | Pause | Drift | StepWall
     | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | Expire | DeleteController | Depose
     | EditController | EditControllerEpoch
-    | SpoilZnode
+    | SpoilZnode | ChangeRegistration
+    | AskIsr
     | HostileClient
     | ElectZooKeeper | KillZooKeeper
     | Cut | Shut | Slow | Lossy | Reset | Isolate

@@ -18,6 +18,7 @@ from controller.scenarios.records import checks
 from controller.scenarios.records.checks import RecordChecker, RecordEvidence
 from controller.scenarios.records.joined import Joined, beyond_high_watermark
 from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload
+from controller.simulator.consumer import WRONG_CRC
 from controller.simulator.host import SimulatedHost
 from controller.simulator.plan import CreateTopic, Plan, PlanRecords
 from controller.simulator.rest import Missing, Rest
@@ -152,10 +153,12 @@ class RecordRun:
             if found.held is False:
                 yield Missing(name, (), found.detail)
         yield from self._replicas_agree()
-        if self._keeps and self._served():
-            for trouble in history.troubles:
-                if NOT_IN_TIME not in trouble:
-                    yield Missing("clients-served", (), trouble)
+        is_served = self._keeps and self._served()
+        for trouble in history.troubles:
+            if WRONG_CRC in trouble:
+                yield Missing("records-as-sent", (), trouble)
+            elif is_served and NOT_IN_TIME not in trouble:
+                yield Missing("clients-served", (), trouble)
 
     @property
     def _keeps(self) -> bool:

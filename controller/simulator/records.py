@@ -89,9 +89,8 @@ class SimulatedRecordClients:
         return acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
 
     def history(self) -> History:
-        reads = [consumer.log for consumer in self._consumers]
-        if self._final is not None:
-            reads.append(self._final.log)
-        troubles = [producer.trouble for producer in self._producers if producer.trouble is not None]
+        consumers = self._consumers if self._final is None else [*self._consumers, self._final]
+        reads = [consumer.log for consumer in consumers]
+        troubles = [client.trouble for client in (*self._producers, *consumers) if client.trouble is not None]
         sends = [producer.log for producer in self._producers]
         return history_of(self._partitions, sends, reads, self._finals, troubles)

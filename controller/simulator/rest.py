@@ -25,6 +25,7 @@ from controller.simulator.observer import partitions
 from controller.simulator.sentinel import NOBODY, Sentinel
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
+    decode_broker_registration,
     decode_reassignments,
     decode_topic_assignment,
 )
@@ -78,6 +79,15 @@ class Rest:
             row = self.zookeeper.row(paths.broker(int(name)))
             if row is not None:
                 found[int(name)] = row.stat.ephemeral_owner
+        return found
+
+    def racks(self) -> dict[int, str | None]:
+        """Broker to rack, as /brokers/ids has it; None where there is none."""
+        found = {}
+        for broker in self.registered():
+            row = self.zookeeper.row(paths.broker(broker))
+            assert row is not None
+            found[broker] = decode_broker_registration(row.path, row.data).rack
         return found
 
     def serves(self, node: int, topic: str, partition: int) -> bool:
@@ -272,6 +282,10 @@ def _metadata_agrees(rest: Rest) -> Iterator[Missing]:
                 (node,),
                 f"it knows brokers {sorted(snapshot.brokers)} and controller {snapshot.controller_id}",
             )
+        for broker, known in snapshot.brokers.items():
+            rack = rest.racks().get(broker)
+            if known.rack != rack:
+                yield Missing("metadata-agrees", (node,), f"it shows broker {broker} in {known.rack}, not in {rack}")
         shown = {
             (topic, number): (state.leader, tuple(state.isr), state.leader_epoch)
             for topic, states in snapshot.topics.items()

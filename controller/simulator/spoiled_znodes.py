@@ -13,7 +13,7 @@ from random import Random
 
 import msgspec
 
-from controller.simulator.plan import CreateTopic, Happening, Plan, SpoilZnode
+from controller.simulator.plan import ChangeRegistration, CreateTopic, Happening, Plan, SpoilZnode
 from controller.simulator.randomness import Streams
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
@@ -63,6 +63,21 @@ class SpoiledZnodes:
         row = self._zookeeper.row(path)
         if row is not None and row.data == value:
             self._zookeeper.restore([SetData(path, sound, ANY_VERSION)])
+
+
+def change_registration(zookeeper: InMemoryZooKeeper, fault: ChangeRegistration) -> Undo | None:
+    """Return what ends it, which does nothing; None: the broker is not registered."""
+    path = paths.broker(fault.node)
+    row = zookeeper.row(path)
+    if row is None:
+        return None
+    registration = {**json.loads(row.data or b"{}"), "rack": fault.rack}
+    zookeeper.restore([SetData(path, json.dumps(registration).encode(), ANY_VERSION)])
+    return _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 def path_of(fault: SpoilZnode) -> str:

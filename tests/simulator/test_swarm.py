@@ -46,8 +46,16 @@ def test_a_seed_of_the_swarm_holds(seed: int) -> None:
     assert run.rest_ms is not None
 
 
-MORE: tuple[str, ...] = ("break-log-directory", "pause-controller", "edit-controller", "edit-controller-epoch")
-MORE += ("spoil-znode", "hostile-client")
+MORE: tuple[str, ...] = (
+    "break-log-directory",
+    "pause-controller",
+    "edit-controller",
+    "edit-controller-epoch",
+    "spoil-znode",
+    "change-registration",
+    "ask-isr",
+    "hostile-client",
+)
 OPERATIONS = ("create-topic", "delete-topic", "add-partitions", "reassign", "elect-leaders", "set-config")
 
 
