@@ -8,8 +8,10 @@ from controller.scenarios.host import PartitionView
 from controller.simulator.own_node import OwnNode
 from controller.simulator.plan import (
     AddPartitions,
+    AskIsr,
     BreakDisk,
     BreakLogDirectory,
+    ChangeRegistration,
     CreateTopic,
     Cut,
     CutZooKeeper,
@@ -50,9 +52,11 @@ from controller.trace_records import TraceRecord
 
 __all__ = [
     "AddPartitions",
+    "AskIsr",
     "BreakDisk",
     "BreakLogDirectory",
     "BrokenInvariant",
+    "ChangeRegistration",
     "CreateTopic",
     "Cut",
     "CutZooKeeper",

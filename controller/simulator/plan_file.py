@@ -17,6 +17,7 @@ from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NO
 from controller.simulator.plan import (
     FORMAT,
     AddPartitions,
+    AskIsr,
     BreakLogDirectory,
     CreateTopic,
     ElectLeaders,
@@ -106,6 +107,8 @@ def _trouble(plan: Plan, happening: Happening) -> str | None:
         return "replicas: expected some, as the znode has no way back"
     if isinstance(happening, ElectLeaders) and (happening.partition < 0 or (happening.unclean and happening.znode)):
         return "partition: expected 0 or more; unclean, or by the znode, not both"
+    if isinstance(happening, AskIsr) and happening.partition < 0:
+        return f"partition: expected 0 or more, found {happening.partition}"
     if isinstance(happening, SpoilZnode) and (trouble := spoil_trouble(happening.what, happening.topic)):
         return trouble
     if isinstance(happening, HostileClient) and not 0 < happening.rate <= RATE_MAX:
