@@ -21,7 +21,7 @@ from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
-from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
+from controller.zookeeper.paths import BROKER_TOPICS, CONTROLLER, CONTROLLER_EPOCH
 
 TIMEOUT_MS = 2000
 LONG_MS = 120_000.0
@@ -460,3 +460,28 @@ def test_a_term_is_void_from_the_end_of_its_lease_on(past_ms: float, reason: str
     ended = leadership.void_reason(term, one.client, 0.0)
     assert ended is not None
     assert ended == f"session 0x{term.session:x} has ended"
+
+
+@pytest.mark.parametrize(
+    ("there", "reason"),
+    [
+        ((), Reason.ZOOKEEPER_WIPED),
+        ((CONTROLLER_EPOCH,), None),
+        ((BROKER_TOPICS,), None),
+        ((CONTROLLER_EPOCH, BROKER_TOPICS), None),
+    ],
+)
+def test_a_cluster_without_its_id_is_lost_if_nothing_else_of_it_is_there(
+    there: tuple[str, ...], reason: Reason | None
+) -> None:
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    paths_there = sorted({path[: path.index("/", 1)] for path in there if path.count("/") > 1} | set(there))
+    cluster.wait(one.connection.multi([Create(path, b"7") for path in paths_there]))
+    pending = one.stand(Known(cluster_id="known"))
+    if reason is None:
+        assert isinstance(cluster.wait(pending), Won)
+    else:
+        with pytest.raises(ElectionBlocked) as blocked:
+            cluster.wait(pending)
+        assert blocked.value.obstacle.reason is reason

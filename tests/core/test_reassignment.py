@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.core import reassignment_znodes
 from controller.core.events import ControlledShutdownRequested
 from controller.core.partition_table import Rows
 from controller.core.reassignment import new_epoch
@@ -26,6 +27,7 @@ from controller.zookeeper.codecs import (
 )
 from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
+from controller.zookeeper.request_size import operation_bytes
 from statemachines.reassignment import Assignment
 from tests.core.deleting import ask as ask_to_delete
 from tests.core.deleting import left_of, word_of
@@ -426,6 +428,39 @@ def test_a_state_that_is_repaired_with_the_target_in_sync_ends_the_reassignment(
     assert assignment(cluster, 0) == Assignment((3, 4))
     assert listed(cluster, host) == {}
     cluster.check(errors=True)
+
+
+def test_what_is_on_its_way_there_is_not_begun_again() -> None:
+    cluster, host = two_of_three()
+    ask_by_znode(cluster, {0: (3, 4)})
+    before, mark = cluster.states(), len(host.sent)
+    children, listed_paths = host.client.children, list[str]()
+
+    def listing(some: Sequence[str]) -> Any:
+        listed_paths.extend(some)
+        return children(some)
+
+    host.client.children = listing  # type: ignore[method-assign]
+    ask_by_znode(cluster, {0: (3, 4)})
+    assert paths.BROKER_TOPICS not in listed_paths, "every topic is known"
+    assert cluster.states() == before
+    assert host.sent[mark:] == []
+    ask_by_znode(cluster, {0: (3, 4), 1: (3, 4)})
+    assert {sent_state for sent in host.sent[mark:] for sent_state in sent.states()} == {"t-1"}
+    cluster.check()
+
+
+@pytest.mark.parametrize(("more", "beside"), [(-1, 1), (0, 2), (1, 2)])
+def test_what_fits_beside_the_removal_goes_with_it(more: int, beside: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    removal, write = Delete(paths.REASSIGN_PARTITIONS, 7), SetData(paths.topic("t"), b"x" * 40, 3)
+    room = operation_bytes(removal) + 2 * operation_bytes(write)
+    for limits in ((room + more, 0), (0, room + more)):
+        monkeypatch.setattr(reassignment_znodes, "BATCH_BYTES", limits[0])
+        monkeypatch.setattr(reassignment_znodes, "ZNODE_BYTES_MAX", limits[1])
+        plan = reassignment_znodes._Plan(writes=[(write, (("t", one),)) for one in range(4)])
+        assert reassignment_znodes._beside(removal, plan) == [write] * beside
+    monkeypatch.setattr(reassignment_znodes, "BATCH", 3)
+    assert reassignment_znodes._beside(removal, plan) == [write]
 
 
 def test_a_topic_that_is_made_with_the_request_for_it_is_reassigned() -> None:
