@@ -255,6 +255,21 @@ def test_the_feature_znode_is_looked_at_again_where_the_reply_was_lost(times: in
     assert host.controller.active
 
 
+@pytest.mark.parametrize(("times", "gone"), [(1, True), (9, True), (10, False)])
+def test_old_notifications_are_deleted_again_where_the_reply_was_lost(times: int, gone: bool) -> None:
+    cluster = Cluster()
+    path = paths.child(paths.ISR_CHANGE_NOTIFICATION, "isr_change_0000000001")
+    cluster.write(Create(path, b'{"version":1,"partitions":[]}'))
+    host = cluster.new_host(1)
+    Lost(host, path, times)
+    host.start()
+    cluster.settle()
+    assert (cluster.server.row(path) is None) == gone
+    said = f"{paths.ISR_CHANGE_NOTIFICATION}: 1 children could not be deleted, isr_change_0000000001 among them"
+    assert [note.rpartition("] ")[2] for note in host.notes("error")] == ([] if gone else [said])
+    assert host.controller.active
+
+
 def test_a_request_to_reassign_nothing_goes() -> None:
     cluster = Cluster()
     cluster.write(Create(paths.REASSIGN_PARTITIONS, b'{"version":1,"partitions":[]}'))

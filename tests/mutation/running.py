@@ -62,6 +62,8 @@ class Coverage:
     by_path: Mapping[str, Sequence[str]]
     at_import: frozenset[tuple[str, int]]
     blocks: Mapping[str, int]
+    idle: Sequence[str]
+    """Tests that run no block of the mutated files: they may still read what is made at import."""
 
     @classmethod
     def of(cls, tests: Mapping[str, Any], at_import: Mapping[str, Sequence[int]]) -> Coverage:
@@ -75,7 +77,8 @@ class Coverage:
                     by_block.setdefault((path, line), []).append(name)
         imported = frozenset((path, line) for path, lines in at_import.items() for line in lines)
         blocks = {name: sum(map(len, found["blocks"].values())) for name, found in tests.items()}
-        return cls(cpu_s, by_block, by_path, imported, blocks)
+        idle = sorted((name for name in tests if not blocks[name]), key=lambda name: (cpu_s[name], name))
+        return cls(cpu_s, by_block, by_path, imported, blocks, idle)
 
     def runs_at_import(self, mutant: Mutant, tree: ast.AST) -> bool:
         """Whether its code runs before any test does, so that it must be there then."""
@@ -86,7 +89,7 @@ class Coverage:
         """The tests that run its block: of `budget_s` of CPU time one half for the fastest, the other for those that
         run the fewest blocks besides. Fastest first."""
         if self.runs_at_import(mutant, tree):
-            of_block = self.by_path.get(mutant.path) or self._of_folder(mutant.path)
+            of_block = [*self.idle, *(self.by_path.get(mutant.path) or self._of_folder(mutant.path))]
             budget_s *= AT_IMPORT
         else:
             of_block = self.by_block.get((mutant.path, block_of(tree, mutant.line) or 0), ())
