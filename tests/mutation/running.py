@@ -87,15 +87,19 @@ class Coverage:
 
     def tests_of(self, mutant: Mutant, tree: ast.AST, budget_s: float) -> list[str]:
         """The tests that run its block: of `budget_s` of CPU time one half for the fastest, the other for those that
-        run the fewest blocks besides. Fastest first."""
+        run the fewest blocks besides. For code that runs at import a share of it, and tests that run no block at all
+        too. Fastest first."""
+        chosen: list[str] = []
         if self.runs_at_import(mutant, tree):
-            of_block = [*self.idle, *(self.by_path.get(mutant.path) or self._of_folder(mutant.path))]
+            of_block = self.by_path.get(mutant.path) or self._of_folder(mutant.path)
             budget_s *= AT_IMPORT
+            chosen += self._within(self.idle, budget_s / 4)
         else:
             of_block = self.by_block.get((mutant.path, block_of(tree, mutant.line) or 0), ())
-        names = self._within(of_block, budget_s / 2)
-        others = sorted((name for name in of_block if name not in names), key=lambda name: (self.blocks[name], name))
-        return sorted([*names, *self._within(others, budget_s / 2)], key=lambda name: (self.cpu_s[name], name))
+        chosen += self._within(of_block, budget_s / 2)
+        others = sorted((name for name in of_block if name not in chosen), key=lambda name: (self.blocks[name], name))
+        chosen += self._within(others, budget_s / 2)
+        return sorted(chosen, key=lambda name: (self.cpu_s[name], name))
 
     def _within(self, names: Sequence[str], budget_s: float) -> list[str]:
         """The first of them, as many as take so long together; one at least."""
