@@ -36,6 +36,9 @@ UNANSWERED_BYTES = 16 * 1024 * 1024
 UNSENT_BYTES = 1024 * 1024
 """Of answers that the client has not taken, before it is read no further."""
 READ_BYTES = 256 * 1024
+"""Of a large request that has begun to arrive."""
+FIRST_BYTES = 8 * 1024
+"""Of small requests: there may be hundreds."""
 LARGE_BYTES = 64 * 1024
 """A request that announces more waits while large ones that have begun to arrive hold as much as they may."""
 
@@ -106,6 +109,7 @@ class Connection:
         self._reading = self._writing = self._taking = self._flushing = False
         self._working: Working | None = None  # a request that takes several slices; the next one waits for it
         self._waiting = False  # for its turn
+        self._arriving = False  # what has arrived waits to be read
         self._is_large = False
         self.arrived_bytes = 0
         """Of the request that has begun to arrive."""
@@ -133,12 +137,25 @@ class Connection:
     # -- in
 
     def _readable(self) -> None:
+        if self._arriving:
+            return
+        self._arriving = True
+        self._host.turns.arrive(self._read)
+        if self._arriving and self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._socket)
+
+    def _read(self) -> None:
+        self._arriving = False
+        if self._closed:
+            return
         if not self._may_read():
             self._throttle()
             return
         try:
-            data = self._socket.recv(READ_BYTES)
+            data = self._socket.recv(READ_BYTES if self._buffer.begun_bytes > FIRST_BYTES else FIRST_BYTES)
         except (BlockingIOError, InterruptedError):
+            self._throttle()
             return
         except OSError:  # reset by the other end, which is how clients go, too
             data = b""
@@ -160,8 +177,10 @@ class Connection:
         if self._stall_timer is None and self._buffer.is_within:
             self._stall_timer = self._loop.call_later(self._host.stall_ms / 1_000.0, self._watch_stall)
         self._frames.extend(frames)
-        if not self._waiting:
-            self._take()
+        if self._waiting:
+            self._throttle()
+        else:
+            self._take(one=True)
 
     def _note_large(self) -> None:
         is_large = self._buffer.begun_bytes > LARGE_BYTES
@@ -178,10 +197,10 @@ class Connection:
             return self._host.may_go_on(self)
         return bool(self._buffer.begun_bytes) or not self._host.full
 
-    def _take(self) -> None:
-        """Hands over what may be handed over while it is this connection's turn, and sends what was answered at once,
-        together."""
-        until = self._loop.time() + TURN_S
+    def _take(self, *, one: bool = False) -> None:
+        """Hands over what may be handed over while it is this connection's turn, or `one` request, and sends what was
+        answered at once, together."""
+        until = self._loop.time() + (0.0 if one else TURN_S)
         self._taking = True
         try:
             while self._may_hand_over():
@@ -229,7 +248,7 @@ class Connection:
     def _throttle(self) -> None:
         if self._closed:
             return
-        wanted = not (self._ending or self._frames) and self._has_room()
+        wanted = not (self._ending or self._frames or self._arriving) and self._has_room()
         if wanted and not self._may_read():
             if not self._is_large:
                 self._host.stall(self)

@@ -19,7 +19,8 @@ from controller.hosts.network import NetworkThread
 TURN_S = 0.002
 """How long one connection's requests, or one request's slices, have the loop before others do."""
 ROUND_S = 0.006
-"""How long turns are given before the loop looks at its sockets again."""
+"""How long turns are given before the loop looks at its sockets again, and how long what came in by sockets is taken up
+before turns are given."""
 THREADS = {Lane.CODEC: 1, Lane.RECORDS: 1, Lane.DISK: 2}
 """The codec's has to be one: see `Entries`."""
 
@@ -58,6 +59,8 @@ class Turns:
         self._network = network
         self._on_error = on_error
         self._waiting: deque[Callable[[], None]] = deque()
+        self._arrived: deque[Callable[[], None]] = deque()
+        self._arrivals_until: float | None = None
         self._working: deque[Working] = deque()
         self._pools: dict[Lane, ThreadPoolExecutor] = {}
         self._scheduled = self._closed = False
@@ -66,6 +69,22 @@ class Turns:
         """Calls `turn` once, when its turn has come."""
         self._waiting.append(turn)
         self._schedule()
+
+    def arrive(self, turn: Callable[[], None]) -> None:
+        """Calls `turn` once: now, or, where much else has arrived since the loop last came round, before those that
+        `wait`. It is to be short: what a connection has been sent is read, and one request handled."""
+        now = time.perf_counter()
+        if self._arrivals_until is None:
+            self._arrivals_until = now + ROUND_S
+            self._network.loop.call_soon(self._came_round)
+        if now < self._arrivals_until and not self._arrived:
+            turn()
+        else:
+            self._arrived.append(turn)
+            self._schedule()
+
+    def _came_round(self) -> None:
+        self._arrivals_until = None
 
     def work(self, steps: Steps, ended: Callable[[], None]) -> Working:
         """Runs the steps, beginning in a later round. They are closed instead once they are `abandoned`."""
@@ -88,16 +107,19 @@ class Turns:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _schedule(self) -> None:
-        if not self._scheduled and not self._closed and (self._waiting or self._working):
+        if not self._scheduled and not self._closed and (self._waiting or self._working or self._arrived):
             self._scheduled = True
             self._network.loop.call_soon(self._round)
 
     def _round(self) -> None:
         self._scheduled = False
         until = time.perf_counter() + ROUND_S
-        # One slice of one request whatever else there is, and then as many connections as there is time for.
+        # One slice of one request and one connection that waits whatever else there is, and then as many connections as
+        # there is time for.
         if self._working:
             self._step(self._working.popleft())
+        while self._arrived and time.perf_counter() < until:
+            self._arrived.popleft()()
         for _ in range(len(self._waiting)):
             self._waiting.popleft()()
             if time.perf_counter() >= until:

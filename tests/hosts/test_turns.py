@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import groupby
@@ -173,3 +174,37 @@ def test_steps_wait_at_a_gate_until_others_have_left(network: NetworkThread) -> 
     go_on.set()
     assert done.wait(DEADLINE_S)
     assert order == ["first in", "first out", "second in", "second out"]
+
+
+def test_what_arrives_does_not_wait_for_connections_that_are_never_idle(network: NetworkThread) -> None:
+    turns = Turns(network, lambda error: None)
+    busy, seen = [0], list[int]()
+    done = threading.Event()
+
+    def never_idle() -> None:
+        busy[0] += 1
+        began_s = time.thread_time()
+        while time.thread_time() < began_s + 0.001:
+            pass
+        if not done.is_set():
+            turns.wait(never_idle)
+
+    def arrived(at: int) -> None:
+        seen.append(busy[0] - at)
+        if len(seen) == 20:
+            done.set()
+        else:
+            network.loop.call_soon(arrive)
+
+    def arrive() -> None:
+        at = busy[0]
+        for _ in range(5):
+            turns.arrive(lambda: time.sleep(0.003))  # more than there is time for at once
+        turns.arrive(lambda: arrived(at))
+
+    for _ in range(200):
+        network.call(lambda: turns.wait(never_idle))
+    network.call(arrive)
+    assert done.wait(DEADLINE_S)
+    turns.close()
+    assert max(seen) < 100, "in 20 rounds, each of which is 200 turns"

@@ -7,6 +7,7 @@ An attack returns when its requests are answered, or its connections are closed,
 from __future__ import annotations
 
 import gzip
+import select
 import socket
 import subprocess
 import sys
@@ -163,6 +164,30 @@ def pipelined(target: Target) -> str:
     return f"{count:,} answered"
 
 
+def busy(target: Target) -> str:
+    """Many connections, none of which is ever idle until all of its requests are answered."""
+    count, each = target.times(200), target.times(1_000)
+    frame = framed(encode_request(RequestHeader(ApiKey.API_VERSIONS, 0, 1, "hostile"), ApiVersionsRequest()))
+    with target.client() as client:
+        client.send(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+        answer_bytes = SIZE_BYTES + len(client.receive())
+    clients = [Client(target.addresses[target.leader]) for _ in range(count)]
+    left = {client.socket: each * answer_bytes for client in clients}
+    deadline_s = time.monotonic() + ATTACK_LIMIT_S
+    try:
+        for client in clients:
+            client.socket.sendall(frame * each)
+        while left and time.monotonic() < deadline_s:
+            for ready in select.select(list(left), [], [], 1.0)[0]:
+                left[ready] -= len(ready.recv(1 << 20)) or left[ready]
+                if left[ready] <= 0:
+                    del left[ready]
+    finally:
+        for client in clients:
+            client.close()
+    return f"{count - len(left)} connections with {each:,} requests each answered"
+
+
 def list_offsets(target: Target) -> str:
     """Look-ups by time in a batch of the smallest records, compressed, that is just below what is decompressed."""
     records = [Record(offset, 1_000 + (offset == 399_999), None, b"") for offset in range(400_000)]
@@ -316,6 +341,7 @@ ATTACKS: Sequence[Attack] = (
     Attack("DescribeConfigs of 300,000 resources", configs(300_000)),
     Attack("DescribeConfigs of 95,000 resources", configs(95_000)),
     Attack("100,000 pipelined ApiVersions", pipelined),
+    Attack("200 connections, 1,000 pipelined ApiVersions each", busy),
     Attack("100 ListOffsets by time, compressed batch", list_offsets),
     Attack("garbage batch with a right CRC", garbage),
     Attack("1,000 batches that claim 2^31-1 records", claimed),
