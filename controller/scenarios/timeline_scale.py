@@ -39,6 +39,8 @@ _ZOOMED_TICK_WIDTH = 140.0
 _ZOOM = 4.0
 _FINEST_PIXELS_A_MS = 0.5
 """There is no further zoom level once a level has this resolution."""
+_WIDEST_ZOOMED = 262_144.0
+"""Nor one that were wider than this: each level is on the page, with its ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,10 @@ class TimeScale:
         busy = next(piece for piece in self.pieces if not piece.quiet)
         while True:
             yield int(factor), self if factor == 1.0 else self.zoomed(factor)
-            if busy.width * factor / (busy.to_ms - busy.from_ms) >= _FINEST_PIXELS_A_MS:
-                return
+            fine = busy.width * factor / (busy.to_ms - busy.from_ms) >= _FINEST_PIXELS_A_MS
             factor *= _ZOOM
+            if fine or self.width * factor > _WIDEST_ZOOMED:
+                return
 
 
 def _round_times(piece: Piece, step_ms: int) -> list[float]:

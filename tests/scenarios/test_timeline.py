@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from controller.scenarios.timeline import timeline_of
 from controller.scenarios.timeline_file import main, read_parquet
 from controller.scenarios.timeline_model import ClientView, Life, Timeline
-from controller.scenarios.timeline_scale import NARROWEST, QUIET_WIDTH, close_up, whole_run
+from controller.scenarios.timeline_scale import NARROWEST, QUIET_WIDTH, Piece, TimeScale, close_up, whole_run
 from controller.scenarios.trace_table import write_parquet
 from controller.trace import (
     ControllerElected,
@@ -114,6 +115,40 @@ def test_a_fault_stands_on_the_lane_of_its_broker_or_on_none(fault: str, target:
     )
     assert [lane.name for lane in timeline.lanes] == ["broker 2", "broker 10"]
     assert [(mark.lane, mark.crosses) for mark in timeline.faults] == [(lane, crosses)]
+
+
+@pytest.mark.parametrize(
+    ("lasted_ms", "factors"), [(1_000.0, [1]), (12_000.0, [1, 4, 16]), (86_400_000.0, [1, 4, 16, 64, 256])]
+)
+def test_zoom_levels_end_at_a_millisecond_and_at_a_width(lasted_ms: float, factors: list[int]) -> None:
+    levels = [*close_up(0.0, lasted_ms).zoom_levels()]
+    assert [factor for factor, _ in levels] == factors
+    for factor, scale in levels:
+        assert (scale.x(0.0), scale.x(lasted_ms / 2), scale.x(lasted_ms)) == (0.0, 480.0 * factor, 960.0 * factor)
+        assert 2 <= len([*scale.ticks()]) <= scale.width / 60
+
+
+def test_a_zoomed_scale_keeps_the_width_of_what_is_cut_short() -> None:
+    pieces = (
+        Piece(0.0, 100.0, 0.0, 50.0, False),
+        Piece(100.0, 900.0, 50.0, 20.0, True),
+        Piece(900.0, 1000.0, 70.0, 50.0, False),
+    )
+    zoomed = TimeScale(pieces).zoomed(4.0)
+    assert [(piece.x, piece.width) for piece in zoomed.pieces] == [(0.0, 200.0), (200.0, 20.0), (220.0, 200.0)]
+
+
+@pytest.mark.parametrize(
+    ("from_s", "to_s", "labels"),
+    [
+        (28_984.806, 29_000.0, ["08:03:06", "08:03:08", "08:03:10"]),
+        (28_984.806, 28_985.3, ["08:03:04.85", "08:03:04.90"]),
+        (0.0, 3 * 86_400.0, ["01-01 00:00", "01-01 06:00"]),
+    ],
+)
+def test_ticks_of_clock_times_are_round(from_s: float, to_s: float, labels: list[str]) -> None:
+    scale = dataclasses.replace(close_up(from_s * 1000, to_s * 1000), clock=True)
+    assert [label for _, _, label in scale.ticks()][: len(labels)] == labels
 
 
 def test_a_zookeeper_server_that_is_struck_gets_a_lane_after_the_brokers() -> None:

@@ -158,6 +158,59 @@ def test_the_measure_finds_what_is_out_of_place(tmp_path: Path) -> None:
     assert any(one.startswith("overlap") for one in complaints(measured(onto, tmp_path)[0]))
 
 
+ZOOM = """
+<script>
+addEventListener('load', () => {
+  const found = [];
+  const shown = box => [...box.querySelectorAll('.tl-frame')].filter(frame => !frame.hidden);
+  const boxes = [...document.querySelectorAll('.tl-zoom')];
+  const view = box => shown(box)[0].querySelector('.tl-scroll');
+  const middle = box => {  // the time in the middle of what is seen, by the frame's own scale
+    const [[from, left], [to, right]] = JSON.parse(shown(box)[0].dataset.scale);
+    return from + (view(box).scrollLeft + view(box).clientWidth / 2 - 12 - left) / (right - left) * (to - from);
+  };
+  const note = () => found.push(boxes.map(box => [shown(box).length, +shown(box)[0].dataset.zoom, middle(box)]));
+  const press = key => view(boxes[0]).dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+  const wait = () => new Promise(done => setTimeout(done, 100));
+  const steps = [
+    () => {}, () => press('+'), () => press('+'), () => press('+'), () => press('ArrowRight'), () => press('-'),
+    () => boxes[1].querySelector('[data-do=in]').click(),
+    () => view(boxes[1]).dispatchEvent(new WheelEvent('wheel', {deltaY: 100, ctrlKey: true, cancelable: true})),
+    () => press('0'),
+  ];
+  (async () => {
+    for (const step of steps) { step(); await wait(); note(); }
+    const out = document.createElement('pre');
+    out.id = 'measured';
+    out.textContent = JSON.stringify({found, buttons: boxes.map(box => box.querySelector('.tl-buttons').hidden)});
+    document.body.append(out);
+  })();
+});
+</script>
+"""
+
+
+@needs_programs
+def test_keys_buttons_and_wheel_zoom_all_drawings_about_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page_of(zombie()).replace("</body>", f"{ZOOM}</body>"), encoding="utf-8")
+    dom = chromium(tmp_path, "--virtual-time-budget=5000", "--dump-dom", path.as_uri())
+    shown = re.search(r'<pre id="measured">(.*?)</pre>', dom, re.DOTALL)
+    assert shown is not None
+    measured = json.loads(unescape(shown[1]))
+    assert measured["buttons"] == [False, False]
+    steps = measured["found"]
+    assert [[box[0] for box in step] for step in steps] == [[1, 1]] * len(steps), "one level is shown at a time"
+    assert [step[0][1] for step in steps] == [1, 4, 16, 16, 16, 4, 16, 4, 1]
+    for first, second in steps:
+        assert first[1] == second[1]
+        assert first[2] == pytest.approx(second[2], abs=20.0), "both drawings show the same time"
+    start, once, twice, thrice, right, out, *_ = (step[0][2] for step in steps)
+    assert [once, twice, thrice] == pytest.approx([start] * 3, abs=60.0), "a view is somewhat wider once it scrolls"
+    assert right > thrice + 50.0
+    assert out == pytest.approx(right, abs=20.0)
+
+
 @needs_programs
 def test_the_page_is_not_blank(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page_of(zombie()), encoding="utf-8")

@@ -40,7 +40,10 @@
       const view = this.view(box);
       if (what === "in" || what === "out") this.show(this.level + (what === "in" ? 1 : -1), box, px);
       if (what === "all") this.show(0, box);
-      if (what === "left" || what === "right") view.scrollLeft += (what === "left" ? -0.3 : 0.3) * view.clientWidth;
+      if (what === "left" || what === "right") {
+        view.scrollLeft += (what === "left" ? -0.3 : 0.3) * view.clientWidth;
+        this.follow(view);
+      }
     }
 
     press(event, box) {
