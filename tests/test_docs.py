@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docker").rglob("*.md"))]
 RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
+NAMED_IN = re.compile(r"((?:`[^`]+`(?:, | and ))*`[^`]+`) in \[[^\]]*\]\(([^)#\s]+\.py)\)")
+"""`Name.of_function` in [file](path.py)."""
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -66,10 +68,33 @@ def dead_links(page: Path, text: str) -> Iterator[str]:
             yield f"{match[0]}: no such heading"
 
 
+def stale_names(page: Path, text: str) -> Iterator[str]:
+    """Yield names of code that the page says are in a file and that do not occur there."""
+    for match in NAMED_IN.finditer(" ".join(text.split())):
+        file = page.parent / match[2]
+        words = set(re.findall(r"\w+", file.read_text(encoding="utf-8"))) if file.exists() else set()
+        for name in re.findall(r"`([^`]+)`", match[1]):
+            if not set(re.findall(r"\w+", name.rpartition(".")[2])) <= words:
+                yield f"{name}: not in {match[2]}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_tables_are_in_one_piece_and_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert [*broken_tables(text), *dead_links(page, text)] == []
+
+
+def test_the_map_names_code_that_is_there() -> None:
+    page = ROOT / "docs" / "architecture.md"
+    text = page.read_text(encoding="utf-8")
+    assert len(NAMED_IN.findall(" ".join(text.split()))) > 40
+    assert [*stale_names(page, text)] == []
+
+
+def test_a_name_that_is_not_in_its_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("def kept() -> None: ...\n")
+    text = "`kept` and `Class.moved` in [code.py](code.py), `gone` in [gone.py](gone.py)"
+    assert [*stale_names(tmp_path / "page.md", text)] == ["Class.moved: not in code.py", "gone: not in gone.py"]
 
 
 @pytest.mark.parametrize(
