@@ -440,7 +440,7 @@ def test_what_is_on_its_way_there_is_not_begun_again() -> None:
         listed_paths.extend(some)
         return children(some)
 
-    host.client.children = listing  # type: ignore[method-assign]
+    host.client.children = listing  # type: ignore[method-assign, assignment]
     ask_by_znode(cluster, {0: (3, 4)})
     assert paths.BROKER_TOPICS not in listed_paths, "every topic is known"
     assert cluster.states() == before
