@@ -418,7 +418,8 @@ class _Source:
                 raise TypeError(f"tagged field {field.name} has no default")
             alone = compile_struct(Struct(_Alone, (Field("content", field.type),), bare=True), self._version, True)
             self._names[f"alone_{field.name}"] = _alone_of(field.name, alone.read)
-            self._names[f"content_{field.name}"] = _content_of(alone.write, remember=not isinstance(field.type, Text))
+            is_small = isinstance(field.type, Fixed | Nested)
+            self._names[f"content_{field.name}"] = _content_of(alone.write, remember=is_small)
             self._names[f"default_{field.name}"] = default
             reader += [
                 f"_{field.name} = default_{field.name}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from controller.protocol import SUPPORTED, ApiKey
@@ -79,9 +79,9 @@ NUMBERS: Mapping[str, Sequence[int]] = {
     "resource_type": (0, 2, 4, 8, 127, -1),
 }
 """By field; of any other every number of its size is likely at its ends."""
-MANY_BYTES = 8 << 20
-"""The most that a request comes to which has an element some hundred times. A server has a limit as well
-(socket.request.max.bytes); without one, arrays within arrays of long names come to a gigabyte."""
+MANY_BYTES = 1 << 20
+"""The most that a request comes to which has an element some hundred times. A server bounds the bytes of all requests
+in flight (queued.max.request.bytes), which do not pass through it here."""
 
 
 class Drawing:
@@ -93,6 +93,7 @@ class Drawing:
         self._names = names
         self._drawn: dict[tuple[int, int], list[tuple[str, Field, int]]] = {}
         self._has_many = False
+        self._sizes: dict[int, int] = {}
 
     def request(self, key: ApiKey) -> bytes:
         """A frame, without its size."""
@@ -101,8 +102,9 @@ class Drawing:
             version = self._rng.randint(spoken.first, spoken.last)
             header = RequestHeader(key, version, self._rng.randrange(1 << 31), self._one_of(("fuzz", "", None)))
             self._has_many = False
+            self._sizes.clear()
             message = self._message(MESSAGES[key].request, version)
-            if self._has_many and _bytes_in(message) > MANY_BYTES:
+            if self._has_many and self._bytes_in(message) > MANY_BYTES:
                 continue
             try:
                 return encode_request(header, message)
@@ -149,11 +151,21 @@ class Drawing:
         if items and self._rng.random() < 0.2:
             items.append(self._one_of(items))
         if items and self._rng.random() < 0.01:
-            copies = 200 // len(items)
-            if copies * _bytes_in(items) <= MANY_BYTES:
-                items *= copies
-                self._has_many = True
+            items *= max(1, min(200 // len(items), MANY_BYTES // sum(map(self._bytes_in, items))))
+            self._has_many = True
         return tuple(items)
+
+    def _bytes_in(self, value: Any) -> int:
+        """About the bytes that it is encoded in. Elements that are there some hundred times are looked at once."""
+        if isinstance(value, str | bytes):
+            return 2 + len(value)
+        if isinstance(value, int) or value is None:
+            return 8
+        size = self._sizes.get(id(value))
+        if size is None:
+            parts = value if isinstance(value, tuple) else [getattr(value, one.name) for one in fields(value)]
+            size = self._sizes[id(value)] = 1 + sum(map(self._bytes_in, parts))
+        return size
 
     def _one_of(self, values: Sequence[T]) -> T:
         """As `random.choice`, in a third of its time."""
@@ -189,12 +201,3 @@ def _drawn(table: Struct, version: int) -> Iterator[tuple[str, Field, int]]:
             yield one.name, present[one.name], version
         elif default_of(table.value, one.name) is NO_DEFAULT:  # the version lacks it, the value needs it
             yield one.name, by_name[one.name], by_name[one.name].since
-
-
-def _bytes_in(value: Any) -> int:
-    """About the bytes that it is encoded in."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, list | tuple):
-        return sum(map(_bytes_in, value))
-    return sum(_bytes_in(getattr(value, one.name)) for one in fields(value)) if is_dataclass(value) else 8

@@ -158,7 +158,7 @@ def lines(figures: Figures) -> Iterator[str]:
 
 
 def memory_lines(before: Memory | None, after: Memory | None) -> Iterator[str]:
-    for when, memory in (("after a tenth", before), ("at the end", after)):
+    for when, memory in (("at the first look", before), ("at the end", after)):
         if memory is not None:
             yield (
                 f"memory {when}: {memory.resident_kib / 1024:.1f} MiB, peak {memory.peak_kib / 1024:.1f} MiB,"

@@ -23,7 +23,7 @@ from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, 
 from controller.simulator.simulated_world import BrokenInvariant
 from controller.simulator.simulation import Simulation
 from tests.broker.data_node import DataNode
-from tests.fuzz.campaign import GROWTH_LIMIT_KIB, Failure, Memory, refuse_memory_growth
+from tests.fuzz.campaign import GROWTH_LIMIT_KIB, Failure, Memory, memory_lines, refuse_memory_growth
 
 BROKERS = 3
 WORLD_LIFE = 3_000
@@ -186,6 +186,7 @@ def lines(figures: Figures) -> list[str]:
     return [
         f"{figures.inputs:,} requests in {figures.seconds:.1f} s: {rate:,.0f} requests/s",
         *(f"  {api}: " + ", ".join(f"{o} {n:,}" for o, n in found.most_common()) for api, found in by_api.items()),
+        *memory_lines(figures.before, figures.after),
         "no term ended, no broker gone, every request answered or its connection closed, no growth",
     ]
 
