@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.core import topic_removal
@@ -19,6 +19,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size
 SMALLEST = operation_bytes(Delete("/a", ANY_VERSION))
 
 
+@example(lengths=[[1], [1], [1], [1]], most=4, room=0)
 @given(lengths=LENGTHS, most=st.integers(2, 6), room=st.integers(0, 12))
 def test_each_batch_is_as_large_as_it_may_be_and_splits_no_unit(lengths: list[list[int]], most: int, room: int) -> None:
     units = [tuple(Delete("/" + "a" * length, ANY_VERSION) for length in unit) for unit in lengths]
