@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +118,9 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     text = "[a](there.md) [b](there.md#the-wait-step-when) [c](there.md#x) [d](gone.md) [e](https://x.invalid/)\n"
     dead = [line.partition(":")[0] for line in dead_links(tmp_path / "page.md", text)]
     assert dead == ["[c](there.md#x)", "[d](gone.md)"]
+
+
+def test_the_modules_of_the_api_reference_can_be_imported() -> None:
+    """In a process of its own: it changes what it imports."""
+    program = "import runpy; runpy.run_path('docs/reference.py')['import_all']()"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

@@ -87,8 +87,8 @@ class Stat(NamedTuple):
     pzxid: int
 
 
-WriteResult: TypeAlias = "str | Stat | None"
-WriteResults: TypeAlias = "Sequence[WriteResult]"
+WriteResult: TypeAlias = str | Stat | None
+WriteResults: TypeAlias = Sequence[WriteResult]
 """Of a multi's operations, in their order."""
 
 
