@@ -18,12 +18,10 @@ from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.progress import Progress
-from controller.broker.records.delayed_delete_records import DelayedDeleteRecords
-from controller.broker.records.delayed_fetch import DelayedFetch
 from controller.broker.records.delayed_produce import DelayedProduce
-from controller.broker.records.delete_records import DeleteRecords, Deletes
+from controller.broker.records.delete_records import DelayedDeleteRecords, DeleteRecords, Deletes
 from controller.broker.records.epoch_offsets import EpochOffsets
-from controller.broker.records.fetch import Fetch
+from controller.broker.records.fetch import DelayedFetch, Fetch
 from controller.broker.records.fetch_reading import FetchReading
 from controller.broker.records.fetch_sessions import FetchSessions
 from controller.broker.records.list_offsets import ListOffsets

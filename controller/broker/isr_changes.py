@@ -1,30 +1,28 @@
 """ISRs as their leaders change them: what a leader asks of the controller by AlterIsr or AlterPartition (KIP-497), or
-below inter-broker protocol 2.7 writes to ZooKeeper itself (`isr_znodes.py`).
+below inter-broker protocol 2.7 writes to ZooKeeper itself (`IsrZnodes`).
 
 A partition has one slot: from the moment a change is proposed until it is settled, or until a newer leader epoch makes
 it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal whose answer is lost is sent again as it
 was, so that a change that was made after all is recognised by the controller. One request is under way at a time, with
 every proposal that waits in it. Runs on the broker's one thread, as its timers and its peers' answers do.
 
-Which ISR a partition should have is another's to say (`wanted_isr.py`), and so is what an answer means
-(`isr_proposals.py`). Until a proposal is settled nobody knows which of the two ISRs holds, and the partition is told
+Which ISR a partition should have is decided in `wanted_isr.py`. Until a proposal is settled nobody knows which of the two ISRs holds, and the partition is told
 so: its high watermark is held back by both.
 """
 
 from __future__ import annotations
 
+import enum
 import traceback
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from controller.backoff import backoff_ms
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.controller_link import ControllerLink
-from controller.broker.following.fetcher_requests import error_of
-from controller.broker.isr_proposals import Key, Proposal, Verdict, request_of, results_of, verdict, version_to_ask
-from controller.broker.isr_znodes import IsrZnodes
+from controller.broker.following.fetcher_queue import error_of
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.ports import Peers
@@ -36,18 +34,127 @@ from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
+    NO_BROKER_EPOCH,
     NO_TOPIC_ID,
+    AlterIsrPartition,
     AlterIsrPartitionResult,
+    AlterIsrRequest,
     AlterIsrResponse,
+    AlterIsrTopic,
+    IsrMember,
     LeaderAndIsrRequest,
     UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
-from controller.protocol.versions import SUPPORTED, control_versions
-from controller.quick import maker
+from controller.protocol.versions import SUPPORTED, VersionRange, control_versions
+from controller.quick import maker, quick
 from controller.trace import IsrProposed, Noted, Trace
+from controller.zookeeper.codecs import PartitionState
 from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import ZooKeeperError
+from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
+
+Key: TypeAlias = tuple[str, int]
+_asked_for, _member = maker(AlterIsrPartition), maker(IsrMember)
+NAMED_BY_ID = 2
+"""The version from which on topics have ids instead of names."""
+WITH_LIVES = 3
+"""From which on each member is told with its broker epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The ISR that is asked for, by the state that it was decided on, and which lives of its members had what made
+    them fit for it (empty: not known). `kept_from`: a controller that knows better, and is not asked again."""
+
+    leader_epoch: int
+    zk_version: int
+    isr: tuple[int, ...]
+    lives: tuple[int, ...] = ()
+    topic_id: bytes = NO_TOPIC_ID
+    kept_from: int | None = None
+
+
+quick(Proposal)
+
+
+def version_to_ask(least: int, known: VersionRange, offered: VersionRange | None, proposals: Iterable[Proposal]) -> int:
+    """The newest that both ends know and in which these can be said (Kafka's AlterPartitionRequest.Builder).
+
+    `least`: what the inter-broker protocol has; it is what a controller is asked in that offers nothing, or nothing
+    that is known here.
+    """
+    if offered is None:
+        return least
+    named = all(one.topic_id != NO_TOPIC_ID for one in proposals)
+    newest = min(known.last, offered.last, known.last if named else NAMED_BY_ID - 1)
+    return newest if newest >= max(known.first, offered.first) else least
+
+
+def request_of(broker: int, broker_epoch: int, proposals: Mapping[Key, Proposal], version: int) -> AlterIsrRequest:
+    topics: dict[tuple[str, bytes], list[AlterIsrPartition]] = {}
+    for (topic, index), one in proposals.items():
+        of_topic = ("", one.topic_id) if version >= NAMED_BY_ID else (topic, NO_TOPIC_ID)
+        topics.setdefault(of_topic, []).append(_asked(index, one, version))
+    named = tuple(AlterIsrTopic(name, tuple(asked), topic_id) for (name, topic_id), asked in topics.items())
+    return AlterIsrRequest(broker, named, broker_epoch)
+
+
+def _asked(index: int, one: Proposal, version: int) -> AlterIsrPartition:
+    if version < WITH_LIVES:
+        return _asked_for(index, one.leader_epoch, one.isr, one.zk_version, one.lives)
+    lives = one.lives or (NO_BROKER_EPOCH,) * len(one.isr)
+    members = tuple([_member(broker, life) for broker, life in zip(one.isr, lives, strict=True)])
+    return _asked_for(index, one.leader_epoch, current_isr_version=one.zk_version, new_isr_with_epochs=members)
+
+
+def results_of(
+    response: AlterIsrResponse, proposals: Mapping[Key, Proposal], version: int
+) -> dict[Key, AlterIsrPartitionResult]:
+    """By what was asked, not by what the metadata has by now; of topics that were not asked for nothing is taken."""
+    names = {one.topic_id: topic for (topic, _), one in proposals.items()}
+    found: dict[Key, AlterIsrPartitionResult] = {}
+    for topic in response.topics:
+        name = names.get(topic.topic_id, "") if version >= NAMED_BY_ID else topic.name
+        found.update(
+            {(name, one.partition_index): one for one in topic.partitions if (name, one.partition_index) in proposals}
+        )
+    return found
+
+
+class Verdict(enum.Enum):
+    """What becomes of a proposal. Until it is made or dropped, nobody knows which of the two ISRs holds."""
+
+    MADE = "made"
+    DROP = "drop"
+    """It was not made, by nobody: the version was found right. What holds is the ISR as it was; another may be asked
+    for."""
+    KEEP = "keep"
+    """The controller knows better, and says it: by a LeaderAndIsr of a newer epoch, or metadata of a newer version."""
+    RETRY = "retry"
+    """It may or may not be made: sent again as it is, so that it is recognised if it was."""
+
+
+_VERDICTS: Mapping[int, Verdict] = MappingProxyType(
+    {
+        ErrorCode.NONE: Verdict.MADE,
+        ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.DROP,
+        ErrorCode.INELIGIBLE_REPLICA: Verdict.DROP,
+        ErrorCode.INVALID_REQUEST: Verdict.DROP,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.KEEP,
+        ErrorCode.UNKNOWN_TOPIC_ID: Verdict.KEEP,
+        ErrorCode.FENCED_LEADER_EPOCH: Verdict.KEEP,
+        ErrorCode.INVALID_UPDATE_VERSION: Verdict.KEEP,
+        ErrorCode.NEW_LEADER_ELECTED: Verdict.KEEP,
+    }
+)
+
+
+def verdict(error_code: int) -> Verdict:
+    """As Partition.handleAlterPartitionError has it in Kafka 3.9, but for INVALID_REQUEST: there it waits for metadata,
+    here it is decided anew, since an ISR that a leader of ours asks for is found invalid only after its epoch and its
+    version were found right."""
+    return _VERDICTS.get(error_code, Verdict.RETRY)
+
 
 _proposal, _proposed = maker(Proposal), maker(IsrProposed)
 NOBODY = -1
@@ -55,6 +162,128 @@ RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
 _NONE: Mapping[int, UpdateMetadataPartitionState] = MappingProxyType({})
 _UNSEEN: Any = object()
+
+
+CHECK_MS = 2_500.0
+LINGER_MS = 5_000.0
+"""No change for so long, and what changed is notified of."""
+DELAY_MAX_MS = 60_000.0
+"""The last notification is so old, and what changed is notified of although changes go on."""
+WRITES_AT_ONCE = 100
+
+Results: TypeAlias = dict[Key, AlterIsrPartitionResult]
+
+
+class StateWrites(Protocol):
+    """What of `BrokerDataWrites` is needed."""
+
+    async def change_isr(self, topic: str, partition: int, state: PartitionState, version: int) -> StateFound: ...
+
+    async def notify_of_isr_changes(self, partitions: tuple[Key, ...]) -> None: ...
+
+
+StateFound: TypeAlias = tuple[PartitionState, int] | None
+"""The state that stands and its version, None if there is none."""
+
+
+class IsrZnodes:
+    """`controller_epoch` gives that of a partition's latest LeaderAndIsr, which the state keeps."""
+
+    def __init__(
+        self, broker: int, writes: StateWrites, controller_epoch: Callable[[Key], int], clock: Clock, trace: Trace
+    ) -> None:
+        self._broker = broker
+        self._writes = writes
+        self._controller_epoch = controller_epoch
+        self._clock = clock
+        self._trace = trace
+        self._changed: dict[Key, None] = {}
+        self._changed_ms = self._notified_ms = clock.now_ms()
+        self._timer: Timer | None = None
+
+    def change(self, proposals: Mapping[Key, Proposal], done: Callable[[Pending[Results]], None]) -> None:
+        """Writes the proposed ISRs, and calls `done` with what came of each, in the terms of AlterIsr's answer."""
+        states = {
+            key: PartitionState(self._broker, one.leader_epoch, one.isr, self._controller_epoch(key))
+            for key, one in proposals.items()
+        }
+        answer = drive(self._change(proposals, states))
+        answer.on_done(lambda: self._hop(lambda: self._settle(proposals, answer, done)))
+
+    async def _change(self, proposals: Mapping[Key, Proposal], states: Mapping[Key, PartitionState]) -> Results:
+        results: Results = {}
+        keys = list(proposals)
+        for start in range(0, len(keys), WRITES_AT_ONCE):
+            sent = [
+                (key, drive(self._writes.change_isr(*key, states[key], proposals[key].zk_version)))
+                for key in keys[start : start + WRITES_AT_ONCE]
+            ]
+            for key, written in sent:
+                try:
+                    results[key] = _result(key, proposals[key], self._broker, await written)
+                except DamagedZnode:
+                    results[key] = _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return results
+
+    def _settle(
+        self, proposals: Mapping[Key, Proposal], answer: Pending[Results], done: Callable[[Pending[Results]], None]
+    ) -> None:
+        try:
+            results = answer.result()
+        except ZooKeeperError:
+            results = {}  # some may be written all the same; they are found so, or written, when they are tried again
+        for key, result in results.items():
+            if result.error_code == ErrorCode.NONE and result.current_isr_version > proposals[key].zk_version:
+                self._changed[key] = None
+                self._changed_ms = self._clock.now_ms()
+        self._check_later()
+        done(answer)
+
+    def _hop(self, go_on: Callable[[], None]) -> None:
+        """From the ZooKeeper client's thread to the broker's."""
+        self._clock.call_later(0.0, go_on)
+
+    # -- the controller's notification
+
+    def _check_later(self) -> None:
+        if self._changed and self._timer is None:
+            self._timer = self._clock.call_later(CHECK_MS, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        now_ms = self._clock.now_ms()
+        if now_ms - self._changed_ms <= LINGER_MS and now_ms - self._notified_ms <= DELAY_MAX_MS:
+            self._check_later()
+            return
+        keys, self._changed = tuple(self._changed), {}
+        self._notified_ms = now_ms
+        notified = drive(self._writes.notify_of_isr_changes(keys))
+        notified.on_done(lambda: self._hop(lambda: self._notified(keys, notified)))
+
+    def _notified(self, keys: tuple[Key, ...], notified: Pending[None]) -> None:
+        try:
+            notified.result()
+        except ZooKeeperError as error:
+            self._trace.emit(
+                Noted("warning", f"the controller is not notified of {len(keys)} ISR changes yet: {error}")
+            )
+            self._changed = dict.fromkeys(keys) | self._changed
+        self._check_later()
+
+
+def _result(key: Key, proposal: Proposal, broker: int, found: StateFound) -> AlterIsrPartitionResult:
+    if found is None:
+        return _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)
+    state, version = found
+    if (state.leader, state.leader_epoch) != (broker, proposal.leader_epoch):
+        return _error(key, ErrorCode.FENCED_LEADER_EPOCH)
+    if broker not in state.isr or len(set(state.isr)) < len(state.isr):
+        return _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)  # tried again: somebody may mend it
+    return AlterIsrPartitionResult(key[1], ErrorCode.NONE, state.leader, state.leader_epoch, state.isr, version)
+
+
+def _error(key: Key, error: ErrorCode) -> AlterIsrPartitionResult:
+    return AlterIsrPartitionResult(key[1], error)
 
 
 class Registered(Protocol):

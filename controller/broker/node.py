@@ -15,7 +15,7 @@ from controller.broker.administration import Administration, ClientEvents
 from controller.broker.broker import Broker, Identity
 from controller.broker.configs.settings import BrokerSettings
 from controller.broker.exchange import Respond
-from controller.broker.isr_znodes import IsrZnodes
+from controller.broker.isr_changes import IsrZnodes
 from controller.broker.lifecycle import Lifecycle
 from controller.broker.logs import Logs
 from controller.broker.ports import Peers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.broker.leader_and_isr import leader_and_isr_error
 from controller.broker.records.record_refusals import record_refusal
+from controller.broker.replica_manager import leader_and_isr_error
 from controller.protocol.client_values import (
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -8,20 +8,20 @@ epoch was checked before (`control_requests.py`). The rules are those of Kafka 2
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from controller.broker.leader_and_isr import failed_in, leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
-from controller.broker.metadata.metadata_cache import MetadataCache, NamedPartitions
+from controller.broker.metadata.metadata_cache import MetadataCache, MetadataSnapshot, NamedPartitions
 from controller.broker.partition import Partition, Role
 from controller.broker.steps import SLICE, Job, Steps, Yielded
-from controller.broker.strays import is_of_a_topic_that_is_gone, went_elsewhere
 from controller.core.topic_rules import name_fault
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
+    NO_TOPIC_ID,
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -39,6 +39,94 @@ from controller.protocol.errors import ErrorCode
 from controller.quick import maker
 from controller.storage import LogOffline, OutOfResources
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
+
+
+def topics_named_in(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicState, ...]:
+    """The topics, each once, of which a partition is named: the early responses group rows by name, and can't speak
+    of one without rows or of two groups of one name."""
+    topics: dict[tuple[str, bytes], LeaderAndIsrTopicState] = {}
+    for topic in request.topic_states:
+        if topic.partition_states:
+            key = (topic.topic_name, topic.topic_id)
+            before = topics.get(key)
+            if before is None:
+                topics[key] = topic
+            else:
+                topics[key] = replace(topic, partition_states=(*before.partition_states, *topic.partition_states))
+    return tuple(topics.values())
+
+
+def failed_in(topics: Iterable[LeaderAndIsrTopicError], failed: Set[tuple[str, int]]) -> list[LeaderAndIsrTopicError]:
+    """The answers, with KAFKA_STORAGE_ERROR for the partitions that have failed since."""
+    return [
+        replace(
+            topic,
+            partition_errors=tuple(
+                replace(one, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+                if (topic.topic_name, one.partition_index) in failed
+                else one
+                for one in topic.partition_errors
+            ),
+        )
+        for topic in topics
+    ]
+
+
+def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
+    """A whole request refused: the error at its top and for each partition, as Kafka's own."""
+    topics = tuple(
+        LeaderAndIsrTopicError(
+            tuple(LeaderAndIsrPartitionError(state.partition_index, error) for state in topic.partition_states),
+            topic.topic_name,
+            topic.topic_id,
+        )
+        for topic in topics_named_in(request)
+    )
+    return LeaderAndIsrResponse(error, topics)
+
+
+def went_elsewhere(
+    broker: int,
+    partitions: Mapping[tuple[str, int], Partition],
+    metadata: MetadataSnapshot,
+    named: NamedPartitions,
+    kept: Collection[str] | None,
+) -> list[Partition]:
+    """Replicas here that a later leader epoch's assignment does not name, or that of a topic on its way out:
+    reassigned while nobody could tell this broker, whose session had ended and whose process had not; or whose topic
+    has gone since.
+
+    `metadata`: as it is with what was `named` just now. `kept`: None if nothing is known of what was not named;
+    otherwise those are all the partitions that there are, except those of the `kept` topics.
+    """
+    found = []
+    topics, going = metadata.topics, named.going
+    for partition in named.among(partitions) if kept is None else list(partitions.values()):
+        if not partition.fetching and partition.role is Role.NONE:
+            continue
+        topic, index = key = partition.key
+        state = topics[topic].get(index) if topic in topics else None
+        if state is None:
+            unnamed = kept is not None and topic not in kept
+            if unnamed or (key in going and broker not in going[key]):
+                found.append(partition)
+        elif state.leader_epoch > partition.leader_epoch and broker not in state.replicas:
+            found.append(partition)
+    return found
+
+
+def is_of_a_topic_that_is_gone(partition: Partition, topic: LeaderAndIsrTopicState, metadata: MetadataSnapshot) -> bool:
+    """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not come
+    to the new one yet: reassigned away while this broker was away, and the topic deleted and created again.
+    LeaderAndIsr of a topic that is new comes before its metadata."""
+    return (
+        partition.role is Role.NONE
+        and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
+        and partition.topic_id != topic.topic_id
+        and bool(metadata.brokers)
+        and metadata.topic_ids.get(topic.topic_name) in (None, topic.topic_id)
+    )
+
 
 METADATA_AT_ONCE = 2_000
 """Partitions of an UpdateMetadata that are taken on the broker's own thread: about a millisecond."""

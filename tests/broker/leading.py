@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.broker.broker import Broker
-from controller.broker.isr_proposals import NAMED_BY_ID
+from controller.broker.isr_changes import NAMED_BY_ID
 from controller.broker.leader_state import LeaderState
 from controller.broker.logs import Logs
 from controller.broker.partition import Partition

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.records.delayed_fetch import DelayedFetch
+from controller.broker.records.fetch import DelayedFetch
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     NO_DIVERGENCE,

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from controller.broker.records.fetch_session import EPOCH_MAX, next_epoch
-from controller.broker.records.fetch_sessions import EVICTABLE_AFTER_MS, FetchSessions, SessionRefused
+from controller.broker.records.fetch_sessions import (
+    EPOCH_MAX,
+    EVICTABLE_AFTER_MS,
+    FetchSessions,
+    SessionRefused,
+    next_epoch,
+)
 from controller.clock import VirtualClock
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode

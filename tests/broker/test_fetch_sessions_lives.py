@@ -8,7 +8,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.broker.records.fetch_session import next_epoch
+from controller.broker.records.fetch_sessions import next_epoch
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import INITIAL_SESSION_EPOCH, NO_SESSION, FetchResponse
 from tests.broker.harness import Deferred

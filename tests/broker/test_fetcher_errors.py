@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.broker.following import fetcher, fetcher_partitions
+from controller.broker.following import fetcher
 from controller.core.ports import PeerTimedOut
 from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
@@ -130,7 +130,7 @@ def test_a_fault_with_one_partition_is_told_with_its_place_and_leaves_the_others
 def test_a_fault_of_the_fetcher_is_told_and_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     follower = following()
     with monkeypatch.context() as broken:
-        broken.setattr(fetcher_partitions, "error_of", lambda _: 1 / 0)
+        broken.setattr(fetcher, "error_of", lambda _: 1 / 0)
         follower.answer_fetch(data(0))
     assert any("ZeroDivisionError" in note for note in follower.trace.notes("error"))
     follower.later(BACKOFF_MS)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.following.fetcher_session import EPOCH_MAX, FetchSession, SessionRequest
-from controller.broker.following.fetcher_states import Key
+from controller.broker.following.fetcher_queue import EPOCH_MAX, FetchSession, Key, SessionRequest
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     FetchPartition,

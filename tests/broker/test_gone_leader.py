@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.following import fetcher_link
+from controller.broker.following import fetcher
 from controller.broker.following.fetcher import Fetcher
 from controller.core.ports import PeerUnreachable
 from controller.protocol import encode_request_body
@@ -23,7 +23,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         bodies.append(encode_request_body(*asked))  # type: ignore[arg-type]
         return bodies[-1]
 
-    monkeypatch.setattr(fetcher_link, "encode_request_body", encode)
+    monkeypatch.setattr(fetcher, "encode_request_body", encode)
     return bodies
 
 

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from controller.broker.following.fetcher import Fetcher
-from controller.broker.following.fetcher_link import LeaderLink
-from controller.broker.following.fetcher_queue import FetcherQueue
-from controller.broker.following.fetcher_session import FetchSession
+from controller.broker.following.fetcher import Fetcher, LeaderLink
+from controller.broker.following.fetcher_queue import FetcherQueue, FetchSession
 from controller.broker.metadata.metadata_cache import NOTHING_KNOWN, MetadataSnapshot
 from controller.broker.node import Node
 from controller.broker.partition import Role
-from controller.broker.records.delayed_fetch import DelayedFetch
+from controller.broker.records.fetch import DelayedFetch
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, encode_request_body, request_head
 from controller.protocol.control_values import (

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from controller.broker.following.fetcher_logs import FollowerLogs
-from controller.broker.following.fetcher_queue import FetcherQueue
-from controller.broker.following.fetcher_states import Followed
+from controller.broker.following.fetcher_queue import FetcherQueue, Followed
 from controller.broker.following.fetchers import ReplicaFetchers
+from controller.broker.following.truncation import FollowerLogs
 from controller.broker.leader_state import LeaderState
 from controller.broker.partition import Partition
 from controller.storage import EpochEnd, PartitionLog

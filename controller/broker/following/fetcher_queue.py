@@ -6,11 +6,272 @@ most of them idle. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
-from controller.broker.following.fetcher_session import FetchSession
-from controller.broker.following.fetcher_states import Followed, Key
+from controller.broker.configs.settings import BrokerSettings
+from controller.broker.partition import Partition
 from controller.few import Few
+from controller.protocol.control_values import NO_BROKER_EPOCH
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import (
+    INITIAL_SESSION_EPOCH,
+    NO_LEADER_EPOCH,
+    NO_SESSION,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    ReplicaState,
+)
+from controller.storage import EpochEnd, PartitionLog
+
+Key: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """One for each LeaderAndIsr: an answer is taken only while its partition is followed by the same object, so that
+    one to an older leader epoch, or to an earlier life of the partition, changes nothing.
+
+    Where to fetch from is the log's own end, always. `agreed`: the log holds nothing that the leader's has not, as far
+    as that must be known before it is fetched from. `ready_ms`: not asked about before that time. `refusals`: how many
+    times in a row the leader said that it is not, or does not know. `is_behind`: it lacks something that the leader has
+    committed, as far as it knows.
+    """
+
+    partition: Partition
+    log: PartitionLog
+    leader_epoch: int
+    agreed: bool
+    ready_ms: float = 0.0
+    refusals: int = 0
+    is_behind: bool = True
+    _asked: FetchPartition | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.partition.key
+
+    def __str__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index}"
+
+    def has_asked(self, question: FetchPartition) -> bool:
+        """Whether this asked that question, and has not moved on since."""
+        return self._asked is question and question.fetch_offset == self.log.log_end_offset
+
+    def question(self, max_bytes: int, tells_epoch: bool) -> FetchPartition:
+        """What is to be fetched next: the same object for as long as it is the same."""
+        end, start = self.log.log_end_offset, self.log.log_start_offset
+        epoch = self.log.epochs.latest if tells_epoch else NO_LEADER_EPOCH
+        asked = self._asked
+        if (
+            asked is None
+            or asked.fetch_offset != end
+            or asked.log_start_offset != start
+            or asked.last_fetched_epoch != epoch
+        ):
+            asked = _asked(self.partition.index, end, max_bytes, self.leader_epoch, epoch, start)
+            self._asked = asked
+        return asked
+
+
+_asked = lru_cache(maxsize=1_024)(FetchPartition)
+"""Of idle partitions many are asked the same."""
+
+
+Offsets: TypeAlias = Mapping[Key, tuple[ErrorCode, int]]
+EndOffsets: TypeAlias = Mapping[Key, tuple[ErrorCode, EpochEnd]]
+
+_KNOWN = {int(code): code for code in ErrorCode}
+
+
+def error_of(code: int) -> ErrorCode:
+    """A later broker may have errors that are not known here."""
+    return _KNOWN.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def fetch_request(
+    settings: BrokerSettings, session: SessionRequest, until_due_ms: float | None, broker_epoch: int
+) -> FetchRequest:
+    """`until_due_ms`: when another partition is to be asked about. The leader is not to wait for longer than that.
+    `broker_epoch`: whose log it is that what is asked for shows, this life's and no other's (KIP-903)."""
+    max_wait_ms = settings.replica_fetch_wait_max_ms
+    if until_due_ms is not None:
+        max_wait_ms = min(max_wait_ms, math.ceil(until_due_ms))
+    life = ReplicaState() if broker_epoch == NO_BROKER_EPOCH else ReplicaState(settings.broker_id, broker_epoch)
+    return FetchRequest(
+        max_wait_ms,
+        settings.replica_fetch_min_bytes,
+        session.topics,
+        replica_id=settings.broker_id,
+        max_bytes=settings.replica_fetch_response_max_bytes,
+        session_id=session.session_id,
+        session_epoch=session.session_epoch,
+        forgotten_topics_data=session.forgotten,
+        replica_state=life,
+    )
+
+
+def offset_for_leader_epoch_request(broker_id: int, partitions: Iterable[Followed]) -> OffsetForLeaderEpochRequest:
+    """Where each log's latest epoch ends at the leader."""
+    topics: dict[str, list[OffsetForLeaderPartition]] = {}
+    for one in partitions:
+        asked = OffsetForLeaderPartition(one.partition.index, one.log.epochs.latest, one.leader_epoch)
+        topics.setdefault(one.partition.topic, []).append(asked)
+    return OffsetForLeaderEpochRequest(
+        tuple(OffsetForLeaderTopic(topic, tuple(asked)) for topic, asked in topics.items()), broker_id
+    )
+
+
+def end_offsets_of(response: OffsetForLeaderEpochResponse) -> EndOffsets:
+    return {
+        (topic.topic, one.partition): (error_of(one.error_code), EpochEnd(one.leader_epoch, one.end_offset))
+        for topic in response.topics
+        for one in topic.partitions
+    }
+
+
+def list_offsets_request(broker_id: int, partitions: Iterable[Followed], timestamp: int) -> ListOffsetsRequest:
+    """`timestamp`: EARLIEST_TIMESTAMP for the leaders' log starts, LATEST_TIMESTAMP for their log ends (to a follower
+    a leader tells its log's end, not its high watermark)."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for one in partitions:
+        asked = ListOffsetsPartition(one.partition.index, timestamp, one.leader_epoch)
+        topics.setdefault(one.partition.topic, []).append(asked)
+    return ListOffsetsRequest(
+        tuple(ListOffsetsTopic(topic, tuple(asked)) for topic, asked in topics.items()), broker_id
+    )
+
+
+def offsets_of(response: ListOffsetsResponse) -> Offsets:
+    return {
+        (topic.name, one.partition_index): (error_of(one.error_code), one.offset)
+        for topic in response.topics
+        for one in topic.partitions
+    }
+
+
+EPOCH_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """The fields of a FetchRequest that a session makes."""
+
+    session_id: int
+    session_epoch: int
+    topics: tuple[FetchTopic, ...]
+    forgotten: tuple[ForgottenTopic, ...]
+
+
+class FetchSession:
+    """`sent`: the question that the leader was last asked for each partition, in the order in which they came or
+    changed. What is told by `want` and `forget` goes with the next request."""
+
+    __slots__ = ("_changes", "_epoch", "_id", "_in_vain", "sent")
+
+    def __init__(self) -> None:
+        self.sent: Few[Key, FetchPartition] = Few()
+        self._changes: dict[Key, FetchPartition | None] | None = None
+        self._id = NO_SESSION
+        self._epoch = INITIAL_SESSION_EPOCH
+        self._in_vain: SessionRequest | None = None
+        """From when a request was lost until one is answered: the last that named all."""
+
+    def want(self, key: Key, question: FetchPartition) -> None:
+        """The same object as before changes nothing."""
+        if self._changes is None:
+            self._changes = {}
+        if key in self._changes or self.sent.get(key) is not question:
+            self._changes[key] = question
+
+    def forget(self, key: Key) -> None:
+        if key in self.sent:
+            if self._changes is None:
+                self._changes = {}
+            self._changes[key] = None
+        elif self._changes is not None:
+            self._changes.pop(key, None)
+
+    def next(self) -> SessionRequest:
+        """The same object for each attempt at a leader that is gone, while nothing is another."""
+        in_vain = self._in_vain
+        if in_vain is not None and not self._changes and in_vain.session_id == self._id:
+            return in_vain
+        changed: list[tuple[Key, FetchPartition]] = []
+        forgotten: dict[str, list[int]] = {}
+        changes, self._changes = self._changes, None
+        for key, question in (changes or {}).items():
+            # Taken out first: what changed goes to the end of a full request, as an answer has room for so much and is
+            # filled in the order of the questions.
+            self.sent.pop(key)
+            if question is not None:
+                self.sent[key] = question
+                changed.append((key, question))
+            else:
+                forgotten.setdefault(key[0], []).append(key[1])
+        if self._epoch == INITIAL_SESSION_EPOCH:
+            request = SessionRequest(self._id, self._epoch, by_topic(self.sent.items()), ())
+            if in_vain is not None:
+                self._in_vain = request
+            return request
+        gone = tuple(ForgottenTopic(topic, tuple(indexes)) for topic, indexes in forgotten.items())
+        return SessionRequest(self._id, self._epoch, by_topic(changed), gone)
+
+    def answered(self, response: FetchResponse) -> bool:
+        """False: the session is over, what the response says of partitions does not count, and the next request is a
+        full one."""
+        self._in_vain = None
+        if response.error_code != ErrorCode.NONE:
+            known = response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            self._begin_again(self._id if known else NO_SESSION)
+            return False
+        named = [(topic.topic, one.partition_index) for topic in response.responses for one in topic.partitions]
+        if any(key not in self.sent for key in named):
+            self._begin_again(self._id)
+            return False
+        if response.session_id == NO_SESSION:
+            self._begin_again(NO_SESSION)
+        elif self._epoch == INITIAL_SESSION_EPOCH:
+            self._id, self._epoch = response.session_id, INITIAL_SESSION_EPOCH + 1
+        else:
+            self._epoch = 1 if self._epoch == EPOCH_MAX else self._epoch + 1
+        return True
+
+    def lost(self) -> None:
+        """A request was not answered: nobody knows whether the leader has it. The next one closes the session there
+        and opens another."""
+        self._begin_again(self._id)
+        self._in_vain = self._in_vain or _NONE_YET
+
+    def _begin_again(self, session_id: int) -> None:
+        self._id, self._epoch = session_id, INITIAL_SESSION_EPOCH
+
+
+_NONE_YET = SessionRequest(-1, INITIAL_SESSION_EPOCH, (), ())
+"""No session has that id."""
+
+
+def by_topic(partitions: Iterable[tuple[Key, FetchPartition]]) -> tuple[FetchTopic, ...]:
+    """Grouped, in the order of each topic's first."""
+    topics: dict[str, list[FetchPartition]] = {}
+    for (topic, _), asked in partitions:
+        topics.setdefault(topic, []).append(asked)
+    return tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
 
 
 class FetcherQueue:

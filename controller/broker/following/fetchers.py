@@ -10,10 +10,9 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 from controller.broker.configs.settings import BrokerSettings
-from controller.broker.following.fetcher import Fetcher
-from controller.broker.following.fetcher_logs import FollowerLogs
-from controller.broker.following.fetcher_partitions import FetcherPartitions, FetcherTools
-from controller.broker.following.fetcher_states import Followed, Key
+from controller.broker.following.fetcher import Fetcher, FetcherTools
+from controller.broker.following.fetcher_queue import Followed, Key
+from controller.broker.following.truncation import FollowerLogs
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.ports import Peers
@@ -50,7 +49,7 @@ class ReplicaFetchers:
         versions = control_versions(settings.inter_broker_protocol)
         self._truncation_on_fetch = versions.truncation_on_fetch
         throttle = throttle or Quota(settings.broker_id, clock)
-        self._losing: list[FetcherPartitions] = []
+        self._losing: list[Fetcher] = []
         self._tools = FetcherTools(
             settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch, throttle, self._drops
         )
@@ -116,7 +115,7 @@ class ReplicaFetchers:
             fetcher.remove(key)
             self._losing.append(fetcher)
 
-    def _drops(self, fetcher: FetcherPartitions) -> None:
+    def _drops(self, fetcher: Fetcher) -> None:
         self._losing.append(fetcher)
 
     def _close_idle(self) -> None:

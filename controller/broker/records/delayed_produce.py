@@ -45,7 +45,7 @@ quick(Replication)
 
 
 @dataclass(slots=True)
-class Part:
+class ProducePart:
     """One partition's result, which is final once nothing is `awaited`."""
 
     result: ProducePartitionResult
@@ -57,7 +57,7 @@ class Part:
             self.result = replace(self.result, error_code=error)
 
 
-Parts = Sequence[tuple[str, Sequence[Part]]]
+Parts = Sequence[tuple[str, Sequence[ProducePart]]]
 """By topic, as the request has them."""
 
 
@@ -67,7 +67,7 @@ def response(parts: Parts) -> ProduceResponse:
     )
 
 
-class DelayedProduce(DelayedParts[Part]):
+class DelayedProduce(DelayedParts[ProducePart]):
     __slots__ = ("_answer", "_min_insync")
 
     def __init__(
@@ -77,12 +77,12 @@ class DelayedProduce(DelayedParts[Part]):
         self._min_insync = min_insync
         self._answer = answer
 
-    def look_at(self, part: Part) -> None:
+    def look_at(self, part: ProducePart) -> None:
         error = part.awaited.outcome(self._min_insync) if part.awaited is not None else None
         if error is not None:
             part.settle(error)
 
-    def give_up(self, part: Part) -> None:
+    def give_up(self, part: ProducePart) -> None:
         part.settle(ErrorCode.REQUEST_TIMED_OUT)
 
     def answer(self) -> None:

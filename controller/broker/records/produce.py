@@ -20,7 +20,14 @@ from controller.broker.leader_state import LeaderState
 from controller.broker.partition import Partition
 from controller.broker.ports import OffLoop
 from controller.broker.progress import Progress
-from controller.broker.records.delayed_produce import DelayedProduce, MinInsync, Part, Parts, Replication, response
+from controller.broker.records.delayed_produce import (
+    DelayedProduce,
+    MinInsync,
+    Parts,
+    ProducePart,
+    Replication,
+    response,
+)
 from controller.broker.records.record_access import RecordAccess, Refused, refused
 from controller.broker.steps import SLICE, SLICE_BYTES, Steps, finish
 from controller.protocol.errors import ErrorCode
@@ -61,7 +68,7 @@ class _One:
 
     topic: str
     index: int
-    part: Part | None = None
+    part: ProducePart | None = None
     work: Generator[int, None, None] | None = None
     checked: Checked | None = None
 
@@ -191,7 +198,7 @@ class Produce:
         for one in request.ones():
             one.work = None
             if one.checked is None and one.part is None:
-                one.part = Part(ProducePartitionResult(one.index, ErrorCode.UNKNOWN_SERVER_ERROR))
+                one.part = ProducePart(ProducePartitionResult(one.index, ErrorCode.UNKNOWN_SERVER_ERROR))
         self._advance(request)
         if error is not None:
             raise error  # a defect of the checks: the request is answered, and the host logs the error
@@ -232,7 +239,7 @@ class Produce:
             parts.append((topic, those))
         request.then(parts)
 
-    def _append(self, topic: str, one: _One, acks: int) -> Part:
+    def _append(self, topic: str, one: _One, acks: int) -> ProducePart:
         assert one.checked is not None
         try:
             partition, leading, log = self._admit(topic, one.index, acks)
@@ -244,7 +251,9 @@ class Produce:
         )
         if not appended.duplicate:
             self._progress.appended(partition)
-        return Part(result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None)
+        return ProducePart(
+            result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None
+        )
 
     def _news(self, partition: Partition) -> None:
         if self._waiting.delayed:
@@ -257,9 +266,9 @@ def _rest_of(request: _Request) -> Generator[int, None, None]:
             yield from one.work
 
 
-def _refused(index: int, error: Refused | StorageError) -> Part:
+def _refused(index: int, error: Refused | StorageError) -> ProducePart:
     why = refused(error)
-    return Part(ProducePartitionResult(index, why.error, error_message=why.message))
+    return ProducePart(ProducePartitionResult(index, why.error, error_message=why.message))
 
 
 def _batch(records: Records | None, version: int) -> bytes | memoryview:
