@@ -114,6 +114,10 @@ FOUND_SOON = {
     "epoch-from-zookeeper": 10,
     "last-member-removed": 0,
     "shrinking-keeps-the-epoch": 0,
+    "pause-end-unheard": 16,
+    "bounce-before-the-term-unnoticed": 24,
+    "a-later-leader-is-fenced": 37,
+    "isr-change-at-any-version": 37,
 }
 """By the seed that found it when last looked for."""
 
