@@ -6,8 +6,8 @@ it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal 
 was, so that a change that was made after all is recognised by the controller. One request is under way at a time, with
 every proposal that waits in it. Runs on the broker's one thread, as its timers and its peers' answers do.
 
-Which ISR a partition should have is decided in `wanted_isr.py`. Until a proposal is settled nobody knows which of the two ISRs holds, and the partition is told
-so: its high watermark is held back by both.
+Which ISR a partition should have is decided in `wanted_isr.py`. Until a proposal is settled nobody knows which of the
+two ISRs holds, and the partition's high watermark is held back by both.
 """
 
 from __future__ import annotations
