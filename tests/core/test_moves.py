@@ -80,9 +80,9 @@ def test_in_a_table_of_single_replicas_each_is_in_its_own_row() -> None:
     assert term is not None
     context = term.context
     assert context.partitions.width == 1
-    context.move_replicas(replicas(term, ("b", 1, 0)), ReplicaState.Offline)
+    context.move_replicas(replicas(term, ("b", 0, 0)), ReplicaState.Offline)
     every = replicas(term, *(("b", partition, 0) for partition in range(3)))
-    assert named(context.move_replicas(every, ReplicaState.DeletionStarted)) == [(0, 0), (2, 0)]
+    assert named(context.move_replicas(every, ReplicaState.DeletionStarted)) == [(1, 0), (2, 0)]
 
 
 def test_of_many_that_may_not_move_ten_are_named() -> None:

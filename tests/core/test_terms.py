@@ -536,6 +536,18 @@ def test_an_epoch_that_was_lowered_is_found_by_the_failover() -> None:
     cluster.check(errors=True)
 
 
+@pytest.mark.parametrize("states", [1, 3])
+def test_without_the_epochs_znode_the_next_epoch_is_above_every_states(states: int) -> None:
+    cluster = Cluster()
+    for partition in range(states):
+        cluster.topic(f"t{partition}", {0: (1,)})
+        cluster.state(f"t{partition}", 0, 1, (1,), controller_epoch=700_000 - partition)
+    host = cluster.host(1)
+    assert resignations(host) == []
+    assert host.controller.controller_epoch == 701_001
+    cluster.check(errors=True)
+
+
 @pytest.mark.parametrize(
     ("highest", "ends"), [(1, False), (2, True), (HIGHEST_EPOCH - 1, True), (HIGHEST_EPOCH, False)]
 )

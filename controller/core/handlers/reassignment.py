@@ -102,8 +102,7 @@ async def reassignment_isr_change(term: Term, event: ReassignmentIsrChange) -> N
     rewritten = term.context.rewritten.pop((event.topic, event.partition), None)
     if was_unusable or rewritten == term.context.partitions.zk_version[row]:
         await serve_repaired(term, rows)
-        row = term.context.partitions.row_of(event.topic, event.partition)
-        rows = np.array([] if row is None else [row], dtype=np.int64)
+        rows = rows[:0]  # it is taken up already
     await isr_changed(term, rows)
 
 
