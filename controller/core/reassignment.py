@@ -45,7 +45,7 @@ async def begin(
     before = {key: table.reassignment_of(_row(term, key)) for key in wanted}
     changed = {key: one for key, one in wanted.items() if before[key] != one}
     kept = {_row(term, key): kept_on_the_way(before[key], one) for key, one in changed.items()}
-    left = await _stop_unneeded(term, {row: one for row, one in kept.items() if one != table.reassignment_of(row)})
+    left = await _stop_unneeded(term, kept)
     written = await persist(term, changed, withdrawn) if changed or withdrawn else frozenset[Partition]()
     for key, one in changed.items():
         table.set_assignment(_row(term, key), one if key in written else before[key])

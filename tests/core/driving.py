@@ -478,6 +478,9 @@ class Cluster:
         assert term is not None
         context, table = term.context, term.context.partitions
         assert table.leaving == {}
+        for one, data in table.extra.items():
+            path = paths.partition_state(*table.topic_and_partition(one))
+            assert decode_partition_state(path, data).kept.unknown(), path
         for topic in table.topics:
             row = self.server.row(paths.topic(topic.name))
             if row is None or paths.topic(topic.name) in context.quarantine or topic.name in context.deletions.queued:
@@ -641,11 +644,14 @@ def check_figures(host: Host) -> None:
         len(context.brokers),
     )
     assert figures.topics_to_delete == len(context.deletions.queued)
+    assert figures.topics_ineligible_to_delete == len(context.deletions.ineligible)
+    assert (figures.paused, figures.quarantined) == (context.paused is not None, len(context.quarantine))
 
 
 def check_written(written: PartitionStateWritten) -> None:
     """Invariant 2, on one write."""
     assert written.isr, written
+    assert isinstance(written.live, tuple), written
     assert written.leader == -1 or written.leader in written.isr, written
     assert set(written.isr) <= set(written.assignment), written
     if written.why in ("initial", "offline", "controlled shutdown"):

@@ -139,6 +139,23 @@ def test_a_batch_is_not_sent_after_the_end_of_the_lease_or_the_session(how: str,
     assert host.sent[mark:] == []
 
 
+@pytest.mark.parametrize("new_first", [True, False])
+def test_a_replica_that_is_put_in_twice_is_told_once_as_new(new_first: bool) -> None:
+    _, host = cluster_of_two_topics()
+    term = host.controller.term
+    assert term is not None
+    batch, mark = RequestBatch(term), len(host.sent)
+    replicas = term.context.replicas_on([2, 3])
+    batch.leader_and_isr(replicas, is_new=new_first)
+    batch.leader_and_isr(term.context.replicas_on([2]), is_new=not new_first)
+    batch.send()
+    told = {
+        sent.broker: {name: state.is_new for name, state in sent.states().items()}
+        for sent in host.sent_after(mark, ApiKey.LEADER_AND_ISR)
+    }
+    assert told == {2: {"t-0": True, "t-1": True}, 3: dict.fromkeys(("t-0", "t-1"), new_first)}
+
+
 def sent_after_standing_still(at: int) -> tuple[int, int]:
     """A broker fails, and the controller's thread stands still beyond the lease at the `at`-th step that leaves a
     trace (0: at none). Returns how many steps there were, and how many requests were sent after it."""

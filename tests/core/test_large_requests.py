@@ -57,6 +57,7 @@ def reassign(cluster: Cluster, host: Host, wanted: dict[str, dict[int, tuple[int
     counts: dict[int, int] = {}
     for topic in answers[0].responses:
         for one in topic.partitions:
+            assert bool(one.error_message) == bool(one.error_code)
             counts[one.error_code] = counts.get(one.error_code, 0) + 1
     return counts
 
@@ -96,6 +97,7 @@ def test_partitions_that_no_znode_holds_are_refused(partitions: int, validate_on
     cluster.settle()
     error, message = create(cluster, host, CreatableTopic("big", partitions, 1), validate_only=validate_only)
     assert error == ErrorCode.INVALID_PARTITIONS
+    assert f"{partitions} partitions take more than {8 * partitions} bytes" in message
     assert f"expected {ZNODE_BYTES_MAX} at most" in message
     answers: list[Any] = []
     asked = CreatePartitionsRequest((CreatePartitionsTopic("t", partitions),), 1_000, validate_only)

@@ -21,7 +21,7 @@ from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
-from controller.zookeeper.paths import BROKER_TOPICS, CONTROLLER, CONTROLLER_EPOCH
+from controller.zookeeper.paths import BROKER_TOPICS, CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH
 
 TIMEOUT_MS = 2000
 LONG_MS = 120_000.0
@@ -485,3 +485,14 @@ def test_a_cluster_without_its_id_is_lost_if_nothing_else_of_it_is_there(
         with pytest.raises(ElectionBlocked) as blocked:
             cluster.wait(pending)
         assert blocked.value.obstacle.reason is reason
+
+
+def test_another_cluster_is_named_with_both_ids() -> None:
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    cluster.wait(one.connection.multi([Create("/cluster", b""), Create(CLUSTER_ID, b'{"version":"1","id":"found"}')]))
+    said = "ZooKeeper holds cluster found, and this broker belongs to cluster known"
+    with pytest.raises(ElectionBlocked, match=said) as blocked:
+        cluster.wait(one.stand(Known(cluster_id="known")))
+    assert blocked.value.obstacle.reason is Reason.ANOTHER_CLUSTER
+    assert isinstance(cluster.wait(one.stand(Known(cluster_id="found"))), Won)

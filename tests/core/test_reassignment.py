@@ -301,6 +301,23 @@ def test_nobody_of_another_target_leads_before_the_znode_names_it(died_at: int |
         cluster.check()
 
 
+def test_where_the_leader_is_not_needed_any_more_another_in_sync_leads_at_once() -> None:
+    """The new target is not in sync, so that phase B, which elects too, has to wait."""
+    cluster, host = two_of_three()
+    ask(cluster, host, {0: (3, 4, 1)})
+    in_sync(cluster, host, 0, 2, 3, 4)
+    cluster.unregister(2, 3)
+    cluster.settle()
+    cluster.register(2, 3)
+    cluster.settle()
+    assert led(cluster)["t-0"] == (4, (4,))
+    in_sync(cluster, host, 0, 4, 3)
+    assert ask(cluster, host, {0: (3, 1)}) == {0: 0}
+    assert led(cluster)["t-0"] == (3, (3,))
+    assert assignment(cluster, 0) == Assignment((3, 1, 2), (1,), (2,))
+    cluster.check()
+
+
 def test_s51_a_request_that_takes_over_from_the_znode_is_what_the_next_controller_finds() -> None:
     """KAFKA-9089: the znode's entry goes in the very multi that says where the partition goes now."""
     cluster, host = two_of_three()

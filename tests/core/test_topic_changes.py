@@ -179,6 +179,31 @@ def test_s56e_a_topic_without_an_id_gets_one_and_keeps_all_else(topic_id: str | 
     cluster.check()
 
 
+def test_a_topic_that_changed_before_it_is_given_an_id_holds_up_no_other() -> None:
+    cluster = Cluster()
+    for name in ("a", "b"):
+        cluster.put(paths.topic(name), encode_topic_assignment(TopicAssignment(None, {0: (1,)})))
+    host = cluster.new_host(1)
+    read, changed = host.client.read, list[str]()
+
+    def reading(some: Any) -> Any:
+        if list(some) == [paths.topic("a"), paths.topic("b")] and not changed:
+            data = encode_topic_assignment(TopicAssignment(None, {0: (1,), 1: (1,)}))
+            changed.append("a")
+            cluster._admin.multi([SetData(paths.topic("a"), data, ANY_VERSION)])
+        return read(some)
+
+    host.client.read = reading  # type: ignore[method-assign]
+    host.start()
+    cluster.settle()
+    assert changed
+    row = cluster.server.row(paths.topic("b"))
+    assert row is not None
+    assert decode_topic_assignment(row.path, row.data).topic_id is not None
+    assert set(cluster.states()) == {"a-0", "a-1", "b-0"}
+    cluster.check()
+
+
 def test_before_2_8_topics_get_no_id() -> None:
     cluster = Cluster()
     data = encode_topic_assignment(TopicAssignment(None, {0: (1,)}))

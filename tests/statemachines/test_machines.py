@@ -280,6 +280,8 @@ def test_what_is_not_an_exception_passes_through_and_the_entity_stays() -> None:
 def test_an_entity_without_a_state_is_refused_by_name() -> None:
     with pytest.raises(InvalidTransition, match="partition a: no move from None to Online"):
         PARTITION.move(Thing("a", None), PartitionState.Online)
+    with pytest.raises(InvalidTransition, match="partition a: no move from 'on' to Online"):
+        PARTITION.move(Thing("a", "on"), PartitionState.Online)
 
 
 class Light(IntEnum):
