@@ -447,6 +447,16 @@ def test_a_state_that_is_repaired_with_the_target_in_sync_ends_the_reassignment(
     cluster.check(errors=True)
 
 
+def test_a_request_that_is_fulfilled_leaves_the_znode_of_others_unwritten() -> None:
+    cluster, host = two_of_three()
+    ask_by_znode(cluster, {1: (4, 2)})
+    before = cluster.server.row(paths.REASSIGN_PARTITIONS)
+    assert ask(cluster, host, {0: (3, 2)}) == {0: 0}
+    assert assignment(cluster, 0) == Assignment((3, 2))
+    assert cluster.server.row(paths.REASSIGN_PARTITIONS) == before
+    cluster.check()
+
+
 def test_what_is_on_its_way_there_is_not_begun_again() -> None:
     cluster, host = two_of_three()
     ask_by_znode(cluster, {0: (3, 4)})
