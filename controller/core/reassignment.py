@@ -186,7 +186,8 @@ async def new_epoch(term: Term, rows: Rows) -> None:
             live=term.context.eligible_ids,
         )
         rows = await set_states(term, states)
-    term.note("error", f"the state moved {BUMP_ROUNDS} times under its leader epoch: {names_of(term, rows)}")
+    if len(rows):
+        term.note("error", f"the state moved {BUMP_ROUNDS} times under its leader epoch: {names_of(term, rows)}")
 
 
 # -- phase B
