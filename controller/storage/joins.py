@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from controller.storage.batches import HEADER_BYTES, header_at
+from controller.storage.batches import HEADER_BYTES, header_at, headers_of
 from controller.storage.disk import Disk
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.index import OFFSET_ENTRY
@@ -114,8 +114,11 @@ def _is_compacted(segments: Sequence[Segment]) -> bool:
     for segment in segments:
         expected = None
         try:
-            for _, header in headers_between(segment.file, 0, segment.size_bytes):
+            for position, header in headers_between(segment.file, 0, segment.size_bytes):
+                if expected is not None and header.base_offset < expected:
+                    return False  # the cleaner keeps the order: the file is damaged
                 if header.record_count <= header.last_offset_delta or expected not in (None, header.base_offset):
+                    headers_of(segment.file.read_at(position, header.size_bytes))
                     return True
                 expected = header.next_offset
         except CorruptBatch:

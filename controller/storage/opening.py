@@ -121,7 +121,9 @@ def open_files(
         begin, end = epochs.entries()[0].start_offset, segments[0].base_offset
         warn(f"{directory}: the segments with offsets {begin} to {end} are missing; the log begins at {end}")
     epochs.truncate_from_start(log_start_offset)
-    snapshots = snapshot_offsets(disk.names(directory)) if found.snapshots else []  # a cut has removed some
+    if tuple(one.base_offset for one in segments) != found.bases:
+        names = disk.names(directory)  # snapshots were removed with their segments
+    snapshots = snapshot_offsets(names) if found.snapshots else []
     if is_bare and not snapshots:
         producers = ProducerStates()
     else:
@@ -277,6 +279,8 @@ def _epochs(
     epochs = LeaderEpochs()
     for segment in segments:
         _assign_epochs(segment, epochs)
+    if LEADER_EPOCHS not in names and epochs.entries():
+        warn(f"{path} is missing; the leader epochs are read from the batches")
     return epochs
 
 

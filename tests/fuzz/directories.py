@@ -2,7 +2,7 @@
 
 An input is one log directory with two partitions, closed cleanly or not, and one to three things that are done to its
 files: deleted, truncated, extended, garbled, emptied, renamed, copied, exchanged, replaced by a directory; stray files
-added; checkpoints and meta.properties edited. A broker starts with up to 16 such directories, each with its own damage.
+added; checkpoints and meta.properties edited. A broker starts with up to 32 such directories, each with its own damage.
 It refuses a directory with a typed error that names a file in it, and starts again without that directory, or it takes
 the directory offline with such a cause, or it serves the directory. Then:
 
@@ -73,7 +73,7 @@ from tests.fuzz.crash import Crash
 from tests.fuzz.directory_damage import Sound, damage
 from tests.storage.batches import batch
 
-SLOTS = 16
+SLOTS = 32
 """Log directories at most in one start."""
 LARGE = tuple(range(SLOTS))
 SMALL = tuple(range(SLOTS, 2 * SLOTS, 2))
@@ -246,14 +246,18 @@ def _sound(folder: Path, *, clean: bool) -> list[Sound]:
         broker.logs.close()
     else:
         unlock(broker.logs)
-    return [_sound_directory(path, known) for path, known in zip(paths, flushed, strict=True)]
+    return [
+        _sound_directory(path, known, has_trash=number % 4 == 0)
+        for number, (path, known) in enumerate(zip(paths, flushed, strict=True))
+    ]
 
 
-def _sound_directory(path: Path, flushed: Mapping[TopicPartition, tuple[int, int]]) -> Sound:
+def _sound_directory(path: Path, flushed: Mapping[TopicPartition, tuple[int, int]], *, has_trash: bool) -> Sound:
     (path / "meta.properties").write_bytes(META)
-    trash = path / TRASH
-    trash.mkdir()
-    (trash / f"{0:020d}.log").write_bytes(batch())
+    if has_trash:
+        trash = path / TRASH
+        trash.mkdir()
+        (trash / f"{0:020d}.log").write_bytes(batch())
     files = {str(one.relative_to(path)): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
     shutil.rmtree(path)
     return Sound(path, files, flushed)

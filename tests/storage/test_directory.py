@@ -137,6 +137,18 @@ def test_a_link_to_nothing_is_no_checkpoint(tmp_path: Path) -> None:
     assert not points.is_symlink()
 
 
+def test_leader_epochs_that_are_missing_after_a_clean_shutdown_are_logged(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.create(ONE).append_as_leader(batch(9), 4)
+    directory.create(OTHER)
+    directory.close()
+    path = tmp_path / "one-0" / "leader-epoch-checkpoint"
+    path.unlink()
+    directory = opened(tmp_path)
+    assert directory.logs[ONE].epochs.latest == 4
+    assert directory.health.warnings == [f"{path} is missing; the leader epochs are read from the batches"]
+
+
 def test_many_truncations_write_the_recovery_points_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = opened(tmp_path)
     partitions = [("many", number) for number in range(5)]

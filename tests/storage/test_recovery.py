@@ -355,6 +355,24 @@ def test_a_sealed_segment_that_is_missing_is_a_loss(tmp_path: Path, which: int, 
     assert f"ends at offset {bases[which]}, but the next one begins at {bases[which + 1]}" in str(cause)
 
 
+def fewer_records(data: bytearray) -> None:
+    data[57:61] = bytes(4)
+
+
+@pytest.mark.parametrize("edit", [lambda data: data.extend(bytes(data)), fewer_records])
+def test_damage_to_another_segment_does_not_pass_for_compaction(
+    tmp_path: Path, edit: Callable[[bytearray], object]
+) -> None:
+    """Batches that come twice, or a count of records that was changed, are no work of the cleaner's."""
+    directory = filled(tmp_path, count=40, flush_at=20)
+    bases = directory.logs[PARTITION].segment_offsets
+    segment(tmp_path, bases[1]).unlink()
+    change(segment(tmp_path, bases[-1]), edit)
+    cause = opened(tmp_path).health.cause
+    assert isinstance(cause, CorruptLog)
+    assert f"begins at {bases[2]}" in str(cause)
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_sealed_segment_that_is_cut_renamed_or_there_twice_is_a_loss(tmp_path: Path, clean: bool) -> None:
     def cut(bases: tuple[int, ...]) -> None:
