@@ -26,7 +26,7 @@ def add_scenario_options(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="sets a parameter of the scenario"
     )
     parser.add_argument(
-        "--report", type=output_folder, metavar="DIR", help="writes report.json, report.html and trace.parquet there"
+        "--report", type=output_folder, metavar="DIR", help="write report.json, report.html and trace.parquet there"
     )
 
 
