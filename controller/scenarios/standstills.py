@@ -41,7 +41,7 @@ def standstills_text(standstills: Sequence[Standstill], session_timeout_ms: floa
     longest = max(long, key=lambda each: each.duration_ms)
     times = "once" if len(long) == 1 else f"{len(long)} times"
     return (
-        f"this machine stood still for more than {bearable_ms:.0f} ms, a third of the session timeout, {times}:"
-        f" the longest for {longest.duration_ms:.0f} ms from {longest.from_ms:.0f} ms on. Terms and sessions may end of"
-        f" that, without a fault"
+        f"this machine was stalled for more than {bearable_ms:.0f} ms, a third of the session timeout, {times}:"
+        f" the longest for {longest.duration_ms:.0f} ms from {longest.from_ms:.0f} ms on. Sessions may expire and"
+        f" controllers change because of that, without an injected fault"
     )

@@ -115,7 +115,7 @@ def test_the_report_has_what_its_format_promises(tmp_path: Path) -> None:
     assert report_json(_report()) == report_json(_report())
 
 
-STOOD = "this machine stood still for more than 667 ms, a third of the session timeout"
+STOOD = "this machine was stalled for more than 667 ms, a third of the session timeout"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_machine_that_stood_still_for_longer_than_sessions_bear_is_named(
     write_report(report, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text())["standstills"]
     assert [one["to_ms"] - one["from_ms"] for one in written] == stood
-    assert (said in (tmp_path / "report.html").read_text()) if said else ("stood still for" not in report_text(report))
+    assert (said in (tmp_path / "report.html").read_text()) if said else ("was stalled for" not in report_text(report))
 
 
 def test_the_page_is_self_contained_and_names_what_happened(tmp_path: Path) -> None:
