@@ -193,7 +193,7 @@ def test_a_topic_that_changed_before_it_is_given_an_id_holds_up_no_other() -> No
             cluster._admin.multi([SetData(paths.topic("a"), data, ANY_VERSION)])
         return read(some)
 
-    host.client.read = reading  # type: ignore[method-assign]
+    host.client.read = reading  # type: ignore[method-assign, assignment]
     host.start()
     cluster.settle()
     assert changed
