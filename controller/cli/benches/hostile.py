@@ -30,6 +30,8 @@ BOUND_MS = 100.0
 BOUND_BYTES = 4 * 104_857_600
 """queued.max.request.bytes by default."""
 PROBE_LIMIT_S = 60.0
+AFTER_S = 0.5
+"""How long after an attack the probe goes on to measure: an attack that is over at once has an effect as well."""
 CALM_S = 3.0
 """Between two attacks, and how long the probe measures what is quiet before each."""
 
@@ -140,6 +142,7 @@ def _rows(cluster: LocalCluster, attacks: list[Attack], scale: float) -> Iterato
                 note = attack.run(target)
             except OSError as error:
                 note = f"{type(error).__name__}: {error}"
+            time.sleep(AFTER_S)
             measured = probe.measured()
             alive = [number for number, broker in cluster.brokers.items() if broker.running]
             grown = max((peak(cluster.brokers[number].pid) - before[number] for number in alive), default=0)
