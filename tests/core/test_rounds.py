@@ -20,8 +20,9 @@ from controller.zookeeper.codecs import (
     encode_preferred_election,
 )
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
+from statemachines.reassignment import Assignment
 from tests.core.driving import Cluster, Host
-from tests.core.reassigning import ask, ask_by_znode, put_request
+from tests.core.reassigning import ask, ask_by_znode, asked, assignment, in_sync, put_request, two_of_three
 from tests.core.test_cluster_requests import featured, finalized, update
 
 STATE = paths.partition_state("t", 0)
@@ -134,3 +135,22 @@ def test_features_that_could_not_be_written_say_so_and_those_that_were_refused_s
         assert first.error_message == "/feature changed under 10 looks and is left as it is"
         assert finalized(cluster) == before
     assert len([note for note in host.notes("error") if "features not updated: " in note]) == (not enough)
+
+
+def test_a_request_that_takes_over_is_withdrawn_again_where_its_znode_moved() -> None:
+    cluster, host = two_of_three()
+    ask_by_znode(cluster, {0: (3, 4)})
+    left = disturb(cluster, host, paths.REASSIGN_PARTITIONS, 2)
+    assert ask(cluster, host, {0: (3, 1)}) == {0: 0}
+    assert left == []
+    assert asked(cluster) is None
+    cluster.check()
+
+
+def test_replicas_that_are_only_added_are_a_reassignment_too() -> None:
+    cluster, host = two_of_three()
+    ask(cluster, host, {0: (2, 3, 4)})
+    assert assignment(cluster, 0) == Assignment((2, 3, 4), (4,))
+    in_sync(cluster, host, 0, 2, 3, 4)
+    assert assignment(cluster, 0) == Assignment((2, 3, 4))
+    cluster.check()
