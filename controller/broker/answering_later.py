@@ -19,8 +19,10 @@ R = TypeVar("R")
 def answer_later(
     task: Task[R], clock: Clock, trace: Trace, answer: Callable[[R], None], failed: Callable[[ErrorCode, str], R]
 ) -> None:
-    """`failed` makes the answer of an error: REQUEST_TIMED_OUT, which a client tries again, if ZooKeeper was not to be
-    had; UNKNOWN_SERVER_ERROR for a fault of ours, which is told with its place."""
+    """Run `task`, then answer on the broker's thread with its result, or with what `failed` makes of an error.
+
+    The error is REQUEST_TIMED_OUT, which a client retries, if ZooKeeper was unavailable. It is UNKNOWN_SERVER_ERROR
+    for a bug, which is logged with its traceback."""
     outcome: Pending[R] = drive(task)
 
     def on_broker_thread() -> None:
@@ -29,7 +31,7 @@ def answer_later(
         except ZooKeeperError as error:
             trace.emit(Noted("warning", f"a request could not be carried out: {error}"))
             value = failed(ErrorCode.REQUEST_TIMED_OUT, str(error))
-        except Exception:  # noqa: BLE001 - answered as the protocol has it and told; the other requests go on
+        except Exception:  # noqa: BLE001 - logged and answered with an error; other requests are unaffected
             trace.emit(Noted("error", f"a request failed in its handler\n{traceback.format_exc()}"))
             value = failed(ErrorCode.UNKNOWN_SERVER_ERROR, "")
         answer(value)

@@ -1,8 +1,8 @@
 """The broker's request handling: one frame in, one answer out, at once or later.
 
-Plain synchronous code: whoever hosts it calls it from one thread, and every answer goes through a callback, exactly
-once. A frame that can't be read costs its own connection; a fault in one handler costs that request, is told with its
-traceback, and nothing else.
+Plain synchronous code: its host calls it from one thread, and every answer goes through a callback, exactly once. A
+frame that can't be decoded closes its own connection. An exception in one handler is logged with its traceback and
+fails that request alone.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Broker:
         return first_slice(handler, exchange, value, self._failed)
 
     def _failed(self, exchange: Exchange, value: RequestValue) -> None:
-        """Told with its traceback, and answered as the protocol has it; the other requests go on."""
+        """Log the exception with its traceback and answer this request with an error; others are unaffected."""
         self._note("error", f"{exchange.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
         if not exchange.answered:
             exchange.refuse(value, ErrorCode.UNKNOWN_SERVER_ERROR)

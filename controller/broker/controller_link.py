@@ -1,7 +1,8 @@
-"""A broker's connection to the controller that its metadata names, for what is negotiated: ApiVersions is asked as it
-is made (Kafka's BrokerToControllerChannelManager), so that the answers hold for as long as it lasts.
+"""A broker's connection to the controller that its metadata names, for negotiated requests.
 
-One question at a time. Whoever gets an error closes it; the next question opens another.
+ApiVersions is sent when the connection is opened (Kafka's BrokerToControllerChannelManager), so the negotiated
+versions hold for as long as the connection lasts. One request is in flight at a time. A caller that gets an error
+closes the connection; the next request opens another.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class ControllerLink:
         return self._offered
 
     async def ask(self, api_key: ApiKey, version: int, request: RequestValue) -> ResponseValue:
-        """Of whom `offered` told, whoever is the controller by now. PeerError, MalformedFrame."""
+        """Send a request over the connection that `offered` opened, even if the controller has moved since.
+
+        Raises: PeerError, MalformedFrame."""
         if self._connection is None:
             raise PeerUnreachable("nothing is open to a controller")
         body = encode_request_body(api_key, version, request)

@@ -138,10 +138,10 @@ class DataPlane:
         self.progress.changed(tuple(self._replicas.partitions()))
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
-        """First of all who led, or was told of another leader, stops what it did: nothing is appended to a log from two
-        sides."""
+        """Apply new roles; replicas that led, or followed another leader, stop doing so first, so that a log never has
+        two writers."""
         self.fetchers.leave([partition for partition in partitions if partition.role is Role.LEADER])
-        self.progress.changed(partitions)  # a fetch that one of them ends tells of all
+        self.progress.changed(partitions)  # all at first: a fetch that one of them completes reports on all of them
         self.progress.roles_changed(partitions)
         self.fetchers.follow([partition for partition in partitions if partition.role is Role.FOLLOWER])
 

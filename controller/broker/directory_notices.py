@@ -1,8 +1,8 @@
-"""Tells the controller that a log directory of this broker failed, by the notice in ZooKeeper that Kafka's leave.
+"""Notifies the controller of failed log directories of this broker, through the same znode as Kafka.
 
-Until the notice is there it is tried again. Only a session that ended ends that: who registers anew is asked about all
-of its replicas anyway. One notice speaks for all that had failed when it was written, for it names no directory. On the
-broker's thread.
+The write is retried until the notice exists or the session ends: after a new registration, the controller queries all
+replicas of the broker anyway. One notice covers all directories that had failed when it was written, because it names
+no directory. Runs on the broker's thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A request that is being answered: once, by whoever has the answer, on whichever thread that is."""
+"""A request in progress, which is answered exactly once, from any thread."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ class Exchange:
         self._note = note
 
     def answer(self, value: ResponseValue) -> None:
-        """Exactly once; RuntimeError for a second answer. A value that can't be encoded is a fault of its maker's,
-        who may be the controller on its own thread: told here, where the request is known, and answered as such."""
+        """Send the answer. A value that can't be encoded is a bug of the caller, which may be the controller on its own
+        thread; it is logged here, where the request is known, and answered with an error.
+
+        Raises: RuntimeError on a second call."""
         self._take_turn()
         if self.heavy:
             self._drive(self._respond_with(value))
@@ -53,7 +55,7 @@ class Exchange:
             self._respond(self._encoded(value))
 
     def answer_made(self, make: Callable[[], ResponseValue]) -> None:
-        """As `answer`, where the value is large, too: the job makes it from what nobody changes meanwhile."""
+        """Send the answer that `make` returns. A job may call `make`, so it may only read what does not change."""
         self._take_turn()
         if self.heavy:
             self._drive(self._respond_made(make))
@@ -73,7 +75,7 @@ class Exchange:
     def _made(self, make: Callable[[], ResponseValue]) -> Sequence[Part] | None:
         try:
             value = make()
-        except Exception:  # noqa: BLE001 - a fault of its maker's, told here, where the request is known
+        except Exception:  # noqa: BLE001 - a bug in `make`, logged here, where the request is known
             self._note("error", f"{self.header.api_key.name}: no answer was made\n{traceback.format_exc()}")
             return self._refused()
         return self._encoded(value)
@@ -104,7 +106,7 @@ class Exchange:
         self._respond(())
 
     def close(self) -> None:
-        """In place of `answer`: closes the connection, which tells a client that it has to ask anew who leads."""
+        """Close the connection in place of an answer, so that the client looks for the leader again."""
         self._take_turn()
         self._respond(None)
 

@@ -31,10 +31,11 @@ class Fetching(Protocol):
 
 
 class FollowerState:
-    """`log_end_offset` and `log_start_offset` as its last fetch told them. `broker_epoch`: of which life, if it said.
+    """A follower's state as its leader knows it.
 
-    A follower that has everything, and has said so, repeats itself with each fetch of its session. It is not told so
-    of each partition: while it is `quiet`, what its session last heard of it is what this has heard.
+    `log_end_offset` and `log_start_offset` are those of its last fetch. `broker_epoch` is that of its incarnation, if
+    it sent one. A caught-up follower repeats the same position with each fetch of its session. While it is `quiet`,
+    those fetches do not update this object: the time of the session's last fetch (`quiet.heard_ms`) counts instead.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class FollowerState:
         return self._fetch_ms if self.quiet is None else max(self._fetch_ms, self.quiet.heard_ms)
 
     def rouse(self, by: Fetching) -> None:
-        """What `by` hears of it says nothing of this any more."""
+        """Stop counting the fetches of session `by` as fetches of this follower."""
         if self.quiet is by:
             self._caught_up_ms, self._fetch_ms = self.last_caught_up_ms, self.last_fetch_ms
             self.quiet = None
@@ -85,9 +86,11 @@ class FollowerState:
 
 
 class LeaderState:
-    """One broker's uninterrupted leadership of one partition, over all of its leader epochs: whoever holds on to this
-    object can tell that leadership was lost meanwhile. `isr` is what the controller has written, `proposed` what it
-    was asked for and has not answered yet. `epoch_start_offset`: the log's end when the leader epoch began."""
+    """One broker's uninterrupted leadership of one partition, over all of its leader epochs.
+
+    A caller that keeps this object can detect that leadership was lost in the meantime. `isr` is the ISR that the
+    controller has written, `proposed` the one that was requested and is not settled yet. `epoch_start_offset` is the
+    log end offset at the start of the leader epoch."""
 
     __slots__ = ("epoch_start_offset", "followers", "isr", "me", "proposed")
 
@@ -110,7 +113,7 @@ class LeaderState:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Whoever may be in the ISR, as far as this leader knows."""
+        """Return all replicas that may be in the ISR, as far as this leader knows (Kafka's maximal ISR)."""
         if self.proposed is None:
             return self.isr
         return (*self.isr, *(replica for replica in self.proposed if replica not in self.isr))
@@ -163,7 +166,7 @@ class LeaderState:
         return min((log_start, *starts))
 
     def keeps_isr(self, log_end: int, high_watermark: int, now_ms: float, lag_max_ms: float) -> bool:
-        """Whether nobody is `behind` and nobody `caught_up`, as nearly always when that is asked."""
+        """Return True if no replica is `behind` and none `caught_up`, which is nearly always so."""
         isr = self.isr
         members = 1 if self.me in isr else 0
         for broker, follower in self.followers.items():

@@ -82,8 +82,9 @@ class Lifecycle:
         self._stopping = True
 
     async def start(self) -> None:
-        """Everything before the first election, tried again for as long as ZooKeeper is the trouble (KAFKA-5473).
-        Raises what no further attempt can mend."""
+        """Do everything that precedes the first election, with retries while ZooKeeper is unavailable (KAFKA-5473).
+
+        Raises an error that no retry can fix."""
         while not self._stopping:
             try:
                 await self._start()
@@ -135,7 +136,7 @@ class Lifecycle:
 
 
 def registration_data(settings: BrokerSettings, timestamp_ms: int) -> bytes:
-    """/brokers/ids/N as a Kafka broker of that inter-broker protocol writes it: features are told from 2.7 on."""
+    """Return /brokers/ids/N as a Kafka broker of that inter-broker protocol writes it: with features from 2.7 on."""
     endpoints = tuple(
         BrokerEndpoint(listener.name, settings.protocol(listener.name), listener.host, listener.port)
         for listener in settings.advertised

@@ -1,7 +1,7 @@
 """DescribeLogDirs: which replica lies in which log directory of this broker, how large it is and how far behind.
 
-A directory that failed is answered with its error and nothing in it. Kafka's rules (ReplicaManager.describeLogDirs);
-nothing is ever moved between directories here, so no replica is a future one. How large a volume is nobody looked at.
+A failed directory is answered with its error and no replicas. The rules are Kafka's (ReplicaManager.describeLogDirs).
+Replicas are never moved between directories here, so none is a future replica. Volume sizes are unknown.
 """
 
 from __future__ import annotations

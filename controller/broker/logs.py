@@ -29,13 +29,14 @@ SettingsOf = Callable[[str], LogSettings]
 
 
 class Logs:
-    """Opens the directories at `paths`, which recovers what is in them; those that are `unusable` are offline with that
-    cause from the start. AlreadyLocked, OutOfResources and DuplicateLogs, with none of them kept.
+    """Opens the directories at `paths` and recovers their logs; `unusable` ones are offline with that cause at once.
 
-    `settings_of` gives a topic's settings, and may be replaced: logs that are there get theirs by `settings_changed`.
-    `on_offline` hears of each directory that goes offline, with the OSError or CorruptLog, while the call that found
-    it is under way: it must not touch a log itself. What was offline at the start is not told again. At most
-    `producer_ids_max` producer ids are remembered by all logs together.
+    `settings_of` returns a topic's settings and may be replaced; `settings_changed` passes new ones to existing logs.
+    `on_offline` is called for each directory that goes offline, with the OSError or CorruptLog, during the call that
+    found the error: it must not use a log itself. Directories that were offline at the start are not reported again.
+    All logs together remember at most `producer_ids_max` producer ids.
+
+    Raises: AlreadyLocked, OutOfResources and DuplicateLogs; no directory stays open then.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class Logs:
                     log.settings = settings
 
     def close(self) -> None:
-        """A clean shutdown of every directory that is online. The first LogOffline is raised when all were tried."""
+        """Shut down every online directory cleanly, then raise the first LogOffline, if any."""
         trouble: LogOffline | None = None
         for directory in self.directories:
             try:

@@ -40,7 +40,7 @@ EVENTS_MAX = 10_000
 RESIGN_LIMIT_MS = 3_000.0
 """How long a shutdown waits for the event that is being handled, and those before its own."""
 HEARD_LIMIT_MS = 2_000.0
-"""How long a controller that goes waits for the brokers to hear what it told them last."""
+"""How long a controller that shuts down waits for the brokers to acknowledge its last requests."""
 HEARD_LOOK_MS = 10.0
 CLOSE_LIMIT_MS = 2_000.0
 """How long it waits for ZooKeeper to hear that the session ends; it would expire by itself."""
@@ -48,7 +48,7 @@ CLOSE_LIMIT_MS = 2_000.0
 
 @dataclass(slots=True)
 class SessionTold:
-    """What the ZooKeeper connection said of itself: last, and how often."""
+    """State of the ZooKeeper connection: the last one, and how often each change occurred."""
 
     state: str = "connecting"
     connects: int = 0
@@ -147,7 +147,7 @@ class Node:
         return self.connected
 
     def close_logs(self) -> None:
-        """The last of a clean shutdown: no request is answered any more, nobody uses a log."""
+        """Close the logs at the end of a clean shutdown, when requests are no longer answered and no log is in use."""
         if self.broker.data is not None:
             self.broker.data.fetchers.close()
         if self.upkeep is not None:

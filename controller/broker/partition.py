@@ -77,8 +77,8 @@ class Partition:
         return self.high_watermark == log.log_end_offset and leading.all_at(self.high_watermark)
 
     def agrees_on_topic_id(self, topic_id: bytes) -> bool:
-        """Whether this is a partition of that life of the topic. The first id that is told is kept; a controller
-        that tells none is believed."""
+        """Return whether this is a partition of the topic with this id. The first id received is kept; a controller
+        that sends none is trusted."""
         if topic_id == NO_TOPIC_ID:
             return True
         if self.topic_id == NO_TOPIC_ID:
@@ -95,8 +95,10 @@ class Partition:
         self.log, self.leading, self.offline, self.fetching = None, None, True, False
 
     def make_leader(self, state: LeaderAndIsrPartitionState, now_ms: float = 0.0) -> None:
-        """The epoch is put down in the log before anything is appended in it, so that a follower that has records of
-        an epoch in between is told where to cut (Kafka's Partition.makeLeader). LogOffline, with nothing changed."""
+        """Become leader. The epoch is assigned in the log before anything is appended in it, so that a follower that
+        has records of an epoch in between gets the offset to truncate to (Kafka's Partition.makeLeader).
+
+        Raises: LogOffline, with nothing changed."""
         if self.log is not None:
             self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
         self._take(state)
@@ -138,11 +140,12 @@ class Partition:
         return True
 
     def stand_down(self) -> None:
-        """It led, and another leads, or nobody: who, and in which epoch, is taken once there is somebody to follow."""
+        """Stop leading, because another broker leads or none does. The new leader and its epoch are applied once that
+        leader is live."""
         self.role, self.isr, self.fetching, self.leading = Role.NONE, (), False, None
 
     def stop(self) -> None:
-        """StopReplica without deletion: the replica stays, leads and follows nobody until it is told again."""
+        """Handle StopReplica without deletion: the replica remains, without a role until the next LeaderAndIsr."""
         self.fetching, self.leading = False, None
 
     def _take(self, state: LeaderAndIsrPartitionState) -> None:

@@ -1,8 +1,8 @@
-"""InitProducerId: ids for idempotent producers, from blocks that this broker takes of ZooKeeper.
+"""InitProducerId: ids for idempotent producers, from blocks that this broker reserves in ZooKeeper.
 
-An id is given out once, by one broker, in the life of a cluster. A new producer gets an id of its own with epoch 0;
-nothing is remembered of it here. There are no transactions: who asks with a transactional id is told that there is no
-coordinator. Runs on the broker's thread; the clock brings a block's arrival back to it.
+An id is assigned once, by one broker, over the cluster's lifetime. A new producer gets an id of its own with epoch 0;
+no state is kept for it here. Transactions are not supported: a request with a transactional id is answered that there
+is no coordinator. Runs on the broker's thread; the clock brings a block's arrival back to it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Where partitions' changes end: the high watermark moved, the log grew, its leader is another. Whoever waits for
-records hears of it here and nowhere else. No I/O."""
+"""Notifications of partition changes: the high watermark moved, the log grew, the leader changed.
+
+Delayed requests for records are notified here and nowhere else. No I/O."""
 
 from __future__ import annotations
 
@@ -12,11 +13,14 @@ Heard = Callable[[Partition], None]
 
 
 class Progress:
-    """`of_high_watermarks` hear that a high watermark or a role changed; `of_appends` that a log grew and its high
-    watermark stayed; `of_followers` of a follower's fetch, with its broker, once it is put down, unless it repeats what
-    the one before said; `of_others` what changed in several that ends nobody's wait: the ISR, or where the log begins.
-    A listener may complete requests, and must not change the partition's records. `have_nobody`, of some of the first:
-    whether nobody waits there, who then need not hear of each. `live`: whether a replica of a partition is."""
+    """Registers listeners for partition changes and notifies them.
+
+    `of_high_watermarks`: a high watermark or a role changed. `of_appends`: a log grew and its high watermark did not
+    move. `of_followers`: a follower's fetch, with its broker, was recorded, unless it repeats the one before.
+    `of_others`: a change in several partitions that completes no request: the ISR, or the log start offset. A listener
+    may complete requests, and must not change the partition's records. `have_nobody` holds, for some listeners of
+    `of_high_watermarks`, whether no request waits there, so that role changes need not be sent to it. `live`: whether
+    a replica of a partition is live."""
 
     def __init__(self, clock: Clock, lag_max_ms: float, live: Callable[[Partition, int], bool]) -> None:
         self._clock = clock
@@ -35,8 +39,8 @@ class Progress:
                 heard(partition)
 
     def advance(self, partition: Partition) -> bool:
-        """Moves a leader's high watermark to where its followers let it be, and tells if it moved. For each news of
-        a follower, of the ISR, or that time has passed."""
+        """Advance a leader's high watermark as far as its followers allow; return whether it moved. Called for each
+        change of a follower or the ISR, and after time has passed."""
         log = partition.log
         if log is None or partition.high_watermark >= log.log_end_offset:
             return False  # as far as it can be
@@ -59,8 +63,8 @@ class Progress:
             heard(partition)
 
     def roles_changed(self, partitions: Iterable[Partition]) -> None:
-        """They are led by another, in another epoch, by nobody here, gone, or their files are offline: who waits is
-        told that it waits in vain."""
+        """Notify listeners that the partitions' leader or leader epoch changed, that they have no leader here, were
+        removed, or are offline: requests that wait for them can't succeed."""
         idle = self.have_nobody
         listeners = [heard for heard in self.of_high_watermarks if heard not in idle or not idle[heard]()]
         for partition in partitions:
@@ -76,6 +80,6 @@ class Progress:
         self.advance(partition)
 
     def changed(self, partitions: Sequence[Partition]) -> None:
-        """Their ISR is another, or where their log begins, or their role, of which who waits has yet to be told."""
+        """Notify listeners that the partitions' ISR, log start offset or role changed; clients are yet to learn it."""
         for heard in self.of_others:
             heard(partitions)

@@ -54,7 +54,7 @@ from controller.protocol.reassignment_values import (
 
 
 def refusal(request: RequestValue, error: ErrorCode, message: str | None = None) -> ResponseValue:
-    """`message` is told where the response has a place for it."""
+    """Return the response that refuses the whole request; `message` is included if the response has a field for it."""
     match request:
         case LeaderAndIsrRequest():
             return leader_and_isr_error(request, error)

@@ -33,8 +33,8 @@ _FROM_BROKERS = frozenset([ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey
 
 
 class Frames:
-    """`served`: the API keys that are answered. `entries_max`: of a client's request (camerlengo.request.entries.max).
-    `note` is told why a connection is closed."""
+    """Decodes requests. `served`: the API keys that are answered. `entries_max`: the limit on a client request's
+    entries (camerlengo.request.entries.max). `note` logs why a connection is closed."""
 
     def __init__(self, served: Container[int], entries_max: int, note: Callable[[str, str], None]) -> None:
         self._served = served
@@ -98,7 +98,7 @@ def first_slice(
     `except` of whatever a handler raises."""
     try:
         steps = handler(exchange, value)
-    except Exception:  # noqa: BLE001 - told and answered
+    except Exception:  # noqa: BLE001 - logged and answered with an error
         failed(exchange, value)
         return None
     if steps is None:

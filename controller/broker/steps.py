@@ -34,7 +34,7 @@ class Lane(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`call` runs on another thread, so it may only use what nobody changes meanwhile."""
+    """A call to run on another thread; it may only read what does not change meanwhile."""
 
     call: Callable[[], Any]
     lane: Lane = Lane.CODEC

@@ -1,7 +1,7 @@
-"""What logs need from time to time: flushes, retention, the checkpoints of their directories. And how they are closed.
+"""Periodic log maintenance (flushes, retention, checkpoints of the directories) and the closing of logs.
 
-Kafka 2.8's LogManager and ReplicaManager in this: the same intervals under the same names. A directory that is offline
-is left alone; one that goes offline here has told so by itself (`Logs.on_offline`), and the others are seen to.
+As Kafka 2.8's LogManager and ReplicaManager, with the same intervals under the same names. An offline directory is
+skipped. One that goes offline here has already reported it (`Logs.on_offline`), and the other ones are still processed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controller.trace import Noted, Trace
 FIRST_MS = 30_000
 """How long after the start each is done first, or its interval if that is shorter: Kafka's InitialTaskDelayMs."""
 NEVER_MS = 1 << 44
-"""An interval from here on is one that nobody lives to see; log.flush.scheduler.interval.ms is so by default."""
+"""Intervals from here on never elapse in practice; the default of log.flush.scheduler.interval.ms is one of them."""
 
 PURGED_AT_ONCE = 20
 """Partitions whose files are deleted before requests have their turn again."""
@@ -64,7 +64,7 @@ class Upkeep:
             timer.cancel()
 
     def close_logs(self) -> None:
-        """A clean shutdown: the next start has nothing to recover. Nobody may use a log any more."""
+        """Close all logs cleanly, so that the next start has nothing to recover. No log may be used afterwards."""
         self.stop()
         for directory in self._online():
             self._in(directory, self._write_high_watermarks)
@@ -108,7 +108,7 @@ class Upkeep:
             self._clock.call_later(PURGE_AGAIN_MS, self.purge_deleted)
 
     def _write_high_watermarks(self, directory: LogDirectory, soon: bool = False) -> None:
-        """A log whose partition nobody has named in this life of the broker keeps what was written of it."""
+        """Write the high watermarks. A log whose partition was not named in this incarnation keeps its old entry."""
         at = self._replicas.high_watermarks_in(directory.logs, directory.high_watermarks)
         directory.write_high_watermarks(at, soon)
 
@@ -138,7 +138,7 @@ class Upkeep:
         try:
             action(directory)
         except LogOffline:
-            # Told when it happened, with its cause, to whoever hears of directories that fail.
+            # `Logs.on_offline` has already reported it with its cause.
             return
         except OutOfResources as shortage:
             self._note("warning", f"log directory {directory.path}: upkeep is put off: {shortage.cause}")
@@ -154,7 +154,7 @@ class NoLogDirectory(Exception):
 
 
 def told_of_opening(logs: Logs) -> list[Noted]:
-    """What a start found in the directories, to be told. NoLogDirectory: there is none left to go on with."""
+    """Return log lines about the opened directories. Raises NoLogDirectory if none is online."""
     notes: list[Noted] = []
     offline: list[str] = []
     for directory in logs.directories:

@@ -34,7 +34,7 @@ def live_followers(metadata: MetadataCache) -> InSync:
 
 
 def by_metadata(metadata: MetadataCache) -> WantedIsr:
-    """Whoever is live has all that there is. Who is not, the controller takes out."""
+    """Return the policy that treats every live replica as in sync; the controller removes the others from the ISR."""
     live = live_followers(metadata)
 
     def wanted(partition: Partition) -> tuple[int, ...]:

@@ -1,1 +1,1 @@
-"""The broker's settings: their types and defaults, what ZooKeeper says of them beside the file, and who is told."""
+"""The broker's settings: types, defaults, dynamic configs in ZooKeeper, and the components that changes are sent to."""

@@ -1,8 +1,8 @@
-"""Lets a LeaderAndIsr in when the configs of the topics that are new here have been read, as Kafka reads them before it
-makes a log: the first record of a topic is held to its min.insync.replicas as the last is.
+"""Delays a LeaderAndIsr request until the configs of its new topics have been read.
 
-Requests are let in in the order in which they came. None waits for longer than a limit, for leaders must be told also
-while ZooKeeper is away; what a topic whose config is not known is treated like, `topic_configs.py` says.
+Kafka also reads them before it creates a log, so that min.insync.replicas applies from a topic's first record on.
+Requests are handled in the order of their arrival. None waits for longer than a limit, because leaders must also be
+informed while ZooKeeper is unavailable. `topic_configs.py` says how a topic without a known config is treated.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Reads from ZooKeeper what this broker goes by, and hears when it changes.
+"""Reads this broker's configs from ZooKeeper and follows their changes.
 
-A topic's config is read when the first log of it is made here; all of them and the brokers' dynamic configs at the
-start, and again in each new session, since notices may have come and gone while there was none. In between
-/config/changes says whose changed: notices are taken in their order, each once, and what each names is read anew, so
-that what is told late is not older than what is known. Notices that all brokers must have seen are deleted, by whoever
-looks next (Kafka's ZkNodeChangeNotificationListener).
+A topic's config is read when its first log is created here. All topic configs and the dynamic broker configs are read
+at the start and again in each new session, since notices may have been created and deleted between sessions. Within a
+session, /config/changes says whose config changed. Notices are processed in order, each once. The config that a notice
+names is read again, so that a late notice never brings back an older value. Notices that all brokers have had time to
+read are deleted by the next broker that checks (Kafka's ZkNodeChangeNotificationListener).
 
-`look` and `wanted` are called on the broker's thread, and what was found is taken up there; between, ZooKeeper is
-asked by one coroutine at a time.
+`look` and `wanted` are called on the broker's thread, where the result of a read is also applied. ZooKeeper is read by
+one coroutine at a time.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ class ConfigWatch:
         try:
             found = pending.result()
         except SessionGone:
-            # The next session's beginning is told where notices are; there is nothing to ask before.
+            # The next session's start reads everything again; a retry before it could not succeed.
             self._failed(wanted, None)
             return
         except ZooKeeperError as error:
             self._trace.emit(Noted("warning", f"configs are not read yet: {error}"))
             self._failed(wanted, RETRY_MS)
             return
-        except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the next look begins anew
+        except Exception:  # noqa: BLE001 - a bug, logged with its traceback; the next check starts afresh
             self._trace.emit(Noted("error", f"reading configs failed\n{traceback.format_exc()}"))
             self._failed(wanted, RETRY_MS)
             return

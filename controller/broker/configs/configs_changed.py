@@ -1,6 +1,7 @@
-"""What becomes of a config that a client wants changed, and what it is told if it can't be so. Pure: texts in, texts
-out. Kafka 2.8's rules (ZkAdminManager), but that a bad value is INVALID_CONFIG, as in its later versions, and not
-INVALID_REQUEST."""
+"""Validation of the config changes that clients request, and the error for each change that is refused.
+
+Pure: texts in, texts out. The rules are Kafka 2.8's (ZkAdminManager), except that an invalid value is INVALID_CONFIG,
+as in later versions of Kafka, and not INVALID_REQUEST."""
 
 from __future__ import annotations
 

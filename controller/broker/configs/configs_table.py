@@ -42,7 +42,7 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
     }
 )
-"""Other names by which a broker may be told the same, in the order in which they count."""
+"""Synonyms of a broker's setting, in order of precedence."""
 
 READ_AT_START = frozenset(["log.segment.delete.delay.ms"])
 """Dynamic in Kafka, but here what server.properties says counts."""

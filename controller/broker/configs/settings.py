@@ -1,10 +1,10 @@
 """A broker's settings, under Kafka's names: types, ranges, defaults, and what they mean together.
 
 Pure: a mapping of texts in (`parse_settings`), or the text of a server.properties file (`parse_properties`), values
-out. All that is wrong is told at once, each by its name with what was expected. Names with `camerlengo.` before them
-are this project's own. What Kafka's broker has and this one has no part for is accepted and told as having no effect,
-so that a server.properties file of a running cluster can be used, unless it promises security or a limit
-(`without_effect.py`); any other name is refused.
+out. All errors are reported at once, each with the setting's name and what was expected. Names that begin with
+`camerlengo.` are this project's own. A setting of Kafka's broker that does nothing here is accepted and reported as
+having no effect, so that the server.properties file of a running cluster can be used, unless it promises security or a
+limit (`without_effect.py`). Any other name is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What this broker goes by for each topic: the topic's config over the broker's dynamic configs over its settings.
+"""The effective configs of each topic: the topic's config over the broker's dynamic configs over its settings.
 
-State and rules alone; `config_watch.py` reads ZooKeeper and tells what it found. A topic whose config has not been read
-yet is treated so that nothing can be lost that its config may protect: none of its records is old enough to go, and
-none is acknowledged by all (Kafka reads the config before it makes the log, and waits for ZooKeeper meanwhile).
+State and rules alone; `config_watch.py` reads ZooKeeper and passes the results in. A topic whose config has not been
+read yet is treated so that nothing is lost that the config may protect: retention deletes none of its records, and no
+record is acknowledged with acks=all (Kafka reads the config before it creates the log, and waits for ZooKeeper).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class TopicConfigs:
 
 
 def _faults(config: Mapping[str, str]) -> list[str]:
-    """What is wrong with a topic's config as others wrote it: names that nobody knows are no fault."""
+    """Return the errors in a topic's config as others wrote it; unknown names are no error."""
     found = [TOPIC_SETTINGS[name].fault(text) for name, text in config.items() if name in TOPIC_SETTINGS]
     return [fault for fault in found if fault is not None]
 
