@@ -1,13 +1,13 @@
-"""ISRs as their leaders change them: what a leader asks of the controller by AlterIsr or AlterPartition (KIP-497), or
-below inter-broker protocol 2.7 writes to ZooKeeper itself (`IsrZnodes`).
+"""ISR changes proposed by leaders: through AlterIsr or AlterPartition requests to the controller (KIP-497), or through
+writes to ZooKeeper below inter-broker protocol 2.7 (`IsrZnodes`).
 
 A partition has one slot: from the moment a change is proposed until it is settled, or until a newer leader epoch makes
-it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal whose answer is lost is sent again as it
-was, so that a change that was made after all is recognised by the controller. One request is under way at a time, with
-every proposal that waits in it. Runs on the broker's one thread, as its timers and its peers' answers do.
+it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal whose answer is lost is sent again
+unchanged, so that the controller recognises a change that it has already made. One request is in flight at a time and
+carries all waiting proposals. Runs on the broker's one thread, as its timers and its peers' answers do.
 
-Which ISR a partition should have is decided in `wanted_isr.py`. Until a proposal is settled nobody knows which of the
-two ISRs holds, and the partition's high watermark is held back by both.
+`wanted_isr.py` decides which ISR a partition should have. Until a proposal is settled it is unknown which of the two
+ISRs is in effect, and both hold back the partition's high watermark.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _asked_for, _member = maker(AlterIsrPartition), maker(IsrMember)
 NAMED_BY_ID = 2
 """The version from which on topics have ids instead of names."""
 WITH_LIVES = 3
-"""From which on each member is told with its broker epoch."""
+"""The version from which on each member is sent with its broker epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,11 @@ def results_of(
 
 
 class Verdict(enum.Enum):
-    """What becomes of a proposal. Until it is made or dropped, nobody knows which of the two ISRs holds."""
+    """The outcome of a proposal. Until it is made or dropped, it is unknown which of the two ISRs is in effect."""
 
     MADE = "made"
     DROP = "drop"
-    """It was not made, by nobody: the version was found right. What holds is the ISR as it was; another may be asked
-    for."""
+    """Certainly not made: the version was found unchanged. The old ISR remains in effect; another may be proposed."""
     KEEP = "keep"
     """The controller knows better, and says it: by a LeaderAndIsr of a newer epoch, or metadata of a newer version."""
     RETRY = "retry"
@@ -278,7 +277,7 @@ def _result(key: Key, proposal: Proposal, broker: int, found: StateFound) -> Alt
     if (state.leader, state.leader_epoch) != (broker, proposal.leader_epoch):
         return _error(key, ErrorCode.FENCED_LEADER_EPOCH)
     if broker not in state.isr or len(set(state.isr)) < len(state.isr):
-        return _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)  # tried again: somebody may mend it
+        return _error(key, ErrorCode.UNKNOWN_SERVER_ERROR)  # retried: an operator may repair the znode
     return AlterIsrPartitionResult(key[1], ErrorCode.NONE, state.leader, state.leader_epoch, state.isr, version)
 
 
@@ -368,7 +367,7 @@ class IsrChanges:
         self._look_at(list(self._open.items()))
 
     def metadata_changed(self) -> None:
-        """As `look`, at those of which the metadata tells anything else than when they were looked at last."""
+        """As `look`, for the partitions whose metadata has changed since the last check."""
         if not self._can_change:
             return
         snapshot = self._metadata.snapshot
@@ -536,7 +535,7 @@ class IsrChanges:
             self._link.close()
             self._retry(f"ISR changes are not made yet: {error}")
             return
-        except Exception:  # noqa: BLE001 - a fault of ours, told with its place; the proposals wait for the next attempt
+        except Exception:  # noqa: BLE001 - a bug, logged with its traceback; the proposals wait for the next attempt
             self._link.close()
             self._trace.emit(Noted("error", f"asking for ISR changes failed\n{traceback.format_exc()}"))
             self._retry("ISR changes are not made yet")
@@ -589,6 +588,7 @@ class IsrChanges:
 
 
 def _is_of(slot: Proposal, partition: Partition) -> bool:
-    """A topic that was deleted and made again begins with the same leader epoch. An id may be told after the role."""
+    """Return whether the proposal is for the partition's current leadership. A topic that was deleted and recreated
+    starts with the same leader epoch. A topic id may arrive after the role."""
     same_topic = slot.topic_id in (NO_TOPIC_ID, partition.topic_id)
     return same_topic and slot.leader_epoch == partition.leader_epoch

@@ -92,12 +92,12 @@ def went_elsewhere(
     named: NamedPartitions,
     kept: Collection[str] | None,
 ) -> list[Partition]:
-    """Replicas here that a later leader epoch's assignment does not name, or that of a topic on its way out:
-    reassigned while nobody could tell this broker, whose session had ended and whose process had not; or whose topic
-    has gone since.
+    """Return the replicas here that should not exist: a later leader epoch's assignment, or that of a topic under
+    deletion, does not name this broker, or the topic was deleted.
 
-    `metadata`: as it is with what was `named` just now. `kept`: None if nothing is known of what was not named;
-    otherwise those are all the partitions that there are, except those of the `kept` topics.
+    This happens when the reassignment or deletion could not be sent to this broker, whose session had expired while its
+    process was still running. `metadata` already includes what was `named` in this request. If `kept` is None, nothing
+    is known of other partitions; otherwise no other partitions exist, except those of the `kept` topics.
     """
     found = []
     topics, going = metadata.topics, named.going
@@ -136,9 +136,11 @@ _LEADER, _FOLLOWER = Role.LEADER.value, Role.FOLLOWER.value
 
 
 class ReplicaManager:
-    """`controller_epoch` is the highest seen in any control request; 0 before the first. With `logs`, each replica has
-    its log from its first role on. `of_roles` hear of the partitions that have taken a role, `of_stops` of those that
-    were stopped or are gone, once a request and before it is answered; `now_ms` is monotonic time."""
+    """Manages the replicas of this broker.
+
+    `controller_epoch` is the highest seen in any control request; 0 before the first. With `logs`, each replica has its
+    log from its first role on. `of_roles` are called with the partitions that have changed role, `of_stops` with those
+    that were stopped or removed, once per request and before it is answered. `now_ms` is monotonic time."""
 
     def __init__(
         self,
@@ -380,7 +382,7 @@ class ReplicaManager:
             partition.attach(log, self._logs.kept_high_watermark(partition.topic, partition.index))
 
     def _take_role(self, controller_epoch: int, partition: Partition, state: LeaderAndIsrPartitionState) -> bool:
-        """False: nothing has changed, since there is nobody to follow."""
+        """Apply a role. Returns False if nothing changed, because there is no live leader to follow."""
         role = _FOLLOWER
         if state.leader == self._broker_id:
             partition.make_leader(state, self._now_ms())
@@ -434,7 +436,7 @@ class ReplicaManager:
                 self._note("error", f"{key[0]}-{key[1]} is not deleted: {error}")
                 found[key] = ErrorCode.KAFKA_STORAGE_ERROR
                 if partition is not None and isinstance(error, LogOffline):
-                    partition.go_offline()  # its directory has taken it out already, and tells of the others alone
+                    partition.go_offline()  # its directory has removed it already, and reports the others alone
             elif partition is not None:
                 partition.log = None
                 del self._partitions[key]

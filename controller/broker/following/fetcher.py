@@ -56,7 +56,7 @@ from controller.zookeeper.drive import drive
 
 
 class LeaderLink:
-    """`number` tells apart the fetchers to one leader."""
+    """The connection to one leader. `number` identifies the fetcher among those that follow this leader."""
 
     __slots__ = ("_connection", "_endpoint", "_in_vain", "_metadata", "_peers", "_settings", "leader", "number")
 
@@ -150,7 +150,7 @@ class FetcherTools:
     broker_epoch: Callable[[], int]
     throttle: Quota
     drops: Callable[[Fetcher], None]
-    """Hears of a fetcher that follows something no more by itself."""
+    """Called when a fetcher stops following a partition on its own."""
 
 
 _UNANSWERED: Any = (ErrorCode.UNKNOWN_SERVER_ERROR, None)
@@ -162,12 +162,12 @@ _PASSING = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     )
 )
-"""The leader, or this broker, is about to hear of a change."""
+"""Transient errors: the leader, or this broker, is about to learn of a change."""
 
 
 class Fetcher:
-    """Follows the leader `leader`. `number` tells apart the fetchers to one leader (num.replica.fetchers). Runs from
-    `start` to `close`; nothing of it runs after that."""
+    """Replicates partitions from the leader `leader`. `number` identifies it among the fetchers that follow this leader
+    (num.replica.fetchers). Runs from `start` to `close`; no code of it runs after that."""
 
     __slots__ = (
         "_closed",
@@ -201,7 +201,7 @@ class Fetcher:
         self._started = False
         self._closed = False
 
-    # -- for whoever gives it partitions
+    # -- for the owner that assigns partitions to it
 
     def start(self) -> None:
         """Takes up what was added, now or with its next request."""
@@ -244,14 +244,14 @@ class Fetcher:
             drive(self._run())
 
     def _again(self) -> None:
-        """As `_run`, without a coroutine where a fetch is all there is to be done: followers of a broker that is gone
-        ask again and again, all of them, until they are told of another leader."""
+        """Run the next round without a coroutine if it consists of one fetch. All followers of a failed broker retry
+        over and over until they learn of another leader."""
         if self._closed or self._looks_at_all or not self._queue.is_all_asked:
             drive(self._run())
             return
         try:
             self._fetch()
-        except Exception as error:  # noqa: BLE001 - told as that of any round
+        except Exception as error:  # noqa: BLE001 - logged as an error of any round
             self._go_on_after(*self._trouble(error))
             return
         assert self._fetching is not None
@@ -297,12 +297,13 @@ class Fetcher:
                 self._fetch()
             else:
                 await self._rest(self._until_due_ms())
-        except Exception as error:  # noqa: BLE001 - told with its place; the partitions wait for the next round
+        except Exception as error:  # noqa: BLE001 - logged with its traceback; the partitions wait for the next round
             return self._trouble(error)
         return None
 
     def _trouble(self, error: Exception) -> tuple[str, str]:
-        """What ended a round, while it is caught. What is none of the leader's doing is a fault of ours."""
+        """Return level and text for the exception that ended a round, while it is handled. An exception that the leader
+        did not cause is a bug."""
         if isinstance(error, PeerError | ProtocolError):
             return "debug", str(error)
         self._looks_at_all = True
@@ -473,8 +474,7 @@ class Fetcher:
                     self._refused(followed, error)
 
     def _do(self, followed: Followed, action: Callable[[], None]) -> None:
-        """Something on the log, after which its question is another. What goes wrong is this partition's trouble, and
-        no other's."""
+        """Run an action on the log, then queue the partition's next request. An error affects this partition alone."""
         followed.refusals = 0
         try:
             action()
@@ -487,7 +487,7 @@ class Fetcher:
         except BadBatches as error:
             self._note("warning", f"{followed} at {followed.log.log_end_offset}: {error}; fetched again in a while")
             self._delay(followed)
-        except Exception:  # noqa: BLE001 - told with its place; the other partitions go on
+        except Exception:  # noqa: BLE001 - logged with its traceback; the other partitions are unaffected
             self._drop(followed, "error", f"failed\n{traceback.format_exc()}")
 
     def _refused(self, followed: Followed, error: ErrorCode) -> None:
@@ -497,8 +497,8 @@ class Fetcher:
         level = "debug" if error in _PASSING else "warning"
         self._note(level, f"{followed}: {error.name} in leader epoch {followed.leader_epoch}")
         if error in _PASSING:
-            # In an election one of the two hears of it first, by milliseconds, and whoever waits for the ISR waits for
-            # this.
+            # In an election, leader and follower learn of the new epoch some milliseconds apart. A short delay matters,
+            # because requests that wait for the ISR wait for this fetch.
             followed.refusals += 1
             self._delay(followed, backoff_ms(followed.refusals, PASSING_FIRST_MS, math.inf))
         else:

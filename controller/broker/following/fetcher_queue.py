@@ -146,8 +146,8 @@ def end_offsets_of(response: OffsetForLeaderEpochResponse) -> EndOffsets:
 
 
 def list_offsets_request(broker_id: int, partitions: Iterable[Followed], timestamp: int) -> ListOffsetsRequest:
-    """`timestamp`: EARLIEST_TIMESTAMP for the leaders' log starts, LATEST_TIMESTAMP for their log ends (to a follower
-    a leader tells its log's end, not its high watermark)."""
+    """Return a ListOffsets request. `timestamp` is EARLIEST_TIMESTAMP for the leaders' log start offsets, or
+    LATEST_TIMESTAMP for their log end offsets (a leader returns its high watermark to consumers only)."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for one in partitions:
         asked = ListOffsetsPartition(one.partition.index, timestamp, one.leader_epoch)
@@ -179,8 +179,8 @@ class SessionRequest:
 
 
 class FetchSession:
-    """`sent`: the question that the leader was last asked for each partition, in the order in which they came or
-    changed. What is told by `want` and `forget` goes with the next request."""
+    """The follower's side of a fetch session. `sent` holds the last question sent for each partition, in the order in
+    which they were added or changed. Changes by `want` and `forget` go out with the next request."""
 
     __slots__ = ("_changes", "_epoch", "_id", "_in_vain", "sent")
 
@@ -253,8 +253,8 @@ class FetchSession:
         return True
 
     def lost(self) -> None:
-        """A request was not answered: nobody knows whether the leader has it. The next one closes the session there
-        and opens another."""
+        """Handle a request without an answer: it is unknown whether the leader received it. The next request closes the
+        session there and opens another."""
         self._begin_again(self._id)
         self._in_vain = self._in_vain or _NONE_YET
 
@@ -275,7 +275,8 @@ def by_topic(partitions: Iterable[tuple[Key, FetchPartition]]) -> tuple[FetchTop
 
 
 class FetcherQueue:
-    """`session` is told what to fetch. `max_bytes`, `tells_epoch`: as `Followed.question` has them."""
+    """The partitions that a fetcher follows. Questions go to `session`. `max_bytes`, `tells_epoch`: see
+    `Followed.question`."""
 
     __slots__ = ("_disagreeing", "_followed", "_max_bytes", "_session", "_tells_epoch", "_waiting")
 

@@ -25,9 +25,11 @@ from controller.trace import Noted, Trace
 
 
 class ReplicaFetchers:
-    """`truncate` cuts a partition's log (`Logs.truncate`). `appended` hears of each followed partition whose log or
-    high watermark has changed, after the change. `broker_epoch` gives that of this broker's present registration.
-    `throttle`: how fast replicas that are behind may catch up."""
+    """Assigns followed partitions to fetchers.
+
+    `truncate` truncates a partition's log (`Logs.truncate`). `appended` is called with each followed partition after
+    its log or high watermark has changed. `broker_epoch` returns the epoch of this broker's current registration.
+    `throttle` limits the rate at which lagging replicas catch up."""
 
     def __init__(
         self,
@@ -79,14 +81,15 @@ class ReplicaFetchers:
             fetcher.start()
 
     def leave(self, partitions: Sequence[Partition]) -> None:
-        """This broker leads them now, or was told to stop, or they are gone or offline."""
+        """Stop following: this broker leads the partitions now or was asked to stop, or they were removed or are
+        offline."""
         for partition in partitions:
             self._take_out(partition.key)
         self._close_idle()
 
     def leaders_changed(self) -> None:
-        """The metadata is another: a leader may be reached elsewhere. Of whom it holds the very value that it held
-        before is not."""
+        """Handle new metadata: a leader's endpoint may have changed. A leader whose metadata is the same object as
+        before has not changed."""
         before, self._brokers = self._brokers, self._metadata.snapshot.brokers
         told = {broker for broker, value in self._brokers.items() if before.get(broker) is not value}
         if not told:

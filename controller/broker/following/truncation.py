@@ -20,8 +20,8 @@ from controller.trace import LogTruncated, Noted, Trace
 
 
 class FollowerLogs:
-    """`truncate` cuts a partition's log (`Logs.truncate`); `changed` hears of each partition whose log or high
-    watermark is another than before."""
+    """Applies fetched data to followers' logs. `truncate` truncates a partition's log (`Logs.truncate`); `changed` is
+    called with each partition whose log or high watermark has changed."""
 
     def __init__(
         self, truncate: Callable[[Partition, int], None], changed: Callable[[Partition], None], trace: Trace
@@ -34,7 +34,7 @@ class FollowerLogs:
         """A fetched answer without an error. Raises CorruptBatch, OffsetsOutOfOrder."""
         if data.diverging_epoch is not NO_DIVERGENCE and data.diverging_epoch != NO_DIVERGENCE:
             self.agree(followed, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
-            followed.agreed = True  # whether that was all is what the next fetch tells
+            followed.agreed = True  # the next fetch shows whether the logs diverge further
             return
         appended = self._append(followed, data)
         moved = self._move_high_watermark(followed, data.high_watermark)

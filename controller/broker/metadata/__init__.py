@@ -1,1 +1,1 @@
-"""What the controller has told this broker of all partitions, and the answers that are made of it."""
+"""Cluster metadata as received from the controller, and the answers that are made from it."""

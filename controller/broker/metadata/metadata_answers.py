@@ -52,9 +52,9 @@ def metadata_response(
     cluster_id: str | None,
     rows: MetadataRows | None = None,
 ) -> Generator[None, Any, MetadataResponse]:
-    """Made in slices. `listener`: the one that the request came in by; only brokers that have it are told of. With
-    `rows` it is for the encoder alone: its partitions are encoded already, where they were before. A topic that is
-    named several times is answered once, as Kafka does: the answer is bounded by the cluster's size."""
+    """Make a Metadata response, in slices. `listener` is the one that the request arrived on; brokers without it are
+    left out. With `rows` the response is for the encoder alone: partitions that were encoded before are reused. A topic
+    that is named several times is answered once, as in Kafka: the cluster's size bounds the answer."""
     answer = _Answer(snapshot, version, listener, request.include_topic_authorized_operations, rows)
     named = None if request.topics is None else dict[MetadataRequestTopic, None]()
     topics: list[MetadataResponseTopic] = []
@@ -162,7 +162,7 @@ class MetadataRows:
 
 
 class _Reached(dict[int, ErrorCode]):
-    """What a client is told of a leader, whether it can be reached; found out once for each."""
+    """The error that a client gets for each leader (NONE: it is reachable), determined once per leader."""
 
     def __init__(self, snapshot: MetadataSnapshot, listener: str, tells_listeners: bool) -> None:
         super().__init__()

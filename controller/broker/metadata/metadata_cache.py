@@ -1,7 +1,7 @@
-"""What the broker knows of the cluster, as the controller's UpdateMetadata requests told it.
+"""The broker's view of the cluster, built from the controller's UpdateMetadata requests.
 
-Each request makes a new snapshot that shares with the old one what it did not touch, so that whoever holds a snapshot
-sees one state throughout. Values only: no I/O, no clock; epochs are checked before (`replica_manager.py`).
+Each request makes a new snapshot that shares unchanged parts with the old one, so that a snapshot shows one consistent
+state to its readers. Values only: no I/O, no clock; epochs are checked before (`replica_manager.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def endpoint_of(broker: UpdateMetadataBroker, listener: str) -> UpdateMetadataEn
 
 
 class NamedPartitions:
-    """The partitions that an UpdateMetadata names, by topic and index. Looked through when first asked, and once: one
-    object may serve all brokers that the same is told."""
+    """The partitions that an UpdateMetadata names, by topic and index. Computed once, on first use: one object may
+    serve all brokers that receive the same request."""
 
     __slots__ = ("_going", "_keys", "_topics")
 
@@ -78,7 +78,7 @@ class NamedPartitions:
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """`topics`: name to partition to state. `controller_id` -1: nobody is known. `brokers`: the live ones, by id."""
+    """`topics`: name to partition to state. `controller_id`: -1 if unknown. `brokers`: the live ones, by id."""
 
     controller_id: int = -1
     brokers: Mapping[int, UpdateMetadataBroker] = field(default_factory=lambda: MappingProxyType({}))
@@ -137,9 +137,9 @@ def named_by(request: UpdateMetadataRequest) -> NamedPartitions:
 
 
 class MetadataCache:
-    """Holds the present snapshot. `update` is the broker's alone; any thread may take `snapshot`. `updated` makes the
-    next one, `named` tells which partitions a request names: who hosts many brokers may replace either by one that
-    gives all of them the same object."""
+    """Holds the current snapshot. Only the broker calls `update`; any thread may read `snapshot`. `updated` makes the
+    next one; `named` returns the partitions that a request names. A host of many brokers may replace either by a
+    function that returns the same object for all of them."""
 
     __slots__ = ("_broker_epoch", "_complete_in", "_partitions_follow", "named", "snapshot", "updated")
 
@@ -154,9 +154,9 @@ class MetadataCache:
 
     @property
     def for_clients(self) -> MetadataSnapshot:
-        """The snapshot; while a new controller has told of the brokers alone, and this broker knew of no partition
-        before, one that knows nobody. Clients turn to another broker then; that there are no topics they would
-        believe."""
+        """Return the snapshot for clients. It is empty while a new controller has sent the brokers alone and this
+        broker knew no partition before: clients then turn to another broker, whereas they would believe an answer
+        without topics."""
         return NOTHING_KNOWN if self._partitions_follow else self.snapshot
 
     def next(self, request: UpdateMetadataRequest) -> Callable[[], MetadataSnapshot]:
@@ -168,12 +168,12 @@ class MetadataCache:
         return lambda: updated(before.only(kept), request)  # each request says anew who lives and who is controller
 
     def kept(self, request: UpdateMetadataRequest) -> Collection[str] | None:
-        """None if the topics that the request does not name stay as they are; otherwise all of them are gone, except
-        those returned.
+        """Return None if topics that the request does not name stay as they are; otherwise all of them are removed,
+        except those returned.
 
-        The first partitions that a controller names to a new registration of this broker are all that it knows:
-        topics from before that are gone by now, or this broker would show them for good. (A broker can outlive its
-        session, and what is deleted then nobody tells it of.)
+        The first partitions that a controller sends to a new registration of this broker are all that it knows. Topics
+        from before that do not exist any more are removed, or this broker would show them for good. (A broker can
+        outlive its session, and no controller sends it the deletions of that time.)
 
         With `complete_but` the same holds without a new registration, except for the topics listed there. While a
         registration can't be used, no controller knows the broker, and afterwards it is still the same registration. A

@@ -53,8 +53,8 @@ class DelayedTopics(DelayedOperation):
 
 
 class MetadataWait:
-    """`timer` is where every waiting request of the broker hangs; `on_error` hears of an answer that could not be
-    made, and the others are made all the same."""
+    """`timer` is shared by all waiting requests of the broker; `on_error` is called if an answer could not be made,
+    and the others are still made."""
 
     def __init__(
         self,

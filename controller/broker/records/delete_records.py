@@ -152,7 +152,7 @@ class DeleteRecords:
             self._watched.clear()
 
     def _follower_fetched(self, partition: Partition, _broker: int) -> None:
-        if self._watched:  # or nobody waits
+        if self._watched:  # else no request waits
             self._purgatory.check_and_complete(partition.key)
 
     def _changed(self, partition: Partition) -> None:

@@ -1,6 +1,7 @@
-"""OffsetForLeaderEpoch: where a leader epoch ends in this leader's log, by which a follower or a consumer finds how far
-its own past is this log's (KIP-101, KIP-320). Only the leader answers, whoever asks.
-"""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch in this leader's log.
+
+A follower or a consumer uses it to find where its own history diverges from this log (KIP-101, KIP-320). Only the
+leader answers, to followers and consumers alike."""
 
 from __future__ import annotations
 

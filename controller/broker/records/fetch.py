@@ -38,7 +38,7 @@ class _Watched:
 
     @property
     def is_at_end(self) -> bool:
-        """There was nothing of it, and whoever asks has all that may be read."""
+        """True if the partition had no data and the client has everything that it may read."""
         return not self.size_bytes and self._seen_end == self._asked.fetch_offset
 
     def look(self) -> bool:
@@ -72,8 +72,10 @@ class _Watched:
 
 
 class DelayedFetch(DelayedOperation):
-    """`readings` is what there was of `partitions` when it came, nothing of which ends the wait. While it has all of
-    each, as followers of idle partitions do, nothing is held for each: the context tells it again."""
+    """A fetch that waits for records. `readings` are the first results for `partitions`, none of which completes it.
+
+    While the client is at the end of all partitions, as followers of idle ones are, no state is kept per partition: it
+    is rebuilt from the context."""
 
     __slots__ = ("_answer", "_ask", "_context", "_reader", "_watched")
 

@@ -1,8 +1,8 @@
-"""What a fetch is given of its partitions, one after the other: where the records lie, or why there are none.
+"""Reads the partitions of a fetch one after the other: the records' location in files, or an error.
 
-A consumer reads up to the high watermark, a follower up to the leader's log end. A follower's fetch also says how far
-it has come, which is put down before its records are looked up: the high watermark that it is told has then moved by
-it already. Source: Kafka 2.8's Partition.readRecords and ReplicaManager.readFromLocalLog.
+A consumer reads up to the high watermark, a follower up to the leader's log end offset. A follower's fetch also reports
+its own log end offset. That is recorded before its records are read, so the high watermark in the answer already
+includes it. Source: Kafka 2.8's Partition.readRecords and ReplicaManager.readFromLocalLog.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one partition's part of the answer is. `ends_the_wait`: an error or a divergence, which is told at once.
-    `partition`, its `log` and `leader_epoch` as they were, where it was read."""
+    """One partition's part of the answer. `ends_the_wait`: an error or a divergence, which is answered at once.
+    `partition`, its `log` and `leader_epoch` are those at the time of the read, where it was read."""
 
     topic: str
     data: FetchPartitionData
@@ -111,7 +111,7 @@ class FetchReading:
     def read_again(
         self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
     ) -> list[Reading]:
-        """The same fetch when its wait is over: a follower has told nothing new by it."""
+        """Read again for the same fetch after its wait; this does not count as another fetch by the follower."""
         readings: list[Reading] = finish(self._read_all(ask, partitions, before, told=False))
         return readings
 
@@ -170,7 +170,7 @@ class FetchReading:
         whole_first_batch: bool,
         tells_ms: float | None,
     ) -> Reading:
-        """`tells_ms`: the time, where a follower tells by this how far it has come."""
+        """Read one partition. `tells_ms`: the time of the fetch, if it reports a follower's log end offset."""
         try:
             partition = self._access.partition(topic, asked.partition)
             log = local_log(partition, asked.current_leader_epoch, only_leader=ask.only_leader)
@@ -264,7 +264,7 @@ def _data(
 
 @lru_cache(maxsize=1_024)
 def _nothing(index: int, high_watermark: int, log_start_offset: int, tells_aborted: bool) -> FetchPartitionData:
-    """Of idle partitions nearly all say the same, and whoever waits holds it."""
+    """Return an empty result. Cached, since waiting fetches hold it and nearly all idle partitions have the same."""
     return FetchPartitionData(
         index,
         ErrorCode.NONE,

@@ -1,9 +1,9 @@
-"""Fetch sessions (KIP-227): a client that asks for the same partitions again and again names only what changed, and is
-told only of what changed.
+"""Fetch sessions (KIP-227): a client that fetches the same partitions repeatedly names only the changed ones, and its
+answers contain only the changed ones.
 
-No I/O; time is asked of the clock. The number of sessions is bounded: when all places are taken, a newcomer gets one
-from who has not used it for long, or from a smaller one that has had it for long; otherwise it goes without, and names
-all its partitions each time. Rules: Kafka 2.8's FetchManager and FetchSessionCache.
+No I/O; time is read from the clock. The number of sessions is bounded. When all slots are taken, a new session evicts
+one that has not been used for long, or a smaller one that has existed for long; otherwise the client gets no session,
+and names all its partitions each time. Rules: Kafka 2.8's FetchManager and FetchSessionCache.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Key: TypeAlias = tuple[str, int]
 
 
 class Place:
-    """A partition of a session: what is asked of it, what that was answered last, and what the client was told of.
-    `turn`: places are read in its order."""
+    """A partition of a session (Kafka's CachedPartition): the client's question, its last answer, and the offsets that
+    the client was last sent. `turn`: places are read in its order."""
 
     __slots__ = (
         "asked",
@@ -77,7 +77,7 @@ class Place:
         return self.session.heard_ms
 
     def told(self, data: FetchPartitionData) -> bool:
-        """Whether the client must be told. After an error it is told of whatever comes next."""
+        """Record an answer and return whether the client must be sent it. After an error, the next one always is."""
         failed = data.error_code != ErrorCode.NONE
         news = (
             failed
@@ -203,8 +203,8 @@ class Session:
         return sorted(self.active, key=attrgetter("turn"))
 
     def news(self, readings: Sequence[Reading], ask: Ask | None) -> list[Reading]:
-        """What the client must be told. That goes behind the others, whose turn is first the next time: there may not
-        be room for all."""
+        """Return the readings that the client must be sent. Their partitions go to the end of the order, so that the
+        others come first in the next answer: an answer may be too small for all."""
         told = []
         rested = False
         for reading in readings:
@@ -225,7 +225,7 @@ class Session:
         self.active = [place for place in self.active if place.is_active]
 
     def end(self) -> None:
-        """Nobody fetches in it any more."""
+        """Release all partitions of an ended session."""
         for place in self.places.values():
             place.leave()
 

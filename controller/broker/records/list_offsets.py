@@ -1,7 +1,7 @@
-"""ListOffsets: a partition's first offset, its last, or the first of a time. Kafka 2.8's rules.
+"""ListOffsets: a partition's log start offset, its end, or the first offset of a time. Kafka 2.8's rules.
 
-A consumer is told of nothing beyond the high watermark; a follower, and who debugs, of the log's end. Both isolation
-levels have the same end, as there are no transactions here. Version 0 is answered with the offsets of segments.
+A consumer gets offsets up to the high watermark; a follower, and a debugging client, up to the log end offset. Both
+isolation levels have the same end, as transactions are not supported. Version 0 is answered with segments' offsets.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def offsets_before(times: Sequence[tuple[int, int]], timestamp: int, count: int)
 
 
 def _limit(partition: Partition, log: PartitionLog, replica_id: int) -> int:
-    """Up to which offset whoever asks is told."""
+    """Return the offset up to which this client may get offsets."""
     return partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
 
 

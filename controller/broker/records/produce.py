@@ -137,8 +137,8 @@ class Produce:
         return self._take(request, version, appended)
 
     def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> Steps:
-        """For acks 0. `then` is called with False if something was refused, which the client can only be told by
-        closing its connection."""
+        """Handle a request with acks=0. `then` is called with False if a part was refused: closing the connection is
+        the only way to notify the client."""
 
         def appended(parts: Parts) -> None:
             then(all(part.result.error_code == ErrorCode.NONE for _, those in parts for part in those))

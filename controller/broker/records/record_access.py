@@ -1,4 +1,4 @@
-"""Who may touch a partition's records, and what they are told who may not: Kafka 2.8's rules and codes, for Produce,
+"""Access checks for a partition's records, with the error for each refusal: Kafka 2.8's rules and codes, for Produce,
 Fetch and every other request about records."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CODES: Mapping[type[StorageError], ErrorCode] = {
 
 
 def refused(error: Refused | StorageError) -> Refused:
-    """What storage raised, as it is told to a client."""
+    """Convert an error of the storage into the error for the client."""
     if isinstance(error, Refused):
         return error
     return Refused(_CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR), str(error))
@@ -70,8 +70,10 @@ class RecordAccess:
         self._metadata = metadata
 
     def partition(self, topic: str, index: int) -> Partition:
-        """The replica here, leader or not: KAFKA_STORAGE_ERROR if its files are offline, NOT_LEADER_OR_FOLLOWER if only
-        others have one, UNKNOWN_TOPIC_OR_PARTITION if nobody has."""
+        """Return the local replica, leader or not.
+
+        Raises Refused: KAFKA_STORAGE_ERROR if its files are offline, NOT_LEADER_OR_FOLLOWER if only other brokers have
+        a replica, UNKNOWN_TOPIC_OR_PARTITION if no broker has."""
         partition = self._replicas.partition(topic, index)
         if partition is None:
             elsewhere = index in self._metadata.snapshot.topics.get(topic, {})
@@ -87,8 +89,8 @@ class RecordAccess:
 
 
 def local_log(partition: Partition, leader_epoch: int, *, only_leader: bool) -> PartitionLog:
-    """The log of a replica that is here, if the asker knows of its present leader epoch (NO_LEADER_EPOCH: it tells
-    none) and, where only the leader will do, if it leads."""
+    """Return the log of a local replica, after the checks on the client's leader epoch (NO_LEADER_EPOCH: not sent) and,
+    with `only_leader`, on its leadership."""
     if leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
         behind = leader_epoch < partition.leader_epoch
         raise Refused(ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH)

@@ -82,7 +82,7 @@ class CreationLimits:
 
 
 class Creation:
-    """What is beyond `limits` is refused here, before the controller hears of it."""
+    """Handles CreateTopics and CreatePartitions. Requests beyond `limits` are refused without asking the controller."""
 
     def __init__(
         self, events: EventSink, waits: MetadataWait, clock: Clock, limits: CreationLimits, metadata: MetadataCache

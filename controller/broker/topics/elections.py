@@ -73,8 +73,8 @@ class DelayedElectLeader(DelayedOperation):
 
 
 class Elections:
-    """`timer` is where every waiting request of the broker hangs; `on_error` hears of an answer that could not be
-    made."""
+    """Handles ElectLeaders. `timer` is shared by all waiting requests of the broker; `on_error` is called if an answer
+    could not be made."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ def _errors(outcomes: Outcomes, late: Iterable[TopicPartition]) -> Errors:
 
 
 def _results(errors: Errors, *, without_needless: bool) -> tuple[ElectedTopic, ...]:
-    """By topic. Who asked for all partitions is told of those alone of which there is something to tell."""
+    """Group results by topic. A request for all partitions gets no results for those that needed no election."""
     topics: dict[str, list[ElectedPartition]] = {}
     for (topic, partition), (error, message) in errors.items():
         if not (without_needless and error is ErrorCode.ELECTION_NOT_NEEDED):
