@@ -1,9 +1,9 @@
-"""The values of what administrators ask of a broker that holds records: records to delete, settings to show and to
-change; and of who asks for a coordinator.
+"""The values of administrative requests: records to delete, configs to describe and to alter; and of coordinator
+lookups.
 
 As in `control_values`: a value holds the fields of all its versions, under the names of Kafka 2.8, with defaults for
-those that a version lacks. Only values live here. Where a setting comes from is told by the CONFIG_SOURCE_ numbers of
-`client_values`.
+those that a version lacks. Only values live here. The CONFIG_SOURCE_ numbers of `client_values` say where a config's
+value comes from.
 """
 
 from __future__ import annotations

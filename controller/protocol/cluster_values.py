@@ -13,7 +13,7 @@ UPGRADE = 1
 SAFE_DOWNGRADE = 2
 UNSAFE_DOWNGRADE = 3
 UNKNOWN_SIZE = -1
-"""Of a volume that nobody looked at."""
+"""The size of a volume that was not determined."""
 
 
 @dataclass(frozen=True, slots=True)

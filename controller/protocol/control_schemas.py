@@ -295,7 +295,7 @@ CONTROLLED_SHUTDOWN_RESPONSE = Message(
 
 # --- AlterIsr, 0, flexible; from 1 on it is called AlterPartition
 
-# What version 3 tells of each member (KIP-903), before it as a tagged field, which others pass over.
+# Version 3 sends it for each member (KIP-903); before, it is a tagged field, which other implementations skip.
 _ISR_MEMBER = Struct(v.IsrMember, (Field("broker_id", INT32), Field("broker_epoch", INT64)))
 ALTER_ISR_REQUEST = Message(
     Struct(

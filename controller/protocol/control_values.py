@@ -1,9 +1,9 @@
 """The values of the control plane's requests: what the controller sends to brokers, and brokers to the controller.
 
-A value holds the fields of all the versions it is spoken in, under the names of Kafka 2.8; a field that a version
-lacks has its default after decoding, and is left out when encoding. Older versions spell some of them otherwise on
-the wire (partitions in one flat list, a broker's address without its listener): the codec turns those into the same
-values, so that whoever handles a request need not know its version. Only values live here.
+A value holds the fields of all supported versions, under the names of Kafka 2.8; a field that a version lacks has its
+default after decoding, and is left out when encoding. Older versions encode some of them differently (partitions in one
+flat list, a broker's address without its listener): the codec turns those into the same values, so that a handler need
+not know the request's version. Only values live here.
 
 `error_code` fields hold Kafka's numbers (`errors.ErrorCode`); unknown numbers are kept as they came. Topic ids are
 their 16 bytes, all zero for "none".

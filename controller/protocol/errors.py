@@ -161,4 +161,4 @@ class UnknownApi(ProtocolError):
 
 
 class UnencodableValue(ProtocolError):
-    """A value that its message can't hold in the version asked for: a fault of whoever made it."""
+    """A value that its message can't hold in the requested version: a bug of the code that made it."""

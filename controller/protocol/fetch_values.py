@@ -35,8 +35,8 @@ NO_TIMESTAMP = -1
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """`last_fetched_epoch`: of the record before `fetch_offset` (-1: none, or not told), by which the leader finds a
-    divergence. `log_start_offset` is a follower's own."""
+    """A partition of a fetch. `last_fetched_epoch` is the epoch of the record before `fetch_offset` (-1: none, or not
+    sent), by which the leader detects a divergence. `log_start_offset` is a follower's own."""
 
     partition: int
     fetch_offset: int
@@ -69,7 +69,7 @@ class ReplicaState:
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
     """A full fetch names all partitions; an incremental one, within a session, those that changed and those to
-    forget. By default there is no session. `replica_state` is told between brokers of this project."""
+    forget. By default there is no session. Only brokers of this project send `replica_state`."""
 
     max_wait_ms: int
     min_bytes: int

@@ -37,8 +37,8 @@ def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
 
 
 def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:
-    """The size that the four bytes announce. MalformedFrame if it is negative or over the limit, so that nobody
-    waits for, or makes room for, a frame that will not be taken."""
+    """Return the size in the four bytes of the prefix. MalformedFrame if it is negative or over the limit, so that no
+    reader waits or allocates memory for a frame that will be rejected."""
     if len(prefix) != SIZE_BYTES:
         raise MalformedFrame(f"a size of {len(prefix)} bytes")
     size = int.from_bytes(prefix, "big", signed=True)
@@ -76,8 +76,10 @@ class FrameBuffer:
         self._pieces = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that `data` completes, in order. MalformedFrame once a size is impossible: the stream is lost
-        then, since nobody knows where the next frame begins."""
+        """Return the frames that `data` completes, in order.
+
+        Raises: MalformedFrame for an impossible size; the stream can't be resumed, as the next frame's start is
+            unknown."""
         frames: list[bytes] = []
         pos = 0
         while pos < len(data):

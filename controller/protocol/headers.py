@@ -82,7 +82,7 @@ def write_request_header(header: RequestHeader) -> bytes:
 
 
 def request_header(api_key: ApiKey, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """As `write_request_header`, of one that nobody else asks for. UnencodableValue."""
+    """As `write_request_header`, without a RequestHeader object. Raises UnencodableValue."""
     try:
         return _HEAD.pack(api_key, version, correlation_id) + _after_ids(api_key, version, client_id)
     except (struct.error, UnicodeEncodeError) as error:

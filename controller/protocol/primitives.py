@@ -35,7 +35,7 @@ SHORT_TAGS = 32
 """How many bytes may be left of a message for its tagged fields to be known by them."""
 SHORT_INTS_KEPT = 16_384
 SHORT_INTS: dict[bytes, tuple[int, ...]] = {}
-"""By their bytes, in flexible versions: a cluster has few ISRs and assignments, and tells each again and again."""
+"""Known arrays by their bytes, in flexible versions: a cluster has few ISRs and assignments, sent over and over."""
 
 
 def short_ints(data: bytes) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""Records as the protocol carries them: bytes that are never looked at here, and copied as little as can be.
+"""Records as the protocol carries them: bytes that are not inspected here, and copied as little as possible.
 
-Read, they are a view into the frame; so whoever keeps them keeps the frame. Written, they are spliced in: a message is
-a run of parts, and what lies in a file may stay there until a server sends it.
+When read, they are a view into the frame, which they keep alive. When written, they are spliced in: a message is a
+sequence of parts, and records in a file may stay there until a server sends them.
 """
 
 from __future__ import annotations

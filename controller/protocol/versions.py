@@ -30,10 +30,12 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ControlVersions:
-    """What one `inter.broker.protocol.version` means. `alter_isr` is None where leaders change the ISR in ZooKeeper
-    themselves and leave a notification, else what a controller is asked in that offers nothing newer; `topic_ids` and
-    `feature_znode` say what the znodes hold. The last three are what followers ask in; from Fetch 12 on an answer tells
-    a follower where its log parts from the leader's, below it OffsetForLeaderEpoch does."""
+    """The versions for one `inter.broker.protocol.version`.
+
+    `alter_isr` is None where leaders change the ISR in ZooKeeper themselves and leave a notification; otherwise it is
+    the version for a controller that offers nothing newer. `topic_ids` and `feature_znode` say what the znodes hold.
+    Followers use the last three. From Fetch 12 on, a fetch answer shows a follower where its log diverges from the
+    leader's; before, OffsetForLeaderEpoch does."""
 
     leader_and_isr: int
     update_metadata: int

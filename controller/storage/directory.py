@@ -212,7 +212,7 @@ class LogDirectory:
         return make
 
     def _make(self, partition: TopicPartition, topic_id: bytes, settings: LogSettings) -> PartitionLog:
-        """With a health of its own: the directory's is told on the caller's thread."""
+        """Make a log with a Health of its own, because the directory's reports failures on the caller's thread."""
         directory = self._directory(partition)
         self._disk.make_directory(directory)
         if topic_id != NO_TOPIC_ID:
@@ -267,7 +267,7 @@ class LogDirectory:
 
     @on_disk
     def purge_deleted(self, at_most: int | None = None) -> int:
-        """Takes the files of deleted partitions off the disk, of `at_most` so many. How many partitions."""
+        """Remove the files of deleted partitions, of at most `at_most` of them. Returns the number of partitions."""
         doomed = [name for name in self._disk.names(self.path) if name.endswith(DELETED)]
         paths = [path for name in doomed if (path := f"{self.path}/{name}") not in self._kept]
         return sum(map(self._purge, paths[:at_most]))

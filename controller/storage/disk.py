@@ -101,8 +101,8 @@ class FileRange:
     """Bytes of a log that need not be read to be sent: `file.fileno()` from `position`, `length` of them.
 
     A range stays readable when its segment is removed, unless too many files are sent from at once. It is not protected
-    from a truncation: whoever truncates a log has stopped being its leader, and what then goes out is cut or fails its
-    CRC at the receiver.
+    from a truncation: a broker that truncates a log does not lead it any more, and data sent after that is cut off or
+    fails its CRC check at the receiver.
     """
 
     file: File

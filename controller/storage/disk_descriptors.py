@@ -22,7 +22,7 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
 class OpenFile:
-    """One descriptor. `closing` closes it when nobody refers to it any more; at once, if not given."""
+    """One descriptor. `closing` closes it when no reference to it is left; without it, it is closed at once."""
 
     __slots__ = ("_closing", "_fd", "path")
 

@@ -32,7 +32,7 @@ class _HeldLock:
 
 
 OPEN_FILES_SHARE = 6
-"""One in so many of the process's descriptors is for log files that nobody sends from, if nothing else is said."""
+"""The default share of the process's descriptors, one in so many, for log files that no connection sends from."""
 OPEN_FILES_MIN = 16
 
 
@@ -42,7 +42,8 @@ def open_files_default() -> int:
 
 
 class FileDisk:
-    """`open_files_max`: how many files have a descriptor while nobody sends from them; see `disk_descriptors.py`."""
+    """The files of the operating system. `open_files_max` limits the descriptors of files that no connection sends
+    from; see `disk_descriptors.py`."""
 
     def __init__(self, open_files_max: int | None = None) -> None:
         self._later: Later[bytes] = Later(self._replace)

@@ -1,7 +1,7 @@
-"""Small files replaced apart from whoever asks: a sync takes tens of milliseconds, and a broker would stand still.
+"""Replaces small files on a background thread: a sync takes tens of milliseconds, which would block the broker.
 
-One thread, begun with the first file, that ends with the process. Of a file that is to be replaced again before its
-turn came, the latest content alone is written. Where descriptors or memory are short, the write is tried again.
+The one thread starts with the first file and ends with the process. If a file is to be replaced again before its turn,
+only the latest content is written. If descriptors or memory run short, the write is retried.
 """
 
 from __future__ import annotations

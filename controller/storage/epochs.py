@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: what a follower is told when it asks how far it agrees with a leader.
+"""The start offset of each leader epoch, from which a leader answers a follower that asks where their logs diverge.
 
 Pure; the text of `leader-epoch-checkpoint` is in `checkpoints.py`. The rules are those of Kafka's
 LeaderEpochFileCache (KIP-101, KIP-279).
@@ -39,7 +39,7 @@ _start, _end = maker(EpochStart), maker(EpochEnd)
 
 
 class LeaderEpochs:
-    """Epochs and start offsets, both ascending. `changed` is set by every change, for whoever writes them down."""
+    """Epochs and start offsets, both ascending. Each change sets `changed`, so that the checkpoint is written."""
 
     __slots__ = ("_entries", "changed")
 

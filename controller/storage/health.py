@@ -1,8 +1,8 @@
 """Whether a log directory can be trusted, shared by the directory and all of its logs.
 
-The first CorruptLog, or OSError that is the disk's own, takes all of them offline, for good: after a failed write or
-sync nobody knows what the files hold, and a second sync may well succeed without having written anything. A shortage of
-the process's or the machine's resources says nothing of the files: it is OutOfResources, and passes.
+The first CorruptLog, or OSError of the disk itself, takes all of them offline, for good: after a failed write or sync
+the content of the files is unknown, and a second sync may succeed without having written anything. A shortage of the
+process's or the machine's resources does not affect the files: it is OutOfResources, and temporary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_shortage(error: OSError) -> bool:
 
 
 class Health:
-    """`warnings`: what a start repaired or left alone, for whoever reports it."""
+    """`warnings`: what the start repaired or left as it was, for the log."""
 
     __slots__ = ("_on_failure", "cause", "directory", "warnings")
 
@@ -43,7 +43,7 @@ class Health:
             raise LogOffline(self.directory, self.cause)
 
     def fail(self, cause: Exception) -> LogOffline:
-        """Takes the directory offline; `on_failure` hears of the first cause alone."""
+        """Take the directory offline; `on_failure` is called with the first cause alone."""
         if self.cause is None:
             self.cause = cause
             if self._on_failure is not None:

@@ -122,5 +122,5 @@ def _is_compacted(segments: Sequence[Segment]) -> bool:
                     return True
                 expected = header.next_offset
         except CorruptBatch:
-            return False  # what damage there is will be met by whoever reads the batches
+            return False  # readers of the batches detect any corruption
     return False

@@ -67,9 +67,9 @@ def _not_counted(_producer_ids: int) -> None:
 class PartitionLog:
     """Opens `directory`, which exists, and recovers it; CorruptLog and OSError are raised as LogOffline.
 
-    `now_ms` gives wall time. `keep_recovery_point` must have written `recovery_point` durably when it returns: it is
-    called before a truncation below it. `settings` may be replaced at any time. `producers_added` is told how many
-    producer ids this log has come to know; not of those that it knew when it was opened.
+    `now_ms` returns wall time. `keep_recovery_point` must have written `recovery_point` durably when it returns: it is
+    called before a truncation below it. `settings` may be replaced at any time. `producers_added` is called with the
+    number of producer ids that are new in this log; those known when it was opened do not count.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class PartitionLog:
         self.topic_id = opened.topic_id
         self.log_start_offset = opened.log_start_offset
         self.cut_bytes = opened.cut_bytes
-        """What recovery cut off, for whoever reports it."""
+        """The number of bytes that recovery cut off, for the log."""
         self.log_end_offset = self._active.next_offset
         self.recovery_point = max(self.log_end_offset if not known.clean else known.recovery_point, 0)
         self.last_flush_ms = now_ms
@@ -375,8 +375,8 @@ class PartitionLog:
 
     @on_disk
     def batch_for_timestamp(self, timestamp_ms: int, from_offset: int = 0) -> TimedBatch | None:
-        """The first batch from `from_offset` on that may have a record of this time or later; its `find` tells, which
-        may take long. None if there is none."""
+        """Return the first batch from `from_offset` on that may have a record of this time or later, or None. Its
+        `find`, which may take long, determines whether it has one."""
         return batch_for_time(self._segments, timestamp_ms, max(from_offset, self.log_start_offset))
 
     def offset_for_timestamp(self, timestamp_ms: int, decompress: Decompress | None = None) -> TimestampOffset | None:
@@ -432,8 +432,8 @@ class PartitionLog:
         When it returns the cut is on the disk: what was cut can't come back with a crash.
         """
         if offset >= self.log_end_offset:
-            # An epoch in which this log was a leader's and got nothing: it began at the end, and is none of the next
-            # leader's. A follower that kept it would be told to cut at its end for ever.
+            # An epoch in which this log was a leader's and appended nothing starts at the end, and the next leader does
+            # not have it. If it were kept, each answer would make the follower truncate at its end, for ever.
             self.epochs.truncate_from_end(self.log_end_offset)
             self._write_epochs()
             return False

@@ -1,4 +1,4 @@
-"""What a log is told, under Kafka's names and with Kafka 2.8's defaults. Values; texts are parsed here, files are not
+"""A log's settings, under Kafka's names and with Kafka 2.8's defaults. Values; texts are parsed here, files are not
 read here."""
 
 from __future__ import annotations

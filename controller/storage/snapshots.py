@@ -17,8 +17,8 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 
 
 def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerStates, *, soon: bool = False) -> None:
-    """The states as they are when the log ends at `offset`. Not synced: its CRC tells whether it is whole. `soon`: it
-    may be encoded and written after this returned, and not at all if that fails."""
+    """Write the producer states as of log end offset `offset`. The file is not synced: its CRC shows whether it is
+    complete. With `soon`, it may be encoded and written after this returns; if that fails, there is no snapshot."""
     path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
     if soon:
         disk.replace_derived(path, producers.encoder())

@@ -28,8 +28,8 @@ class _Task(TimerTask):
 
 
 class ClockOnTimer:
-    """Tells the time of `clock` and sets its timers on `timer`, whose ticks are `tick_ms` long and whose axis runs as
-    fast. Callbacks run where `timer` runs its tasks."""
+    """A clock that reads the time of `clock` and sets its timers on `timer`, whose ticks are `tick_ms` long and whose
+    time advances at the same rate. Callbacks run where `timer` runs its tasks."""
 
     def __init__(self, clock: Clock, timer: Timer, tick_ms: int = 1) -> None:
         self._clock = clock

@@ -27,8 +27,9 @@ class Wakes(Protocol):
 
 
 class TimerOnClock:
-    """Tasks run in the clock's callbacks, outside of whoever started them, up to a tick early, as Kafka's do. `close`
-    it before the clock stops, if it is to be silent from then on."""
+    """A timer whose tasks run in the clock's callbacks, never inside `start`, up to a tick early, as Kafka's do.
+
+    Call `close` before the clock stops if no task may run after that."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class TimerOnClock:
                     task.run()
                 except Exception as error:  # noqa: BLE001 - whatever a task raises, the others run
                     self._on_error(task, error)
-        finally:  # also where the one who hears of failures raised
+        finally:  # also if `on_error` raised
             if not self._closed:
                 self._arm()
 

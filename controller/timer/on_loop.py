@@ -26,8 +26,9 @@ class _LoopTime:
 
 
 class AsyncioTimer(TimerOnClock):
-    """Tasks run on the loop, outside of whoever started them, up to a tick early, as Kafka's do. `loop`: the running
-    one, if not given. `close` it before the loop is, if it is to be silent from then on."""
+    """A timer whose tasks run on the event loop, never inside `start`, up to a tick early, as Kafka's do.
+
+    `loop` is the running loop by default. Call `close` before closing the loop if no task may run after that."""
 
     def __init__(
         self,

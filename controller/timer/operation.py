@@ -83,7 +83,7 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
         self.timeout_ms = timeout_ms
         self.state: OperationState = PENDING
         self.judge: Judge = NOBODY
-        """The purgatory that watches it, or did: whoever ends it asks there. `NOBODY`: it may be handed in."""
+        """The purgatory that watches it, or did, which decides who ends it. `NOBODY`: it may still be watched."""
 
     @abstractmethod
     def try_complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""What any timer can be asked, whoever drives it."""
+"""The interface of any timer, independent of its driver."""
 
 from __future__ import annotations
 

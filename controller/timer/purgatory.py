@@ -50,9 +50,9 @@ class AlreadyWatched(Exception):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Purgatory(Generic[K, O]):
-    """`K` is what operations wait for, `O` what they are. The timer may be shared with other purgatories and tasks.
+    """`K` is the type of keys, `O` that of operations. The timer may be shared with other purgatories and tasks.
 
-    `on_error` hears of an operation that raised while news of its key were told; the others are told all the same.
+    `on_error` is called for an operation that raised when its key was checked; the others are still checked.
     ValueError: `purge_interval` below 1, `purge_share` below 0.
     """
 
@@ -121,7 +121,7 @@ class Purgatory(Generic[K, O]):
         cohort = self._cohort
         cohort.members.append(operation)
         try:
-            hash(keys)  # one that has none is refused now, not when news of another key are told
+            hash(keys)  # an unhashable key is refused now, not during a check of another key
             if (
                 self._fresh._previous is cohort
                 and operation.timeout_ms == cohort.timeout_ms
@@ -165,8 +165,10 @@ class Purgatory(Generic[K, O]):
         return completed
 
     def cancel_for_key(self, key: K) -> list[O]:
-        """What they wait for is gone: nobody watches `key` any more. Those that were pending have ended by this call,
-        in the order in which they came; the caller answers them, for `on_complete` is not called."""
+        """Cancel all operations that watch `key`, because what they wait for does not exist any more; none watches it
+        afterwards.
+
+        Returns those that were pending, in order of arrival; the caller answers them: `on_complete` is not called."""
         return [operation for operation in self._watchers.take(key) if self.settle(operation, CANCELLED)]
 
     def cancel_all(self) -> list[O]:

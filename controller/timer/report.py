@@ -1,4 +1,4 @@
-"""What becomes of a task's exception when nobody asked for it: it is logged, as everything here is."""
+"""The default handler for a task's exception: it is logged, as everything here is."""
 
 from __future__ import annotations
 

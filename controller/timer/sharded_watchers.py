@@ -6,10 +6,10 @@ assigning to a slice, by which a sweep leaves out what has ended: what is append
 stays. All that puts a list into the dictionary or takes one out is done under a lock, one a shard of the keys, and so
 is every look at who watches.
 
-There is one gap: who enters may have found a list that is taken out of the dictionary before the operation is in it.
-Each removal leaves a new mark. Whoever enters compares the mark from before with the one from after, and on a
-difference makes sure under the lock. Who removes marks first and then looks whether something has come after all. So
-either the one sees the other's mark, or the other sees the first's entry.
+There is one gap: a thread may have found a list that is removed from the dictionary before its operation is in it. Each
+removal sets a new mark. A thread that enters an operation compares the marks from before and after, and on a difference
+enters it again under the lock if needed. A thread that removes a list first sets the mark and then checks for a late
+entry. So either the first sees the other's mark, or the second sees the first's entry.
 
 A key's own hash and comparison may run under its shard's lock and must be plain: no lock, no purgatory.
 """

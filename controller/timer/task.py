@@ -83,7 +83,7 @@ DUE_BEFORE_ALL_MS: Final = -(1 << 62)
 
 
 class Bucket(TimerTask):
-    """A ring of tasks. It is due before any of them, so that whoever walks it for tasks that are due together ends."""
+    """A ring of tasks. It is due before any of them, which ends an iteration over tasks that are due together."""
 
     __slots__ = ("level", "queued")
 

@@ -132,7 +132,7 @@ class ThreadTimer:
             raise
 
     def drop_cohort(self, cohort: ThreadedCohort) -> None:
-        """Nobody is in it any more."""
+        """Remove a cohort without members."""
         self.cancel(cohort)
         self._cohorts.pop(cohort, None)
 
@@ -181,7 +181,7 @@ class ThreadTimer:
         return True
 
     def _end(self) -> None:
-        """Nobody joins a cohort any more."""
+        """Close the timer: no operation joins a cohort from now on."""
         self._closed = True
         for cohort in list(self._cohorts):
             cohort.over = True
@@ -225,6 +225,6 @@ class ThreadTimer:
     def _report(self, task: TimerTask, error: Exception) -> None:
         try:
             self._on_error(task, error)
-        except Exception as second:  # noqa: BLE001 - the one who hears of failures failed: that is told too
+        except Exception as second:  # noqa: BLE001 - `on_error` itself raised: both errors are logged
             log_failure(task, error)
             log_failure(task, second)

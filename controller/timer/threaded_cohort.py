@@ -79,7 +79,7 @@ class ThreadedCohort(TimerTask):
         timer, lists = self._timer, self._lists
         assert timer is not None
         assert lists is not None
-        for operation in self.members[:]:  # whoever comes later sees that it is over
+        for operation in self.members[:]:  # a later thread sees that it is over
             if operation.state is PENDING:
                 timer.run_of_cohort(operation)
         if timer.forget(self):

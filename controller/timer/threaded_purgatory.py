@@ -1,11 +1,11 @@
 """The purgatory for a host with threads: any thread may watch, check, complete and cancel.
 
-What every operation passes takes no lock: it is made of steps that are one step each in CPython. An operation is
-pending while it is in a dictionary, and of several that would end it the one that removes it from there is the one that
-does. Who is handed in joins a cohort (`threaded_cohort`), and is entered in watch lists when somebody asks for a key
-(`threaded_watchers`). Whether it must be looked at again, now that it stands where news find it, a mark says that
-whoever tells news changes first. Who may look at it is decided by two marks on the operation, of which each thread sets
-one before it reads the other's; only such looks take a lock.
+The common path of every operation takes no lock: it is made of steps that are one step each in CPython. An operation is
+pending while it is in a dictionary; of several threads that would end it, the one that removes it from there does. A
+new operation joins a cohort (`threaded_cohort`), and is entered in watch lists when a key is next checked
+(`threaded_watchers`). A mark, which each check of a key changes first, shows whether an operation must be checked again
+once it can be found in the lists. Two marks on the operation decide which thread may check it; each thread sets one
+before it reads the other's. Only such checks take a lock.
 
 No method of an operation runs under a lock, and but for the door of the watch lists, under which are those of the
 lists, none is held while another is asked for: so no order of locks can be violated (S57, KAFKA-3994, KAFKA-6042). Not
@@ -47,8 +47,8 @@ def _no_clock() -> int:
 class ThreadedPurgatory(Purgatory[K, O]):
     """As `Purgatory`, from any thread. An operation belongs to the thread that made it until it is handed in.
 
-    Its `try_complete` runs on one thread at a time. Who finds another thread in it asks that one to look again and
-    goes on, so nobody waits and no change is missed (S58, KAFKA-6653).
+    Its `try_complete` runs on one thread at a time. A thread that finds another one in it requests a further check from
+    that one and goes on, so no thread waits and no change is missed (S58, KAFKA-6653).
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
         pending = self._pending
         pending[operation] = None
         try:
-            hash(keys)  # one that has none is refused now, not when news of another key are told
+            hash(keys)  # an unhashable key is refused now, not during a check of another key
             cohort = self._lists.last
             if (
                 operation.timeout_ms == cohort.timeout_ms
@@ -110,7 +110,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
                     self._open(operation, cohort.opened_ms)
             else:
                 self._start_or_open(operation)
-            # Its condition may have come true before it stood there, and whoever told those news will not look again.
+            # Its condition may have come true before it was in the lists; a check from that time does not find it.
             if self._news is not news:
                 self._try(operation)
         except Exception:
@@ -200,7 +200,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
                 if self._look(operation):
                     return True
         finally:
-            if operation.state is not PENDING:  # nobody will look any more: whoever asks from now on comes by here too
+            if operation.state is not PENDING:  # no check follows; a later request for one also reaches this line
                 asked.discard(operation)
         return False
 

@@ -1,11 +1,14 @@
-"""Watch lists for a purgatory with threads, where to be handed in takes no lock: who comes is appended to a list, the
-newcomers', which is that of a cohort too (`threaded_cohort`), and is entered under its keys when somebody next asks who
-watches a key. So who has ended by then never sees those lists.
+"""Watch lists for a purgatory with threads, in which adding an operation takes no lock.
 
-Whoever asks passes the door first. One thread at a time enters newcomers there; who comes meanwhile to ask, too, waits
-until they are entered and does not miss them. Who hands in does not come to the door. Below it are the lists by key and
-their locks (`sharded_watchers`): these are taken while the door is held, never the other way round, and no operation's
-method is called under either. What is let go is kept until the door is free: it may be the last that knew of it.
+A new operation is appended to a list of newcomers, which is that of a cohort too (`threaded_cohort`). It is entered
+under its keys when the operations of any key are next requested. So an operation that has ended by then is never
+entered in those lists.
+
+A thread that requests the operations of a key first acquires the door lock. One thread at a time enters newcomers under
+it; others wait until these are entered and do not miss them. Adding an operation does not take the door lock. Below it
+are the lists by key and their locks (`sharded_watchers`): these are taken while the door is held, never the other way
+round, and no operation's method is called under either. Objects that are dropped are kept until the door is released,
+as the last reference to an operation may be among them.
 
 Knows no timer: who is dropped here is the purgatory's to take out of it.
 """
@@ -115,8 +118,10 @@ class ThreadedWatchLists(ShardedWatchLists[K, O]):
         kept.clear()
 
     def sweep_cohorts(self) -> tuple[int, list[ThreadedCohort]]:
-        """Leaves out those that have ended, wherever they stand with a cohort: how many keys those watched that had not
-        been entered, and the cohorts of which nobody is left, which are here no more. The door is free in between."""
+        """Remove ended operations that are with a cohort. The door is released between cohorts.
+
+        Returns:
+            How many keys they watched that had not been entered, and the cohorts without members, which are dropped."""
         gone = 0
         dropped = []
         for cohort in (*list(self.fresh), *list(self.entered_in_timer)):

@@ -14,7 +14,7 @@ class VirtualTimer(TimingWheel):
     a tick runs, `now_ms` is that tick, however far the clock is to go. In a tick, tasks run in the order in which
     they were started; one that is started by a task for the current tick runs after all others of it.
 
-    `on_error` hears of a task that raised an Exception; the others run all the same.
+    `on_error` is called for a task that raised an Exception; the others still run.
     """
 
     __slots__ = ("_on_error", "_running")

@@ -1,8 +1,8 @@
 """Watch lists: which operations a key's news may complete. For one thread; no lock.
 
-Who comes is a newcomer, one of the last cohort, and is entered in the list of each key that it watches when somebody
-next asks who watches a key: whoever has ended by then never sees those lists. Nobody looks for an operation in any list
-when it ends: what has ended is left out when its list is next looked at, when its cohort's time comes, or by a purge.
+A new operation is appended to the last cohort. It is entered in the list of each of its keys when the operations of any
+key are next requested, so one that has ended by then is never entered. An operation that ends is not searched for in
+the lists: it is left out when its list is next swept, when its cohort's time comes, or by a purge.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ O = TypeVar("O", bound=DelayedOperation)  # noqa: E741 - an operation, beside a 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WatchLists(Generic[K, O]):
-    """Lists by key; a key that nobody watches has none. Who hands in says in `watches` what the operation does, and
-    appends it to the last cohort itself. Keys are plain: to compare two that have a hash raises nothing."""
+    """Lists by key; a key that no operation watches has none. The caller sets an operation's keys in `watches` and
+    appends the operation to the last cohort itself. Keys are plain: comparing two that have a hash raises nothing."""
 
     __slots__ = ("_released", "by_key", "came_before", "cohorts", "entered")
 
@@ -88,7 +88,7 @@ class WatchLists(Generic[K, O]):
             cohort = cohorts.popleft()
             if cohort.pending:
                 entered.append(cohort)
-        if not last.pending:  # then nobody needs its members
+        if not last.pending:  # then its members are not needed
             self.came_before += last.entered
             last.members = []
             last.entered = 0
@@ -137,7 +137,7 @@ class WatchLists(Generic[K, O]):
         return gone
 
     def drop_empty(self) -> list[Cohort]:
-        """Cohorts of which a sweep has left nobody, but for the last: they are here no more."""
+        """Remove the cohorts that a sweep has left without members, except the last one, and return them."""
         last = self.cohorts.pop()
         dropped = [cohort for cohort in (*self.cohorts, *self.entered) if not cohort.members]
         self.cohorts = deque(cohort for cohort in self.cohorts if cohort.members)

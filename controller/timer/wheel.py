@@ -3,7 +3,7 @@
 A wheel of `size` buckets, each a tick wide, holds what is due within `size` ticks. What is due later goes to the
 wheel above, whose tick is the whole span of this one, made when first needed. When a coarse bucket's time comes, its
 tasks go down to finer ones, until they are in a bucket of one tick, and fire with it. A heap holds the buckets in use
-(never the tasks), so whoever drives the wheel knows when it is wanted next and sleeps until then.
+(never the tasks), so the driver of the wheel knows when it is next due and sleeps until then.
 
 A task that is started goes to the end of one list, and into its bucket when the clock is about to move. Most delayed
 operations are over soon: what is cancelled within the tick that it was started in never sees a bucket. Start is four
@@ -193,7 +193,7 @@ class TimingWheel:
                 assert below.above is not None
                 below = below.above
             self._bring_down(below, bucket)
-        while queue and queue[0][2].empty:  # all of it was cancelled: nobody needs to wake for it
+        while queue and queue[0][2].empty:  # all of it was cancelled: no need to wake for it
             heapq.heappop(queue)[2].queued = False
         if limit_ms > self.now_ms:
             self._clock_to(limit_ms)
