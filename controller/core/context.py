@@ -1,7 +1,8 @@
-"""What a controller knows of its cluster during one term: the partitions in columns, and the brokers that live.
+"""The controller's view of its cluster during one term: the partitions as columns, and the live brokers.
 
-Loaded from ZooKeeper at the term's start, changed only by what was written there or read again, dropped with the
-term. Every derived set is one vector operation over the columns; what a gauge shows is kept as states change. No I/O.
+It is loaded from ZooKeeper when the term starts, changes only by what was written there or read again, and is
+discarded with the term. Every derived set is one vector operation over the columns; the values of gauges are updated
+as states change. No I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from statemachines.tables import PARTITION, REPLICA
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """One life of a broker, as its registration says: where the controller reaches it, and what clients are told."""
+    """One broker incarnation as registered: the address for the controller, and the addresses sent to clients."""
 
     endpoint: Endpoint
     advertised: UpdateMetadataBroker
@@ -49,17 +50,20 @@ class Replicas:
 
     @classmethod
     def where(cls, rows: Rows, mask: Bools) -> Replicas:
-        """Those of `rows` that `mask`, bool beside their assignments, picks."""
+        """Return the replicas of `rows` that `mask` selects; `mask` is bool, of the shape of their assignments."""
         places, slots = np.nonzero(mask)
         return cls(rows[places], slots)
 
 
 @dataclass(slots=True)
 class Deletions:
-    """Topics by name. `queued`: all that are to be deleted. Of those, `ineligible`: what can't go on for now, since a
-    replica's broker is dead, or failed to delete it, or the topic is being reassigned; `begun`: whose partitions have
-    left their state machine. Sets that are asked, and walked only in order. `told`: for those that are begun, the
-    number of the request that told each (broker, broker epoch) to forget the topic."""
+    """Topic deletions, by topic name.
+
+    `queued`: all topics to be deleted. `ineligible`: the queued topics that have to wait, because a replica's broker is
+    dead or failed to delete it, or because the topic is being reassigned. `begun`: the queued topics whose partitions
+    have left their state machine. `told`: for each begun topic, the number of the request that asked each (broker,
+    broker epoch) to forget the topic. Iterate over the sets in sorted order only.
+    """
 
     queued: set[str] = field(default_factory=set)
     ineligible: set[str] = field(default_factory=set)
@@ -76,14 +80,17 @@ class Deletions:
 
 @dataclass(slots=True)
 class ControllerContext:
-    """`brokers`: live and shutting-down ones. `left_out`: topics whose znodes can't be used. `shares_id`: those
-    among them that have the id of a topic which is served, and that topic. `quarantine`: what is wrong with each znode
-    that can't be used, by path (`core.quarantine`). `rewritten`: partitions whose state somebody else
-    wrote, with the version. `waiting`: reassignments that are asked for in ZooKeeper and not begun, the target by
-    partition, in the order in which they were asked for.
-    `offline_partitions`: how many partitions are in the state Offline. `unclean_elections`: how many were written in
-    this term. `paused`: why nothing may be moved by choice, None if it may. `failed`: replicas of live brokers on log
-    directories that failed, which are taken for dead wherever it matters who lives."""
+    """The state of the cluster in this term.
+
+    `brokers`: live and shutting-down brokers. `left_out`: topics whose znodes can't be used. `shares_id`: the topics
+    of `left_out` whose id belongs to a topic that is served, each with that topic. `quarantine`: the fault of each
+    znode that can't be used, by path (`core.quarantine`). `rewritten`: partitions whose state another client wrote,
+    with the version. `waiting`: reassignments that ZooKeeper requests and that have not begun: the target by
+    partition, in the order of the requests.
+    `offline_partitions`: the number of partitions in the state Offline. `unclean_elections`: the number written in
+    this term. `paused`: the reason why no optional move is allowed, None if such moves are allowed. `failed`: replicas
+    of live brokers on failed log directories, which count as dead wherever liveness matters.
+    """
 
     partitions: PartitionTable = field(default_factory=PartitionTable)
     left_out: set[str] = field(default_factory=set)
@@ -124,12 +131,12 @@ class ControllerContext:
         return self._brokers.get(broker)
 
     def put_brokers(self, brokers: Iterable[LiveBroker]) -> None:
-        """Adds brokers, or replaces what was known of them."""
+        """Add brokers, or replace their entries."""
         for broker in brokers:
             self._brokers[broker.id] = broker
 
     def remove_brokers(self, brokers: Iterable[int]) -> None:
-        """A broker that is gone does not shut down any more either."""
+        """Remove brokers, also from those that are shutting down."""
         for broker in brokers:
             self._brokers.pop(broker, None)
             self._shutting_down -= {broker}
@@ -138,24 +145,27 @@ class ControllerContext:
     def mark_shutting_down(self, broker: int) -> None:
         self._shutting_down |= {broker}
 
-    # -- replicas and partitions, by what brokers live
+    # -- replicas and partitions, by live brokers
 
     def eligible(self, rows: Rows) -> Bools:
         """bool beside the assignments of `rows`: replicas on live brokers that are not shutting down."""
         return self.usable(rows, self.partitions.assignment[rows], self.eligible_ids)
 
     def alive(self, rows: Rows) -> Bools:
-        """As `eligible`, with the brokers that are shutting down."""
+        """Return the same as `eligible`, including brokers that are shutting down."""
         return self.usable(rows, self.partitions.assignment[rows], self._brokers)
 
     def eligible_in_isr(self, rows: Rows) -> Bools:
-        """As `eligible`, beside the ISRs. A member that the assignment does not name is not eligible."""
+        """Return which ISR members are eligible, as bool of the ISRs' shape.
+
+        A member that the assignment does not name is not eligible.
+        """
         isr = self.partitions.isr[rows]
         assigned: Bools = is_member(isr, self.partitions.assignment[rows])
         return assigned & self.usable(rows, isr, self.eligible_ids)
 
     def led(self, rows: Rows) -> Bools:
-        """bool beside `rows`: whether the leader is an eligible replica."""
+        """Return, as bool by row, which leaders are eligible replicas."""
         leaders = self.partitions.leader[rows][:, None]
         beside: Bools = self.usable(rows, leaders, self.eligible_ids)[:, 0]
         return beside
@@ -165,7 +175,7 @@ class ControllerContext:
         return self.failed.usable(self.partitions, rows, brokers, live_mask(brokers, living))
 
     def replicas(self, keys: Iterable[tuple[str, int]], broker: int) -> Replicas:
-        """That broker's replicas of these partitions, of those that it has."""
+        """Return the replicas of these partitions that the broker has."""
         rows = rows_of(self.partitions, keys)
         return Replicas.where(rows, self.partitions.assignment[rows] == broker)
 
@@ -177,17 +187,19 @@ class ControllerContext:
         return np.flatnonzero(self.partitions.zk_version != NO_STATE)
 
     def rows_led_by_nobody_eligible(self) -> Rows:
-        """Partitions with a state whose leader is none, dead or shutting down. None is sought for a topic that is
-        queued for deletion."""
+        """Return partitions with a state that have no leader, or one that is dead or shutting down.
+
+        Partitions of topics that are queued for deletion are excluded: they need no leader.
+        """
         led = self.led(self.partitions.all_rows())
         return self.staying(np.flatnonzero((self.partitions.zk_version != NO_STATE) & ~led))
 
     def rows_to_elect(self, *states: PartitionState) -> Rows:
-        """Partitions in one of these states, but for those whose topics are queued for deletion."""
+        """Return partitions in one of these states, except those of topics that are queued for deletion."""
         return self.staying(np.flatnonzero(np.isin(self.partitions.partition_state, states)))
 
     def queued(self, rows: Rows) -> Bools:
-        """bool beside `rows`: whether the topic is queued for deletion."""
+        """Return, as bool by row, which partitions' topics are queued for deletion."""
         names = self.deletions.queued
         if not names:
             return np.zeros(len(rows), dtype=np.bool_)
@@ -196,18 +208,21 @@ class ControllerContext:
         return found
 
     def staying(self, rows: Rows) -> Rows:
-        """Those of `rows` that are not `doomed`."""
+        """Return the rows whose topics are not being deleted."""
         return rows[~self.doomed(rows)] if self.deletions.queued else rows
 
     def moving_topics(self) -> frozenset[str]:
-        """Topics that are being reassigned."""
+        """Return the topics that are being reassigned."""
         rows = np.array(self.partitions.moving_rows(), dtype=np.int64)
         return frozenset(self.partitions.names_of_topics(rows))
 
     def doomed(self, rows: Rows) -> Bools:
-        """bool beside `rows`: whether the topic is on its way out: brokers are told to forget it, nobody is elected for
-        it. One that is queued for deletion and being reassigned still is not: to end that, its replicas have to come
-        into sync, which takes a leader, and brokers that know it."""
+        """Return, as bool by row, which topics are being deleted.
+
+        Brokers are asked to forget these topics, and no leaders are elected for them. A topic that is queued for
+        deletion while it is being reassigned is not included: its reassignment ends only when the new replicas are in
+        sync, which requires a leader and brokers that know the topic.
+        """
         doomed = self.queued(rows)
         if doomed.any() and (moving := self.moving_topics()):
             kept = [number for number, topic in enumerate(self.partitions.topics) if topic.name in moving]

@@ -1,9 +1,10 @@
 """The controller of one broker: stands for election, leads for a term, resigns, stands again.
 
-`process` takes one event to its end, whatever comes of it. What ends a term (the fence failed, the session ended, the
-lease ran out, the host says so) ends it in one place, synchronously: watches first, then channels, then the context,
-then every callback that waits is answered. An error that nobody expected ends the term too, for a context that a
-half-done event has left can't be trusted. Knows no thread; the handlers do the work, on a `Term`.
+`process` handles one event completely, whatever its outcome. A term ends when the fence fails, the session ends, the
+lease runs out or the host requests it. It always ends in one place, synchronously: first the watches are removed, then
+the channels are closed, then the context is discarded, then every waiting callback is answered. An unexpected error
+ends the term too, because the context after a half-processed event can't be trusted. This module uses no threads; the
+handlers do the work, on a `Term`.
 """
 
 from __future__ import annotations
@@ -107,11 +108,13 @@ class Events(Protocol):
 
 
 class Controller:
-    """`register` registers the broker in the present session and gives its broker epoch; `channels` makes a term's
-    channels. `active_controller_id` is a gauge: whom this broker takes for controller, -1 nobody (KAFKA-16509).
-    `obstacle` is what is in the way of every election, None if nothing is.
+    """The controller role of one broker.
 
-    `cluster_id` gives the id of the broker's cluster (None: it is not checked), `epoch_seen` the highest controller
+    `register` registers the broker in the current session and returns its broker epoch; `channels` creates a term's
+    channels. `active_controller_id` is a gauge: the id of the active controller as this broker knows it, -1 for none
+    (KAFKA-16509). `obstacle` is what prevents every election, None if nothing does.
+
+    `cluster_id` returns the id of the broker's cluster (None: it is not checked), `epoch_seen` the highest controller
     epoch that the broker has seen in a request. Both may be called on the controller's thread.
     """
 
@@ -264,7 +267,7 @@ class Controller:
         await self._stand()
 
     async def _controller_change(self) -> None:
-        """/controller came, went or was rewritten: looks who it is now, and stands if it is nobody."""
+        """Handle a change of /controller: read which broker it names, and stand for election if there is none."""
         row, cluster_id = (await self._zookeeper.read([paths.CONTROLLER, paths.CLUSTER_ID])).rows
         term = self._term
         if term is not None and (row is None or row.stat.ephemeral_owner != term.leadership.session):
@@ -286,7 +289,10 @@ class Controller:
             self._take_for_controller(named_in(row))
 
     def _take_for_controller(self, broker_id: int | None) -> None:
-        """This broker's own id is an earlier session's, or that of a term that has just ended: nobody leads."""
+        """Set the active controller's id, -1 for none.
+
+        This broker's own id comes from an earlier session or from a term that has just ended: there is no controller.
+        """
         self.active_controller_id = NOBODY if broker_id in (None, self._broker_id) else broker_id
 
     async def _step_down(self, row: Row) -> None:
@@ -358,8 +364,11 @@ class Controller:
         await fail_over(term)
 
     def _end_term(self, reason: str) -> None:
-        """Resigns, and stands again if the session lives on: /controller may still be this broker's, and nobody else
-        can stand before it is gone. With no session the next one's beginning brings an event of its own."""
+        """Resign, and stand for election again if the session still exists.
+
+        /controller may still belong to this broker, and no other broker can stand for election before it is deleted.
+        Without a session, the start of the next session puts an event of its own.
+        """
         self.resign(reason)
         if self._zookeeper.session():
             self._events.put(happened.Reelect())

@@ -1,8 +1,7 @@
-"""Which rule a leader is elected by, for many partitions at once: the pure rules of `statemachines`, fed from the
-context, with who is to be told of the outcome.
+"""Leader elections for many partitions at once: the pure rules of `statemachines`, applied to the context.
 
-The one thing here that asks ZooKeeper is whether unclean election is allowed, and only for partitions that can't be
-led otherwise, at the moment of their election.
+Each rule also decides which replicas are notified of the outcome. Only one decision reads ZooKeeper: whether unclean
+election is allowed. It is read at the time of the election, and only for partitions that otherwise get no leader.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ UNCLEAN = "unclean.leader.election.enable"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """`receivers`: bool beside the assignments, the replicas to be told. `live`: the brokers taken for eligible."""
+    """The outcome of an election.
+
+    `receivers`: the replicas to notify, bool of the assignments' shape. `live`: the brokers considered eligible.
+    """
 
     elected: ElectedColumns
     receivers: Bools
@@ -63,12 +65,12 @@ async def _decide_controlled_shutdown(term: Term, rows: Rows) -> Decision:
     context, table = term.context, term.context.partitions
     alive = context.alive(rows)
     elected = elect_controlled_shutdown_columns(table.assignment[rows], table.isr[rows], alive, context.shutting_down)
-    # The one that shuts down is told too, or it would go on leading (KAFKA-7482).
+    # The broker that shuts down is notified too, or it would continue to lead (KAFKA-7482).
     return Decision(elected, alive, context.eligible_ids)
 
 
 async def _decide_reassigned(term: Term, rows: Rows) -> Decision:
-    """Once the target alone is the assignment. All of it is told, and who shuts down too."""
+    """Elect from the target once it alone is the assignment, and notify all of it, also brokers that shut down."""
     context, table = term.context, term.context.partitions
     elected = elect_reassigned_columns(table.assignment[rows], table.isr[rows], context.eligible(rows))
     return Decision(elected, context.alive(rows), context.eligible_ids)

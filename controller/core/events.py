@@ -22,7 +22,7 @@ RESIGNED = "This is not the correct controller for this cluster."
 
 
 class AnsweredTwice(RuntimeError):
-    """A request's callback was called again: whoever asked already has an answer."""
+    """A request's callback was called twice: the requester already has an answer."""
 
     def __init__(self, first: object, second: object) -> None:
         super().__init__(f"answered twice: first {first!r}, then {second!r}")
@@ -61,8 +61,11 @@ class Answerable(Protocol):
     def answered(self) -> bool: ...
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
-        """Answers with an error alone. The default is Kafka's for a broker that is not, or no longer, the controller:
-        whoever asked finds the new one and asks again."""
+        """Answer with an error only.
+
+        The default is Kafka's error of a broker that is not, or no longer, the controller: the requester finds the new
+        controller and sends the request again.
+        """
 
 
 def is_answerable(event: Event) -> TypeGuard[Answerable]:

@@ -23,7 +23,7 @@ from statemachines.leader_election import elect_offline, elect_preferred
 UNCLEAN = "unclean.leader.election.enable"
 MIN_INSYNC = "min.insync.replicas"
 IMBALANCE_PERCENTAGE = 10
-"""leader.imbalance.per.broker.percentage, where nobody has set another; a broker's settings are not in ZooKeeper."""
+"""The default of leader.imbalance.per.broker.percentage; a broker's settings are not in ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class View:
     paused: str | None
     moving: frozenset[tuple[str, int]]
     imbalances: Mapping[int, tuple[int, int]]
-    """By broker: how many partitions prefer it and are led by another or nobody, and how many prefer it."""
+    """By broker: the number of partitions that prefer it and that it does not lead, and the number that prefer it."""
 
     def setting(self, topic: str, name: str) -> str | None:
         """A topic's own, else the cluster's; None if neither says anything that can be read."""
@@ -158,7 +158,7 @@ def _damaged(subject: str, path: str) -> Finding:
 
 
 def no_controller(view: View) -> str | None:
-    """Why nobody acts at all; None if somebody does."""
+    """Return why there is no controller, or None if there is one."""
     if view.controller is not None:
         return None
     if view.state.controller is None:

@@ -127,7 +127,7 @@ def _explain_cluster(view: View) -> Iterator[Finding]:
 
 
 def _worth_a_look(view: View) -> list[int]:
-    """Deletions were told of as a whole, damaged znodes by their paths."""
+    """Return the rows of partitions to explain, without topics in deletion and damaged znodes, which have findings."""
     table, held = view.state.partitions, view.state.partitions.assignments
     wrong = table.offline | table.under_replicated | table.off_preferred
     wrong |= table.leader_outside_isr | table.isr_outside_assignment
@@ -202,7 +202,10 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
 
 
 def _kept_by(view: View, broker: int) -> Iterator[Finding]:
-    """What would keep a live broker if it were stopped now, as far as ZooKeeper shows who else is on his way out."""
+    """Yield what would prevent the controlled shutdown of a live broker now, as far as ZooKeeper shows it.
+
+    ZooKeeper does not show which other brokers are shutting down.
+    """
     table, held = view.state.partitions, view.state.partitions.assignments
     doomed = [place for place, name in enumerate(held.names) if name in view.state.deletions]
     in_sync = (table.states.isr == broker).any(axis=1) & table.states.present & ~np.isin(held.topic_index, doomed)

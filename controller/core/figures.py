@@ -1,8 +1,8 @@
-"""What a controller's gauges show, and how its events fared.
+"""The values of a controller's gauges, and the outcomes of its events.
 
-After each event the controller publishes `Figures`, one value that any thread may read: nobody looks into a context
-that an event is changing. Each number is kept as things change; none is counted anew, but those of replicas of topics
-that are being deleted, and only while there are such topics.
+After each event the controller publishes `Figures`, one value that any thread may read, so that no thread reads a
+context while an event changes it. Each number is updated as states change. Only the numbers of replicas of topics that
+are being deleted are counted anew, and only while there are such topics.
 """
 
 from __future__ import annotations

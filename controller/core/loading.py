@@ -220,7 +220,7 @@ def _legal(term: Term, names: Sequence[str]) -> list[str]:
 
 
 def _is_watched(term: Term, name: str) -> bool:
-    """A topic that went before it was read is nobody's: if it comes back it is a new child."""
+    """Return whether the term has the topic; one that was deleted before it was read returns as a new child."""
     return name in term.context.partitions or name in term.context.left_out
 
 

@@ -1,7 +1,8 @@
-"""Partitions through their state machine, many at once: what each move means in ZooKeeper and to the brokers.
+"""Partition state transitions, many at once, with their writes to ZooKeeper and their requests to brokers.
 
-The compiled table decides who may move; the elections decide who leads; `state_writes` writes; the batch tells. A row
-that may not move, or for which nobody can be elected, stays as it is and is named in the log.
+The compiled table decides which transitions are allowed, `elections` elects the leaders, `state_writes` writes the
+states, and the request batch notifies the brokers. A row whose transition is not allowed, or for which no leader can
+be elected, stays as it is and is named in the log.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ def move(term: Term, rows: Rows, target: PartitionState) -> None:
 
 
 async def bring_online(term: Term, rows: Rows, batch: RequestBatch, election: Election = OFFLINE) -> Rows:
-    """New partitions get their first state, others a leader by `election`; those that have one now are Online and
-    their replicas told. Gives the rows that got a leader."""
+    """Write the first state of new partitions, and elect a leader by `election` for the others.
+
+    Partitions that have a leader now are Online, and their replicas are notified. Returns the rows that got a leader.
+    """
     states = term.context.partitions.partition_state[rows]
     begun = await _initialise(term, rows[states == PartitionState.New], batch)
     led = await _elect(term, rows[states != PartitionState.New], batch, election)
@@ -131,8 +134,11 @@ async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election
 
 
 def _look_at_targets(term: Term, rows: Rows) -> None:
-    """An unclean election brings somebody into sync who was not, who may be the last that a reassignment waits for. Any
-    other is told of by its leader."""
+    """Check the reassignments of partitions that had an unclean election.
+
+    An unclean election makes a replica in-sync that was not, possibly the last one that a reassignment waits for. In
+    any other case the leader reports the new ISR member.
+    """
     moving = frozenset(term.context.partitions.moving_rows()) if len(rows) else frozenset()
     for row in rows.tolist():
         if row in moving:

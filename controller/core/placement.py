@@ -37,7 +37,7 @@ class BadReplicationFactor(PlacementError):
 
 
 class RacksIncomplete(PlacementError):
-    """Some brokers name their rack and some do not: racks can't be told apart, and Kafka refuses to guess."""
+    """Only some brokers name their rack: a placement by racks is not possible, and Kafka refuses to guess."""
 
 
 Broker = tuple[int, "str | None"]

@@ -20,7 +20,7 @@ class Resign(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one life of a broker is reached: `broker_epoch` (its registration's czxid) tells its lives apart."""
+    """The address of one broker incarnation, which `broker_epoch` (its registration's czxid) identifies."""
 
     broker: int
     broker_epoch: int
@@ -31,8 +31,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """One request of the controller's to one broker. Over the wire go, after the request header, `body` and then
-    `rest`, which is one object for all brokers where they are told the same: whoever sends it makes no copy to keep.
+    """One request of the controller to one broker.
+
+    On the wire the request header is followed by `body` and then `rest`. `rest` is one object that all brokers share
+    where they are sent the same content: the sender must not keep a copy of it.
 
     `response_event` turns the response's body (after the response header) into the event to queue; None: no event.
     It runs on the channel's thread and must only decode.

@@ -17,7 +17,7 @@ from controller.zookeeper.errors import DamagedZnode
 
 
 def told(damaged: DamagedZnode) -> str:
-    """The error without the znode's bytes, as bulk reads report it too."""
+    """Describe the error without the znode's bytes, as bulk reads do."""
     return f"{damaged.path}: expected {damaged.expected}"
 
 

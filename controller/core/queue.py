@@ -48,10 +48,10 @@ class EventQueue:
         return len(self._waiting)
 
     def put(self, event: Event) -> None:
-        """Queues an event, from any thread, unless an equal one that coalesces is pending.
+        """Queue an event, from any thread, unless an equal one that coalesces is pending.
 
-        One with a callback is refused when `limit` events wait or the queue is closed; one without is dropped only
-        once the queue is closed, when nobody will take it.
+        An event with a callback is refused when `limit` events wait or the queue is closed. An event without a callback
+        is dropped only when the queue is closed, since nothing will process it.
         """
         refused = False
         with self._lock:

@@ -1,13 +1,15 @@
-"""Partitions on their way to other replicas: Kafka's onPartitionReassignment, for many partitions at once.
+"""Reassignment of partitions to other replicas: Kafka's onPartitionReassignment, for many partitions at once.
 
-    U   what an earlier target wanted and this one does not is stopped and deleted; the topic's znode names both sets,
-        and what is new and what goes
-    A   while the target is not in sync: a new leader epoch, so that all hear of all; the new replicas begin
-    B   once it is: the new replicas are Online; the target alone is told, and led by one of it; the others leave the
-        ISR, stop and are deleted; the topic's znode names the target alone, the request in ZooKeeper goes
+    U   replicas of an earlier target that this one does not have are stopped and deleted; the topic's znode names
+        both sets, and which replicas are added and which are removed
+    A   while the target is not in sync: a new leader epoch, so that all replicas are sent the whole replica set; the
+        new replicas start
+    B   once the target is in sync: the new replicas are Online; only the target is notified, and one of it leads; the
+        others leave the ISR, stop and are deleted; the topic's znode names the target alone, and the request in
+        ZooKeeper is deleted
 
-Every step may be taken again, and the znodes say which is next, so that another controller goes on wherever this one
-stopped. What may be asked for, and what waits for its turn, is in `handlers/reassignment.py`.
+Every step is idempotent, and the znodes show the next step, so that another controller continues where this one
+stopped. Validation of requests, and reassignments that wait for their turn, are in `handlers/reassignment.py`.
 """
 
 from __future__ import annotations
@@ -62,10 +64,12 @@ def _row(term: Term, partition: Partition) -> int:
 
 
 async def _stop_unneeded(term: Term, kept: Mapping[int, Assignment]) -> list[int]:
-    """U3, the end of what an earlier target wanted. Before the znode forgets that those are replicas: Kafka writes it
-    first, and a controller that dies in between leaves them in the ISR, and on their brokers, for good. Those of the
-    next target hear nothing yet, and none of them may lead: the znode does not name them. Gives the rows whose leader
-    was among the unneeded."""
+    """Step U3: stop the replicas of an earlier target that are not needed; return the rows whose leader was among them.
+
+    This comes before the znode drops these replicas: Kafka writes the znode first, and a controller that dies in
+    between leaves them in the ISR, and on their brokers, permanently. The replicas of the next target are not notified
+    yet, and none of them may lead, because the znode does not name them.
+    """
     table = term.context.partitions
     led = {row for row in kept if table.leader[row] != NO_BROKER}
     await removed_replicas.stop(
@@ -77,8 +81,11 @@ async def _stop_unneeded(term: Term, kept: Mapping[int, Assignment]) -> list[int
 
 
 async def _lead_those_left(term: Term, rows: Sequence[int]) -> None:
-    """Kafka elects nobody until a broker comes or goes. What had no leader before waits for such an event here too: an
-    unclean election is nothing that a request for other replicas asks for."""
+    """Elect leaders among the remaining replicas of partitions whose leader was removed.
+
+    Kafka elects no leader until a broker starts or fails. A partition that had no leader before waits for such an event
+    here too: a request for other replicas does not ask for an unclean election.
+    """
     unled = term.context.staying(np.array(rows, dtype=np.int64))
     partition_moves.move(term, unled, PartitionState.Offline)
     batch = RequestBatch(term)
@@ -119,7 +126,7 @@ async def _ready(term: Term, rows: Sequence[int]) -> frozenset[int]:
     for row in rows:
         assignment, isr = table.reassignment_of(row), table.isr_of(row)
         keeps = not assignment.removing or table.leader[row] in assignment.target
-        # With nobody to lead once the others are gone, they go on until somebody can (Kafka stops them).
+        # If no replica of the target can lead, the removed ones continue until one can (Kafka stops them).
         if is_in_sync(isr, assignment) and (keeps or eligible.intersection(assignment.target, isr)):
             ready.add(row)
     return frozenset(ready)
@@ -170,7 +177,7 @@ def _is_adding(term: Term, rows: Rows) -> np.ndarray[tuple[int, int], np.dtype[n
 
 
 async def new_epoch(term: Term, rows: Rows) -> None:
-    """The same leader and ISR in another leader epoch: below it, no broker would hear of other replicas."""
+    """Write the same leader and ISR with a new leader epoch: in the old epoch brokers ignore other replica sets."""
     table = term.context.partitions
     for _ in range(BUMP_ROUNDS):
         rows = rows[table.zk_version[rows] != NO_STATE]
@@ -235,10 +242,12 @@ def _put_back(term: Term, row: int, assignment: Assignment, states: Mapping[int,
 
 
 async def _lead_from_target(term: Term, rows: Rows) -> None:
-    """B3: the target alone is told, led by one of it, in a new epoch: in the epoch that it knows, a leader passes over
-    the smaller set of replicas, and below inter-broker protocol 2.7 it could write those that leave into the ISR. A
-    leader of the target that shuts down leads on where nobody else of it can. A partition without a state has nothing
-    to lead."""
+    """Step B3: elect a leader from the target in a new leader epoch, and notify only the target.
+
+    In the epoch that it knows, a leader ignores the smaller replica set, and below inter-broker protocol 2.7 it could
+    write the removed replicas into the ISR. A leader in the target that is shutting down continues to lead if no other
+    replica of the target can. A partition without a state gets no leader.
+    """
     context, table = term.context, term.context.partitions
     rows = rows[table.zk_version[rows] != NO_STATE]
     leads = is_member(table.leader[rows][:, None], table.assignment[rows])[:, 0] & context.led(rows)

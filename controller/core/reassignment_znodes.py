@@ -104,7 +104,7 @@ def _fitting(asked: Reassignments) -> bytes:
 
 
 async def _committed(term: Term, writes: list[Write]) -> bool:
-    """False: look again, somebody was faster or nobody knows."""
+    """Return whether the writes were applied; after False read again: they conflicted, or the outcome is unknown."""
     try:
         await term.zookeeper.commit(term.leadership, writes)
     except UnknownOutcome:

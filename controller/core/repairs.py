@@ -1,6 +1,6 @@
-"""Partitions whose states can be used again, after somebody repaired the znode: taken up in the same term.
+"""Partitions whose state znodes were repaired: the controller serves them again in the same term.
 
-A failover does the same for all partitions at once: replicas on dead brokers leave the ISR, live ones are told of the
+A failover does the same for all partitions at once: replicas on dead brokers leave the ISR, live ones are sent the
 state, and a leader is elected where none is live.
 """
 
@@ -31,7 +31,7 @@ async def serve_repaired(term: Term, rows: Rows) -> None:
     batch = RequestBatch(term)
     await replica_moves.take_offline(term, Replicas.where(rows, ~live & real), batch)
     batch.send()
-    # In a new epoch: a broker passes over what it is told in the one that it knows, the znode's version with it.
+    # A new epoch, because a broker ignores a state, and its znode version, with an epoch that it already has.
     await reassignment.new_epoch(term, rows[context.led(rows)])
     batch = RequestBatch(term)
     replica_moves.bring_online(term, topic_deletion.not_deleted(term, Replicas.where(rows, live)), batch)

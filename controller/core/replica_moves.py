@@ -1,6 +1,7 @@
-"""Replicas through their state machine, many at once: what each move means in ZooKeeper and to the brokers.
+"""Replica state transitions, many at once, with their writes to ZooKeeper and their requests to brokers.
 
-The compiled table decides which may move; one that may not stays as it is and is named in the log.
+The compiled table decides which transitions are allowed; a replica whose transition is not allowed keeps its state and
+is named in the log.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SHRINK_ROUNDS = 5
 
 
 def move(term: Term, replicas: Replicas, target: ReplicaState) -> Replicas:
-    """Moves replicas in the context alone; gives those that moved."""
+    """Move replicas in the context only, and return those that moved."""
     table = term.context.partitions
     sources = table.replica_state[replicas.rows, replicas.slots]
     refused = term.context.move_replicas(replicas, target)
@@ -54,13 +55,16 @@ def _name(term: Term, number: int) -> str:
 
 
 def make_new(term: Term, replicas: Replicas) -> None:
-    """Replicas of partitions that are being created: nobody is told before there is a leader."""
+    """Move replicas of partitions that are being created to New; they are notified only when there is a leader."""
     move(term, replicas, ReplicaState.New)
 
 
 def bring_online(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
-    """Replicas whose broker is there. One that was New has been told with its partition's first state; any other is
-    told its partition's state as it stands."""
+    """Move replicas on live brokers to Online.
+
+    A replica that was New has already been sent its partition's first state; any other is sent its partition's current
+    state.
+    """
     table = term.context.partitions
     new = table.replica_state[replicas.rows, replicas.slots] == ReplicaState.New
     move(term, pick(replicas, new), ReplicaState.Online)
@@ -73,12 +77,15 @@ def pick(replicas: Replicas, chosen: Bools) -> Replicas:
 
 
 async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, leaderless: Rows | None = None) -> None:
-    """Replicas whose broker is gone or stops them: told to stop, removed from their ISRs, and the partitions' other
-    replicas told, unless the topic is queued for deletion.
+    """Move replicas on dead brokers, or ones that their broker stops, to Offline.
 
-    A leader that goes leaves -1 behind, and the last of an ISR stays in it (KAFKA-708); so does a whole ISR that goes
-    at once, since each of its members has all that was acknowledged. A partition that needs no change is not written,
-    but its replicas are told again, as a 2.8 controller does; those of `leaderless` rows once they have a leader.
+    They are sent StopReplica and removed from their ISRs, and the partitions' other replicas are notified, unless the
+    topic is queued for deletion.
+
+    A removed leader is replaced by -1, and the last member of an ISR stays in it (KAFKA-708). If all members of an ISR
+    are removed at once they all stay, since each of them has all acknowledged records. A partition that needs no change
+    is not written, but its replicas are notified again, as a 2.8 controller does; those of `leaderless` rows are
+    notified once they have a leader.
     """
     table = term.context.partitions
     replicas = move(term, replicas, ReplicaState.Offline)
@@ -101,21 +108,26 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, lead
 
 
 def _tell_all(term: Term, rows: Rows, batch: RequestBatch) -> None:
-    """Of a topic that is queued for deletion everybody has heard; only for a partition without a state does a 2.8
-    controller speak once more."""
+    """Send the partitions' metadata to all brokers, without partitions of topics that are being deleted.
+
+    Brokers have already been notified of these topics. Like a 2.8 controller, this one sends them again only for a
+    partition without a state.
+    """
     told = rows[~(term.context.doomed(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
     if len(told):
         batch.update_metadata(told)
 
 
 def stop_for_deletion(term: Term, replicas: Replicas, batch: RequestBatch) -> None:
-    """Replicas of a topic that is being deleted, Offline already: their brokers are told to delete them."""
+    """Send StopReplica with delete to replicas of a topic that is being deleted; they are already Offline."""
     batch.stop_replicas(move(term, replicas, ReplicaState.DeletionStarted), delete=True)
 
 
 async def shrink(term: Term, rows: Rows, leaving: Int32s, *, every_leader: bool = False) -> None:
-    """Removes from each row's ISR those that are `leaving` it; again, from what is there now, where it had moved.
-    `every_leader`: a row whose ISR has none of them gets a new leader epoch all the same, if it has a leader."""
+    """Remove the `leaving` brokers from each row's ISR, and retry from the current state where the ISR had changed.
+
+    `every_leader`: a row whose ISR has none of them gets a new leader epoch too, if it has a leader.
+    """
     table = term.context.partitions
     for _ in range(SHRINK_ROUNDS):
         states, writing = _shrunk(term, rows, leaving, every_leader)
@@ -130,8 +142,10 @@ async def shrink(term: Term, rows: Rows, leaving: Int32s, *, every_leader: bool 
 
 
 def _shrunk(term: Term, rows: Rows, leaving: Int32s, every_leader: bool) -> tuple[NewStates, Bools]:
-    """The states of those rows that change, and which of `rows` they are (bool). Members that the assignment does not
-    name leave too, so that the last one that stays is a replica that can be elected."""
+    """Return the states of the rows that change, and which of `rows` they are (bool).
+
+    Members that the assignment does not name are removed too, so that the last remaining one can be elected.
+    """
     table = term.context.partitions
     isr, leader = table.isr[rows], table.leader[rows]
     assigned = np.where(is_member(isr, table.assignment[rows]), isr, NO_BROKER).astype(np.int32)

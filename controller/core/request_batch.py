@@ -1,8 +1,8 @@
-"""What one step tells the brokers, gathered and sent at once: LeaderAndIsr, UpdateMetadata, StopReplica, in that order.
+"""A batch of one step's control requests, sent at once: LeaderAndIsr, UpdateMetadata, StopReplica, in that order.
 
-A batch is a local value of the handler that makes it: an exception between its making and its `send` drops it with
-everything in it (KAFKA-12315, where it stayed behind dirty and the next term tripped over it). Values are taken from
-the context when it is sent, after the step's last write. docs/protocol.md says who gets what.
+A batch is a local value of the handler that creates it: an exception before `send` discards it with its contents
+(KAFKA-12315: there a batch survived its exception and broke the next term). Values are read from the context when the
+batch is sent, after the step's last write. docs/protocol.md lists which broker gets which request.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ NAMES = {
     ApiKey.UPDATE_METADATA: "UpdateMetadata",
     ApiKey.STOP_REPLICA: "StopReplica",
 }
-"""As the trace names them."""
+"""The requests' names in the trace."""
 FIRST_VERSION_WITH_FLAGS = 3
-"""Of StopReplica: before it a request says once whether its replicas are to be deleted."""
+"""The first StopReplica version with a delete flag by partition; earlier ones have one flag for the request."""
 
 
 class RequestBatch:
@@ -58,38 +58,46 @@ class RequestBatch:
         self._stops: list[tuple[Rows, Int32s, Int32s, bool]] = []
 
     def leader_and_isr(self, replicas: Replicas, *, is_new: bool = False) -> None:
-        """Tells these replicas of their partitions' states, and every broker of the partitions. Those on dead brokers
-        are passed over."""
+        """Send these replicas their partitions' states, and all brokers the partitions' metadata.
+
+        Replicas on dead brokers are skipped.
+        """
         if len(replicas):
             self._leader_and_isr.append((replicas, is_new))
             self.update_metadata(replicas.rows)
 
     def update_metadata(self, rows: Rows, brokers: Iterable[int] | None = None) -> None:
-        """Tells `brokers` (None: all that are live or shutting down) who is alive, and of these partitions, as far as
-        they have a state, or are to be forgotten."""
+        """Send `brokers` (None: all live and shutting-down ones) the live brokers and these partitions' metadata.
+
+        Partitions without a state are left out, unless the brokers are to forget them.
+        """
         self._metadata_rows.append(rows)
         self._metadata_brokers.update(self._term.context.broker_ids if brokers is None else brokers)
 
     def tell_what_is_there(self) -> None:
-        """The batch's UpdateMetadata also says which topics there are besides those that it names in full, so that its
-        receivers forget all others. One of them may know a topic from an earlier controller and not have been told
-        that it was deleted, since the controller that deleted it did not know the broker."""
+        """Make the batch's UpdateMetadata name all topics, also those it does not send in full.
+
+        The receivers forget all other topics. A broker may know a topic from an earlier controller and not have been
+        notified of its deletion, because the controller that deleted it did not know the broker.
+        """
         self._complete = True
 
     def tell_who_lives(self, *, partitions_follow: bool = False) -> None:
-        """Tells all who is alive, and of no partition; `partitions_follow`: those come with the next batch."""
+        """Send all brokers the live brokers, without partitions; `partitions_follow`: the next batch sends those."""
         self.update_metadata(self._term.context.rows_with_state()[:0])
         self._partitions_follow = partitions_follow
 
     def stop_replicas(self, replicas: Replicas, *, delete: bool = False) -> None:
-        """Tells these replicas to stop, and to delete what they have if `delete`. The leader epoch is that of now,
-        before the batch's other changes, as a 2.8 controller sends it; while the topic is queued for deletion, one
-        that precedes any."""
+        """Send these replicas StopReplica, with delete if `delete`.
+
+        The leader epoch is the current one, before the batch's other changes, as a 2.8 controller sends it. While the
+        topic is queued for deletion it is one that is lower than any.
+        """
         brokers = self._term.context.partitions.assignment[replicas.rows, replicas.slots]
         self.stop_on(replicas.rows, brokers, delete=delete)
 
     def stop_on(self, rows: Rows, brokers: Int32s, *, delete: bool = False) -> None:
-        """As `stop_replicas`, where the assignment does not name the replica any more: `brokers` beside `rows`."""
+        """Send StopReplica to replicas that the assignment no longer names: `brokers` by place in `rows`."""
         table = self._term.context.partitions
         known = table.zk_version[rows] != NO_STATE
         epochs = np.where(known, table.leader_epoch[rows], NO_EPOCH)
@@ -97,7 +105,7 @@ class RequestBatch:
         self._stops.append((rows, brokers, epochs.astype(np.int32), delete))
 
     def send(self) -> None:
-        """Queues everything; nothing, if there is nothing. Raises SessionGone or LeaseExpired, with nothing queued."""
+        """Queue all requests of the batch. Raises SessionGone or LeaseExpired, with nothing queued."""
         self._term.require()
         self._send_leader_and_isr()
         self._send_update_metadata()
@@ -189,16 +197,20 @@ class RequestBatch:
             self._send(broker, ApiKey.UPDATE_METADATA, version, own, len(rows), rest=rest)
 
     def _topics_not_in_full(self, rows: Rows) -> list[str]:
-        """The topics that these rows do not cover, and those that the term can't read. A topic of an illegal name is
-        known to no broker, and its name may be too long for the request."""
+        """Return the topics that these rows do not cover, and those that the term can't read.
+
+        A topic with an illegal name is left out: no broker knows it, and its name may be too long for the request.
+        """
         table = self._term.context.partitions
         uncovered = np.setdiff1d(table.all_rows(), rows, assume_unique=True)
         unreadable = (name for name in self._term.context.left_out if topic_name_fault(name) is None)
         return sorted({*unreadable, *table.names_of_topics(uncovered)})
 
     def _columns_during_delete(self, rows: Rows) -> PartitionColumns:
-        """As they are, but for partitions whose topics are queued for deletion: those have a leader that no broker
-        is, and brokers forget them."""
+        """Return the rows' columns, with a reserved leader id for partitions of topics in deletion.
+
+        The reserved id belongs to no broker and makes brokers forget the partition.
+        """
         columns, queued = self._columns(rows), self._term.context.doomed(rows)
         if not queued.any():
             return columns
@@ -281,7 +293,7 @@ class RequestBatch:
 
 
 class _NamesAndIds:
-    """What a request says of a topic, by its number in the table."""
+    """Topics' names and ids for a request, by the topic's number in the table."""
 
     def __init__(self, table: PartitionTable) -> None:
         self._topics = table.topics
@@ -305,7 +317,7 @@ def _ascends(column: Int32s) -> bool:
 
 
 def _sparse(values: dict[int, tuple[int, ...]], rows: Rows) -> dict[int, tuple[int, ...]]:
-    """Of the few rows that have a value, those among `rows`, by their place there."""
+    """Return the values of those `rows` that have one, by place in `rows`."""
     if not values:
         return {}
     return {place: values[row] for place, row in enumerate(rows.tolist()) if row in values}

@@ -48,7 +48,7 @@ _NOBODY = {
 
 
 async def elect(term: Term, kind: ElectionKind, partitions: tuple[TopicPartition, ...]) -> Outcomes:
-    """Elects for those that need it, and says of each what came of it; brokers are told of the leaders."""
+    """Elect leaders for the partitions that need one, notify brokers of them, and return each partition's outcome."""
     table = term.context.partitions
     outcomes: dict[TopicPartition, ElectionOutcome] = dict.fromkeys(partitions, _UNKNOWN)
     found = {row: one for one in outcomes if (row := table.row_of(*one)) is not None}

@@ -1,5 +1,8 @@
-"""Replicas that their brokers serve again, after a start or a bounce: told what their partitions' states are, and then
-whatever waits for a leader is tried, for one of them may be it."""
+"""Restart of replicas after their broker's start or bounce.
+
+The replicas are sent their partitions' states. Then the controller tries to elect a leader for all partitions that wait
+for one, since a restarted replica may be electable.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from controller.core.term import Term
 
 
 async def serve_again(term: Term, replicas: Replicas) -> None:
-    """Those that were told to be deleted stay out."""
+    """Bring the replicas online, except those whose brokers were asked to delete them, and elect missing leaders."""
     batch = RequestBatch(term)
     replica_moves.bring_online(term, topic_deletion.not_deleted(term, replicas), batch)
     batch.send()

@@ -1,4 +1,4 @@
-"""What the controller has to be told: the few of Kafka's settings that decide what it does. A value, no I/O."""
+"""The controller's settings: the few of Kafka's settings that affect its decisions. A value, no I/O."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ControllerSettings:
     min_insync_replicas: int = 1
     """min.insync.replicas, for topics whose config, and a cluster whose dynamic config, say nothing else."""
     shutdown_check: bool = True
-    """camerlengo.controlled.shutdown.check: whether a broker that asks to go keeps partitions that would be left under
-    min.insync.replicas. If not: as Kafka, whoever asks."""
+    """camerlengo.controlled.shutdown.check: whether a broker in controlled shutdown keeps partitions that would
+    otherwise fall below min.insync.replicas. If false: no request is checked for that, as in Kafka."""
     num_partitions: int = 1
     """For a topic that is created with -1 partitions."""
     default_replication_factor: int = 1

@@ -1,7 +1,7 @@
-"""Writing partition states: the only place where the controller creates or sets /brokers/topics/T/partitions/P/state.
+"""Writes of partition states: the only place where the controller creates or sets /brokers/topics/T/partitions/P/state.
 
-Fenced, in bulk, and the context follows what ZooKeeper acknowledged. A row that somebody else changed meanwhile is
-taken in as it is there now and handed back; whoever asked decides anew from that. Knows no election.
+Writes are fenced and in bulk, and the context follows what ZooKeeper acknowledged. A row that another client changed
+meanwhile is read into the context and returned; the caller decides again on that basis. No elections here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from statemachines.leader_election_columns import is_member
 _written = maker(PartitionStateWritten)
 FENCE_ATTEMPTS = 10
 REWRITTEN_MS = 1_000.0
-"""How long after somebody else's write of a state its leader is told of it."""
+"""How long after another client's write of a state the controller notifies the leader."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +146,7 @@ async def _created(term: Term, states: NewStates, result: RowsWritten, parents: 
 
 
 def _record(term: Term, states: NewStates, versions: Int32s) -> None:
-    """The context follows what was written, and the trace hears of it."""
+    """Record written states in the context and in the trace."""
     if not (written := versions != NO_STATE).all():
         states, versions = states.pick(written), versions[written]
     table = term.context.partitions
@@ -240,8 +240,11 @@ def take_in(term: Term, row: int, found: Znode | None) -> bool:
 
 
 def _tell_later(term: Term, topic: str, partition: int, version: int) -> None:
-    """Leaders do not write states themselves, so that somebody did by hand, and the leader goes by a version that is
-    past: it could never change the ISR again. Unless another write comes first, it is told in a new leader epoch."""
+    """Set a timer to notify a partition's leader of a state that another client wrote.
+
+    Leaders do not write states themselves, so this one was written by hand. The leader still uses an old version and
+    could never change the ISR again. Unless another write comes first, it is notified in a new leader epoch.
+    """
     term.context.rewritten[topic, partition] = version
     event = ReassignmentIsrChange(topic, partition)
     term.timers.set(f"rewritten {topic}-{partition}", term.clock, REWRITTEN_MS, lambda: term.put(event))

@@ -1,14 +1,15 @@
-"""Topics on their way out: which may go on, which wait, which are done (Kafka's TopicDeletionManager).
+"""Topic deletion: which deletions may continue, which wait, which are complete (Kafka's TopicDeletionManager).
 
-    queued      UpdateMetadata with a leader that no broker is, to all
-    begun       partitions NonExistent; replicas Offline (told to stop, out of their ISRs), then DeletionStarted (told
-                to delete); those on dead brokers DeletionIneligible, and the topic waits
+    queued      UpdateMetadata with a reserved leader id that no broker has, to all
+    begun       partitions NonExistent; replicas Offline (sent StopReplica, out of their ISRs), then DeletionStarted
+                (sent StopReplica with delete); those on dead brokers DeletionIneligible, and the topic waits
     answered    DeletionSuccessful, or DeletionIneligible, and the topic waits
-    done        every replica DeletionSuccessful, and every broker has forgotten the topic: the znodes go, the context
-                forgets it
+    done        every replica DeletionSuccessful, and every broker has forgotten the topic: the znodes are deleted and
+                the context forgets the topic
 
-What waits is taken up when a broker of its comes back, or by the next controller, from the start: each step may be
-taken again. Which topics are queued is in the context; what stands in /admin/delete_topics survives a controller.
+A deletion that waits continues when one of the topic's brokers returns. The next controller starts it from the
+beginning: each step is idempotent. The context has the queued topics; the requests in /admin/delete_topics survive the
+controller.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from statemachines.replica import ReplicaState
 
 
 async def take_up(term: Term) -> int:
-    """As a term begins: queues what earlier terms were asked for; nothing moves before `resume`. A topic of which only
-    the request is left is queued too, so that the rest of it goes. Gives how many are queued."""
+    """Queue the deletions requested in earlier terms, when a term begins; return how many topics are queued.
+
+    No deletion starts before `resume`. A topic of which only the request is left is queued too, so that the request is
+    deleted.
+    """
     asked = await list_children(term, paths.DELETE_TOPICS)
     if not term.settings.delete_topic:
         await refuse(term, asked)
@@ -47,15 +51,18 @@ async def take_up(term: Term) -> int:
 
 
 async def refuse(term: Term, asked: Sequence[str]) -> None:
-    """delete.topic.enable is false: the requests go, the topics stay."""
+    """Delete the requests but not the topics: delete.topic.enable is false."""
     if asked:
         term.note("warning", f"not deleted, as delete.topic.enable is false: {', '.join(asked[:10])}")
         await delete_children(term, paths.DELETE_TOPICS, asked)
 
 
 async def enqueue(term: Term, topics: Collection[str]) -> None:
-    """Queues topics that the context has, and begins with those that may. One that can't be read waits until it has
-    been mended: nobody could be told to delete its replicas."""
+    """Queue topics that the context has, and start the deletions that may start.
+
+    A topic whose znode can't be read waits until it is repaired: its replicas, which would have to be deleted, are not
+    known.
+    """
     context = term.context
     _note_left_out(term, sorted(topics))
     new = [name for name in sorted(topics) if name in context.partitions]
@@ -68,14 +75,16 @@ async def enqueue(term: Term, topics: Collection[str]) -> None:
 
 
 async def enqueue_if_asked(term: Term, topic: str) -> None:
-    """For a topic that has just become readable."""
+    """Queue a topic that has just become readable, if its deletion is requested."""
     if topic in await list_children(term, paths.DELETE_TOPICS):
         await enqueue(term, (topic,))
 
 
 async def resume_for(term: Term, topics: Collection[str]) -> None:
-    """What these topics waited for may be over: a broker is back, a reassignment has ended. One that is being
-    reassigned waits on."""
+    """Resume the deletions of these topics after a broker's return or the end of a reassignment.
+
+    A topic that is still being reassigned continues to wait.
+    """
     deletions = term.context.deletions
     again = deletions.queued.intersection(topics) - term.context.moving_topics()
     if again:
@@ -84,7 +93,7 @@ async def resume_for(term: Term, topics: Collection[str]) -> None:
 
 
 async def replicas_failed(term: Term, replicas: Replicas) -> None:
-    """Replicas of queued topics whose broker is gone, or answered that it could not delete them."""
+    """Handle replicas of queued topics whose broker is dead, or answered that it could not delete them."""
     table = term.context.partitions
     if not len(replicas):
         await complete(term)
@@ -96,20 +105,20 @@ async def replicas_failed(term: Term, replicas: Replicas) -> None:
 
 
 async def replicas_deleted(term: Term, replicas: Replicas) -> None:
-    """Replicas of queued topics whose broker answered that it has deleted them."""
+    """Handle replicas of queued topics whose broker answered that it has deleted them."""
     started = _in_states(term, replicas, ReplicaState.DeletionStarted)
     replica_moves.move(term, replica_moves.pick(replicas, started), ReplicaState.DeletionSuccessful)
     await resume(term)
 
 
 def not_deleted(term: Term, replicas: Replicas) -> Replicas:
-    """Those whose brokers still have them, as far as is known: they can be brought online again."""
+    """Return the replicas that their brokers still have, as far as is known: they can be brought online again."""
     gone = _in_states(term, replicas, ReplicaState.DeletionStarted, ReplicaState.DeletionSuccessful)
     return replica_moves.pick(replicas, ~gone)
 
 
 async def complete(term: Term) -> None:
-    """Ends what waited only for a broker to forget it: one has answered, or is gone."""
+    """Complete the deletions that only waited for a broker to forget the topic: it has answered, or is dead."""
     if term.context.deletions.begun:
         done, _, _ = _sort_out(term)
         if done:
@@ -117,7 +126,7 @@ async def complete(term: Term) -> None:
 
 
 async def resume(term: Term) -> int:
-    """Takes each queued topic as far as it goes now. Gives how many are queued still."""
+    """Advance the deletion of each queued topic as far as possible, and return how many topics are still queued."""
     deletions = term.context.deletions
     if not deletions.queued:
         return 0
@@ -133,8 +142,8 @@ async def resume(term: Term) -> int:
 
 
 def _sort_out(term: Term) -> tuple[list[str], list[str], list[str]]:
-    """Of the queued topics: those whose replicas are all deleted, those whose failed replicas may be tried again, and
-    those that begin now."""
+    """Return three lists of queued topics: those whose replicas are all deleted, those with failed replicas that may be
+    tried again, and those that begin now."""
     table, deletions = term.context.partitions, term.context.deletions
     rows = np.flatnonzero(term.context.queued(table.all_rows()))
     states, real = table.replica_state[rows], table.assignment[rows] != NO_BROKER
@@ -177,16 +186,21 @@ async def _begin(term: Term, topics: Sequence[str]) -> None:
 
 
 def _is_forgotten(term: Term, topic: str) -> bool:
-    """Whether every broker that is there has answered the request to forget the topic. One that had not, and no
-    replica to delete, would never hear of it again once the znodes are gone and another controller leads."""
+    """Return whether every live broker has answered the request to forget the topic.
+
+    A broker that has not answered and has no replica to delete would never be notified again, once the znodes are
+    deleted and another controller leads.
+    """
     told = term.context.deletions.told.get(topic, {})
     living = {(broker.id, broker.epoch) for broker in term.context.brokers}
     return all(term.requests.is_answered(*one, sequence) for one, sequence in told.items() if one in living)
 
 
 def told_too(term: Term, started: Sequence[int]) -> None:
-    """These brokers are new, and have been told of everything a moment ago: of what is being deleted, to forget it. A
-    broker whose session ended can be one that knows it."""
+    """Record the requests that asked newly started brokers to forget the topics in deletion.
+
+    These brokers have just been sent all metadata. A broker whose session ended may know a topic in deletion.
+    """
     told = term.context.deletions.told
     for broker in term.context.brokers:
         if broker.id in started:
@@ -201,7 +215,10 @@ async def _take_offline(term: Term, replicas: Replicas) -> None:
 
 
 async def _complete(term: Term, topics: Sequence[str]) -> None:
-    """The watches go first: a topic of the same name that is made at once is a new child, nothing else."""
+    """Delete the topics' znodes, and forget the topics.
+
+    The watches are removed first, so that a topic of the same name that is created at once is only a new child.
+    """
     table = term.context.partitions
     term.zookeeper.unwatch([paths.topic(name) for name in topics])
     known = [name for name in topics if name in table]
@@ -216,7 +233,7 @@ async def _complete(term: Term, topics: Sequence[str]) -> None:
 
 
 def _rows_of(term: Term, topics: Collection[str]) -> Rows:
-    """Grouped by topic, in the order in which the context has them."""
+    """Return the topics' rows, grouped by topic, in the context's order."""
     table = term.context.partitions
     wanted = frozenset(topics)
     numbers = [number for number, topic in enumerate(table.topics) if topic.name in wanted]
@@ -237,7 +254,7 @@ def _in_states(term: Term, replicas: Replicas, *states: ReplicaState) -> Bools:
 
 
 def _moving(term: Term, rows: Rows) -> tuple[str, ...]:
-    """The topics among `rows` that are being reassigned."""
+    """Return the topics of `rows` that are being reassigned."""
     moving = term.context.moving_topics()
     return tuple(name for name in term.context.partitions.names_of_topics(rows) if name in moving)
 

@@ -1,8 +1,8 @@
-"""Taking topics out of ZooKeeper: /brokers/topics/T with all below it, /config/topics/T, /admin/delete_topics/T.
+"""Removal of topics from ZooKeeper: /brokers/topics/T with all below it, /config/topics/T, /admin/delete_topics/T.
 
-Children before parents, partition by partition, as a 2.8 controller does, in fenced batches of many topics. A topic's
-own znode, its config and the request to delete it go in one multi: whoever finds the request knows that there is a
-topic left to delete, and whoever does not that it is done. Decides nothing of when a topic may go.
+Children are deleted before parents, partition by partition, as a 2.8 controller does, in fenced batches of many topics.
+One multi deletes a topic's own znode, its config and its deletion request: as long as the request exists there is
+something to delete, and without it the deletion is complete. When a topic may be deleted is not decided here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_TOPIC = -1
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What there is of a topic. `czxid` tells the life that is being deleted from a later one of the same name."""
+    """The znodes that exist of a topic; `czxid` distinguishes the deleted topic from a later one of the same name."""
 
     czxid: int
     topic: bool
@@ -97,8 +97,10 @@ def _below(path: str, children: dict[str, tuple[str, ...]]) -> Iterator[str]:
 
 
 async def _delete(term: Term, units: Sequence[tuple[Delete, ...]]) -> dict[str, NoAuth]:
-    """In batches, some ahead. One that fails since something is gone already, or there again, is looked at anew by
-    whoever called. Gives the topics of which ZooKeeper refuses to delete something."""
+    """Delete in batches, several in flight; return the topics of which ZooKeeper refuses to delete a znode.
+
+    If a batch fails because a znode was already deleted or was created again, the caller reads those topics again.
+    """
     refused: dict[str, NoAuth] = {}
     in_flight: deque[Pending[WriteResults]] = deque()
     for batch in _batches(units):

@@ -1,8 +1,8 @@
 """The settings that a topic may have: Kafka 2.8's names, types, defaults and ranges, and what each means here.
 
-One table for whoever checks, describes or changes a topic's config: creation in the controller, requests about configs
-in the broker. Pure. Values are texts, as in ZooKeeper and on the wire; what a log makes of them is
-`controller.storage.settings`'.
+One table serves all code that validates, describes or changes a topic's config: topic creation in the controller, and
+config requests in the broker. Pure. Values are texts, as in ZooKeeper and on the wire; `controller.storage.settings`
+converts them for a log.
 """
 
 from __future__ import annotations

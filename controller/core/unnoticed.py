@@ -1,16 +1,15 @@
-"""Brokers that came back while no controller looked: gone and registered again since a state was written that has them
-in its ISR.
+"""Brokers that bounced between two terms: they registered again after a state was written that has them in its ISR.
 
-A controller that sees such a bounce takes it for a failure and then a start-up (KAFKA-7235). One that begins its term
-after it finds a broker that lives, and would leave it what it had; but a broker that lost its power may have lost the
-end of its log with it, and if it leads on in the same epoch, what it writes there and what its followers have of that
-epoch are no longer the same records. Registration and state are of one order, ZooKeeper's transactions, so that the
-bounce shows all the same: the broker's epoch (its registration's czxid) is above the state's mzxid. Kafka does not
-look; its answer for elections came with KIP-966, for ISRs with KIP-903.
+A controller that sees a bounce handles it as a failure and then a start (KAFKA-7235). A controller whose term begins
+after the bounce finds a live broker and would leave its leaderships and ISR memberships as they were. But a broker that
+lost power may have lost the end of its log. If it continued to lead in the same epoch, its new records and those that
+its followers have of that epoch would differ. Registrations and states are ordered by ZooKeeper's transactions, so the
+bounce can be detected: the broker's epoch (its registration's czxid) is above the state's mzxid. Kafka does not check
+this; its solution for elections came with KIP-966, for ISRs with KIP-903.
 
-What a noticed bounce leaves behind: who came back is out of the ISR where somebody stayed in it, and whoever leads
-does so in a new epoch. Where nobody stayed (the whole cluster was down, say, or the others died) the ISR is as good as
-it was: most that come back have lost nothing but a session.
+A detected bounce has the same result as one that a controller saw: the bounced replica leaves the ISR if another member
+stayed in it, and the leader leads in a new epoch. If no member stayed (for example because the whole cluster was down,
+or the others died), the ISR is kept: most bounced brokers have lost nothing but a session.
 """
 
 from __future__ import annotations
@@ -33,8 +32,13 @@ Zxids = npt.NDArray[np.int64]
 
 
 def registered_since(brokers: Int32s, mzxids: Zxids, epochs: Mapping[int, int]) -> Bools:
-    """bool like `brokers` (int32[n, w], -1 for none): those whose epoch, by broker id in `epochs`, is above `mzxids`
-    (int64[n], of what was written with them)."""
+    """Return which of `brokers` registered after the write that names them, as bool of their shape.
+
+    Args:
+        brokers: int32[n, w], -1 for none.
+        mzxids: int64[n], of the znodes that name them.
+        epochs: broker epochs by broker id.
+    """
     since = np.zeros(brokers.shape, dtype=np.bool_)
     if not epochs:
         return since
@@ -52,22 +56,27 @@ def registered_since(brokers: Int32s, mzxids: Zxids, epochs: Mapping[int, int]) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Back:
-    """`leaderless`: the rows whose leader came back. No broker is sent their state before it has a new leader epoch: in
-    the one that it has, a leader that lost its power would lead on. `replicas`: those that are left out until
-    `let_in`."""
+    """Bounced leaders and ISR members.
+
+    `leaderless`: the rows whose leader bounced. Their state is sent to no broker before it has a new leader epoch: in
+    the old epoch, a leader that lost power would continue to lead. `replicas`: the replicas that count as failed until
+    `let_in`.
+    """
 
     leaderless: Rows
     replicas: Replicas
 
     def led(self, replicas: Replicas) -> Replicas:
-        """Those of the replicas that are of other partitions."""
+        """Return the replicas whose partitions are not `leaderless`."""
         led = ~np.isin(replicas.rows, self.leaderless)
         return Replicas(replicas.rows[led], replicas.slots[led])
 
 
 def leave_out(term: Term, mzxids: Zxids) -> Back:
-    """As a term begins, with what was just loaded; `mzxids` are of all partitions' states. Leaders that came back lead
-    no more, and members of ISRs that came back are as good as failed until `let_in`."""
+    """Demote bounced leaders and ISR members when a term begins; `mzxids` are those of all partitions' states.
+
+    Their partitions have no leader, and bounced ISR members count as failed until `let_in`.
+    """
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
     back = registered_since(table.isr, mzxids, {broker.id: broker.epoch for broker in context.brokers})
@@ -90,7 +99,7 @@ def leave_out(term: Term, mzxids: Zxids) -> Back:
 
 
 async def let_in(term: Term, back: Back) -> None:
-    """They are followers like others that have to catch up, and can be elected where that is all there is."""
+    """Make demoted replicas ordinary followers that have to catch up; they are elected where there is no other."""
     replicas = back.replicas
     if not len(replicas):
         return

@@ -1,5 +1,6 @@
-"""One znode changed as controller, from what it holds: read, decided, written at the version that was read and with the
-fence; decided anew where somebody came between, or where nobody knows whether the write was made.
+"""Read-modify-write of one znode by the controller, conditional on the version that was read, and fenced.
+
+The change is decided again after a conflicting write, or when the outcome of the write is unknown.
 """
 
 from __future__ import annotations

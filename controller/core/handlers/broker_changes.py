@@ -1,4 +1,4 @@
-"""Brokers that come, go, or come back before anyone noticed that they were gone."""
+"""Brokers that register, fail, or bounce: register again before the controller noticed that they had failed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from statemachines.partition import PartitionState
 
 
 async def broker_change(term: Term, event: BrokerChange) -> None:
-    """Compares the registrations with the context. Another czxid is another life: a failure, then a start-up
-    (KAFKA-7235). Failures first, so that nothing is elected on a broker that is gone."""
+    """Compare the registrations with the context, and handle failed, bounced and started brokers.
+
+    Another czxid is another broker incarnation: a failure, then a start (KAFKA-7235). Failures are handled first, so
+    that no replica on a dead broker is elected.
+    """
     context = term.context
     brokers, since_zxid = await read_brokers(term)
     found = {broker.id: broker for broker in brokers}
@@ -49,13 +52,15 @@ async def broker_change(term: Term, event: BrokerChange) -> None:
 
 
 async def on_broker_failure(term: Term, gone: Sequence[int]) -> None:
-    """The context has forgotten them."""
+    """Handle the failure of brokers that the context has already removed."""
     await on_replicas_lost(term, term.context.replicas_on(gone))
 
 
 async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
-    """The context knows that nobody serves them any more. Leaders are elected, and written, before ISRs shrink. A
-    replica that was to be deleted can't be now."""
+    """Handle replicas that are lost with their broker or log directory; the context already has them as lost.
+
+    Leaders are elected and written before ISRs shrink. A replica that was to be deleted can't be deleted now.
+    """
     doomed = term.context.doomed(replicas.rows)
     staying = replica_moves.pick(replicas, ~doomed)
     led = await elect_for_lost_leaders(term)
@@ -68,7 +73,7 @@ async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
 
 
 async def elect_for_lost_leaders(term: Term) -> Rows:
-    """All partitions whose leader is not there any more go Offline and, where somebody can be elected, Online."""
+    """Move all partitions whose leader is lost to Offline and, where a replica can be elected, to Online."""
     rows = term.context.rows_led_by_nobody_eligible()
     partition_moves.move(term, rows, PartitionState.Offline)
     batch = RequestBatch(term)
@@ -78,8 +83,12 @@ async def elect_for_lost_leaders(term: Term) -> Rows:
 
 
 async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
-    """The context knows them. Others hear of them first, they hear of everything, then of what is theirs; then
-    partitions that wait for a leader are tried, and reassignments and deletions that waited for these brokers go on."""
+    """Handle started brokers, which the context already has.
+
+    First the other brokers are notified of them. Then the started brokers are sent all metadata, and the states of
+    their own replicas. Then leaders are elected for partitions that wait for one, and reassignments and deletions that
+    waited for these brokers continue.
+    """
     context = term.context
     replicas = context.replicas_on(started)
     doomed = context.doomed(replicas.rows)
@@ -99,8 +108,10 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
 
 
 async def broker_modifications(term: Term, event: BrokerModifications) -> None:
-    """A registration was written again: if the same life has other endpoints now, everybody hears of it. Another
-    life, or none, is for the change of /brokers/ids that comes with it."""
+    """Handle a rewritten registration: if the same incarnation has other endpoints now, notify all brokers.
+
+    A new incarnation, or a deleted registration, is handled by the change of /brokers/ids that comes with it.
+    """
     known = term.context.broker(event.broker)
     row = (await term.zookeeper.read([paths.broker(event.broker)])).rows[0]
     now = live_broker(term, row)
@@ -120,7 +131,7 @@ def _announce(term: Term, known: LiveBroker, now: LiveBroker) -> None:
 
 
 def tell_who_lives(term: Term) -> None:
-    """UpdateMetadata without partitions, to all."""
+    """Send UpdateMetadata without partitions to all brokers."""
     batch = RequestBatch(term)
     batch.tell_who_lives()
     batch.send()

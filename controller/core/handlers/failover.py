@@ -1,12 +1,12 @@
-"""What a controller does first in its term: takes the cluster in and puts it right, in Kafka's order.
+"""The controller's failover: the first steps of a term load the cluster and repair its state, in Kafka's order.
 
-    feature znode, watches, old notifications deleted, context loaded, pending deletions taken up, UpdateMetadata to
-    all, replica machine, partition machine, reassignments and deletions gone on with, preferred elections held
+    feature znode, watches, old notifications deleted, context loaded, pending deletions queued, UpdateMetadata to
+    all, replica machine, partition machine, reassignments and deletions continued, preferred elections held
 
-Watches come before what they watch is read; UpdateMetadata comes before any LeaderAndIsr, or brokers would hear of
-leaders that they can't reach (KAFKA-4443). Replicas on dead brokers are taken out of their ISRs here too (KAFKA-3096),
-before leaders are elected: a dead leader's partition is written twice. So are those that went and came back before
-this term looked (`unnoticed`).
+Watches are set before the watched znodes are read. UpdateMetadata is sent before any LeaderAndIsr, or brokers would be
+sent leaders whose address they don't know (KAFKA-4443). Replicas on dead brokers are removed from their ISRs here too
+(KAFKA-3096), before leaders are elected: the state of a dead leader's partition is written twice. The same is done
+with replicas on brokers that bounced before this term began (`unnoticed`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Phase:
 
 
 class Phases:
-    """Times each phase by the clock, and tells of each as it ends."""
+    """Measure each phase by the clock, and report it when it ends."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -91,7 +91,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Phase]:
-        """The caller sets `items`. A phase that fails is not told of: the term ends with it."""
+        """Measure one phase; the caller sets `items`. A phase that fails is not reported: it ends the term."""
         phase = Phase(name)
         began_ms = self._term.clock.now_ms()
         yield phase
@@ -132,7 +132,7 @@ async def fail_over(term: Term) -> Phases:
     with phases.phase("update metadata") as phase:
         term.channels.announce([broker.endpoint for broker in context.brokers])
         batch = RequestBatch(term)
-        # A broker that has just started would tell clients that there are no topics, until it hears of them.
+        # A broker that has just started would report to clients that there are no topics until it receives them.
         partitions_follow = bool(context.eligible(context.rows_with_state()).any())
         batch.tell_who_lives(partitions_follow=partitions_follow)
         if not partitions_follow:
@@ -172,8 +172,10 @@ def _refuse_lowered_epoch(term: Term) -> None:
 
 
 async def _start_replica_machine(term: Term, back: unnoticed.Back, *, partitions_follow: bool) -> int:
-    """Live replicas are told what their partitions' states are, dead ones leave their ISRs. Gives how many. Those whose
-    leader is `back` are told once it is elected anew."""
+    """Send live replicas their partitions' states and remove dead ones from their ISRs; return the number of replicas.
+
+    Replicas of partitions whose leader is in `back` are notified once a leader has been elected anew.
+    """
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
     live = context.eligible(rows)

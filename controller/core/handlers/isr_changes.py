@@ -1,4 +1,4 @@
-"""ISRs that leaders change: asked for by AlterIsr, or written by themselves and told of by a notification znode.
+"""ISR changes by leaders: requested with AlterIsr, or written by the leader and announced by a notification znode.
 
 The leader epoch stays as it is and the state's znode version grows, so that leader and controller agree on which
 change came last.
@@ -52,7 +52,7 @@ of a newer epoch."""
 
 
 async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
-    """Answers partition by partition; every broker then hears of the partitions that changed."""
+    """Answer partition by partition, and send all brokers the partitions that changed."""
     request = _by_name(term, event.value)
     sender = term.context.broker(request.broker_id)
     if sender is None or sender.epoch != request.broker_epoch:
@@ -193,7 +193,7 @@ def _decision(
     if sender != present.leader or not members or len(members) != len(asked.new_isr):
         return ErrorCode.INVALID_REQUEST
     if asked.leader_recovery_state != RECOVERED:
-        return ErrorCode.INVALID_REQUEST  # nobody was told that it is to recover
+        return ErrorCode.INVALID_REQUEST  # no leader was asked to recover
     if asked.new_isr == present.isr:
         return ErrorCode.NONE
     if asked.current_isr_version < present.version:
@@ -279,8 +279,11 @@ def _response(term: Term, request: AlterIsrRequest, errors: dict[tuple[str, int]
 
 
 async def isr_change_notification(term: Term, event: IsrChangeNotification) -> None:
-    """Leaders below inter-broker protocol 2.7 wrote states themselves: those are read again, and told of. The children
-    are listed here, not where the watch fired; one that is gone was another event's (KAFKA-5879)."""
+    """Read again the states that leaders below inter-broker protocol 2.7 wrote themselves, and notify the brokers.
+
+    The children are listed here, not where the watch fired; another event has handled a child that is no longer there
+    (KAFKA-5879).
+    """
     parent = paths.ISR_CHANGE_NOTIFICATION
     names = await list_children(term, parent)
     if not names:

@@ -1,9 +1,9 @@
-"""Log directories that fail on brokers that live.
+"""Log directories that fail on live brokers.
 
-The notice in ZooKeeper names a broker and no directory: its replicas are told to it once more, and its answer says
-which of them it can't serve, as any later answer does. Those are lost as if their broker had died, and whatever elects
-passes over them, until the broker answers otherwise or comes back in another life (KIP-112, Kafka 2.8's
-processLeaderAndIsrResponseReceived).
+The notification in ZooKeeper names a broker and no directory. So the controller sends the broker its replicas' states
+once more, and the response names the replicas that it can't serve, as any later response does. These replicas are lost
+as if their broker had died, and elections pass over them until the broker answers otherwise or a new incarnation of it
+registers (KIP-112, Kafka 2.8's processLeaderAndIsrResponseReceived).
 """
 
 from __future__ import annotations

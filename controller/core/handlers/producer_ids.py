@@ -23,7 +23,7 @@ class IdsExhausted(Exception):
 
 
 async def allocate_producer_ids(term: Term, event: AllocateProducerIdsRequested) -> None:
-    """A block is nobody else's, whatever came of the write: one whose write had no answer is skipped."""
+    """Allocate a block of ids that no other broker gets: a block whose write had an unknown outcome is skipped."""
     asked = event.value
     known = term.context.broker(asked.broker_id)
     if known is None:

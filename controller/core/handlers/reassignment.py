@@ -1,6 +1,7 @@
-"""Who asks for reassignments, and which may begin: by /admin/reassign_partitions, by clients' requests; what waits for
-its turn stands in that znode, whoever asked, so that it outlives the controller. How a partition gets to its target is
-in `controller.core.reassignment`.
+"""Requests for reassignments, by /admin/reassign_partitions or by clients' requests, and which of them may begin.
+
+A reassignment that waits for its turn is kept in that znode, however it was requested, so that it outlives the
+controller. The steps of a reassignment are in `controller.core.reassignment`.
 """
 
 from __future__ import annotations
@@ -154,8 +155,10 @@ async def _take_out(term: Term, refused: Collection[Partition]) -> None:
 
 
 async def alter_reassignments(term: Term, event: AlterReassignmentsRequested) -> None:
-    """Answers partition by partition, once the topics' znodes name what is new. The latest request counts, whoever
-    asked before, and how (KAFKA-9089)."""
+    """Answer partition by partition, once the topics' znodes name the new replicas.
+
+    The latest request takes effect, however an earlier one was made (KAFKA-9089).
+    """
     asked = {
         (topic.name, partition.partition_index): partition.replicas
         for topic in event.value.topics

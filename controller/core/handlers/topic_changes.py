@@ -1,6 +1,6 @@
-"""Topics that come and go, and partitions that are added: whoever wrote the topic's znode, the watch brings it here.
+"""Created and deleted topics and added partitions. The watch reports them, whichever client wrote the topic's znode.
 
-What a controller that died has begun is gone on with: a state that is there already is taken as it is.
+Work that a dead controller began is continued: a partition state that already exists is used as it is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _forget(term: Term, topics: list[str]) -> None:
 
 
 async def create_partitions(term: Term, rows: Rows) -> None:
-    """Partitions that the context has had no word of before: first states, leaders, and their replicas told."""
+    """Create partitions that are new to the context: write first states with leaders, and notify their replicas."""
     if not len(rows):
         return
     replicas = Replicas.where(rows, term.context.partitions.assignment[rows] >= 0)

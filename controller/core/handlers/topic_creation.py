@@ -1,7 +1,7 @@
-"""CreateTopics and CreatePartitions: checked, placed and written to the topic's znode. The rest is not done here: the
-znode's watch brings the new partitions to `topic_changes`, as it would whoever wrote it.
+"""CreateTopics and CreatePartitions: requests are checked, placed and written to the topic's znode.
 
-These writes are a broker's own and not fenced, like those of Kafka's admin tools.
+The znode's watch then reports the new partitions to `topic_changes`, as it does for writes of any other client. These
+writes are not fenced, like those of Kafka's admin tools.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Plan:
 
 
 async def create_topics(term: Term, event: CreateTopicsRequested) -> None:
-    """Answers topic by topic, once the znodes are written; whoever wants leaders waits for metadata."""
+    """Answer topic by topic, once the znodes are written; a client that needs leaders waits for metadata."""
     results = []
     for topic in event.value.topics:
         try:
