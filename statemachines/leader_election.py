@@ -2,11 +2,11 @@
 
 Every rule walks the *assignment* in order and takes the first replica that qualifies; the ISR's order never decides
 (it changes with who fell behind when, the assignment's first is the preferred leader). Where a rule filters the ISR
-it keeps the ISR's own order. The ISR that is left always holds the leader, so it is never empty; where nobody
-qualifies the answer is None, and the caller keeps the last ISR with leader -1 (KAFKA-708).
+it keeps the ISR's own order. The resulting ISR always contains the leader, so it is never empty; where no replica
+qualifies the result is None, and the caller keeps the last ISR with leader -1 (KAFKA-708).
 
 `live` is the brokers that are alive and whose replica is not on a failed log directory. It leaves out brokers that
-are shutting down, except for `elect_controlled_shutdown`, which is told of those apart.
+are shutting down, except for `elect_controlled_shutdown`, which has a separate argument for them.
 
 `leader_election_columns` has the same rules for a million partitions at once. Source: Kafka's
 PartitionLeaderElectionAlgorithms and Election (2.8 to 3.9).
@@ -67,7 +67,7 @@ def elect_reassigned(target: Sequence[int], isr: Sequence[int], live: Collection
 
 
 def elect_preferred(assignment: Sequence[int], isr: Sequence[int], live: Collection[int]) -> Elected | None:
-    """The assignment's first replica, if it is live and in the ISR, and nobody else."""
+    """Elect the assignment's first replica if it is live and in the ISR, and no other replica."""
     _require_distinct_brokers("assignment", assignment)
     _require_distinct_brokers("isr", isr)
     for preferred in assignment[:1]:

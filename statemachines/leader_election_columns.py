@@ -113,7 +113,7 @@ def elect_reassigned_columns(target: Ids, isr: Ids, live: Mask) -> ElectedColumn
 
 
 def elect_preferred_columns(assignment: Ids, isr: Ids, live: Mask) -> ElectedColumns:
-    """The assignment's first replica or nobody. See `leader_election.elect_preferred`."""
+    """Elect the assignment's first replica or none. See `leader_election.elect_preferred`."""
     return _elect_within_isr("assignment", assignment, isr, live, places=1)
 
 
@@ -206,7 +206,7 @@ def _packed(members: Ids, keep: Mask) -> Ids:
 
 
 def _with_unclean(leader: Ids, kept: Ids, allowed: Mask, replicas: Ids, alive: Mask) -> ElectedColumns:
-    """Where nobody was elected cleanly and it is allowed: the first live replica, with itself as the whole ISR."""
+    """Elect the first live replica, as the only ISR member, where clean election found none and unclean is allowed."""
     wanted = allowed & (leader < 0)
     if not wanted.any():
         return _result(leader, kept)

@@ -19,7 +19,7 @@ class OperationState(IntEnum):
     Expired = 2
     """Its time was over first; it was answered with what there was."""
     Cancelled = 3
-    """What it waits for went away; whoever cancelled it answers."""
+    """What it waits for no longer exists; the code that cancelled it answers."""
 
 
 Pending, Completed, Expired, Cancelled = OperationState

@@ -1,9 +1,9 @@
-"""A partition's way from some replicas to others: what its assignment is at each step, and which step may follow which.
+"""A partition's reassignment: its assignment at each step, and the allowed transitions between steps.
 
-`replicas` is the whole set that is told of the partition, the target first; `adding` of these are new, `removing` go
-in the end. A target is reached in two phases: with all of both sets (Adding) until the target is in sync, then with
-the target alone (Completing). Pure values and a table. Source: Kafka's ReplicaAssignment and onPartitionReassignment
-(2.8 to 3.9).
+`replicas` is the whole replica set that brokers are sent, the target first; `adding` of these are new, `removing` are
+removed at the end. A target is reached in two phases: with all of both sets (Adding) until the target is in sync, then
+with the target alone (Completing). Pure values and a table. Source: Kafka's ReplicaAssignment and
+onPartitionReassignment (2.8 to 3.9).
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ def kept_on_the_way(before: Assignment, after: Assignment) -> Assignment:
 
 
 def target_fault(target: Sequence[int], assignment: Assignment, live: Collection[int] | None) -> str | None:
-    """Why a partition can't be sent there, in Kafka's words; None if it can. `live` None: whoever is new need not be
-    live now (the znode's way)."""
+    """Return Kafka's error message for a target that a partition can't be reassigned to, or None if it can be.
+
+    `live` None: new replicas need not be live now (as for requests in the znode).
+    """
     if not target:
         return "Empty replica list specified in partition reassignment."
     if len(set(target)) != len(target):

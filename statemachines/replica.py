@@ -21,7 +21,7 @@ class ReplicaState(IntEnum):
     Offline = 3
     """Its broker is dead or stopping it, or its log directory has failed."""
     DeletionStarted = 4
-    """Its broker has been told to delete it."""
+    """Its broker has been sent the request to delete it."""
     DeletionSuccessful = 5
     """Its broker answered that it is deleted."""
     DeletionIneligible = 6

@@ -71,9 +71,14 @@ class BrokerDataWrites(BrokerWrites):
     async def change_config(
         self, path: str, entity: str, change: Callable[[Config], Config], must_exist: str | None = None
     ) -> Config:
-        """Replaces a config by what `change` makes of it, and leaves the notice by which brokers and the controller
-        hear of it (`entity`: topics/T or brokers/N), both in one multi. What it is now. `change` may be called again
-        if somebody else's change came between, and what it raises comes through. NoNode if `must_exist` does not."""
+        """Replace a config by the result of `change` and create the notification for brokers and the controller.
+
+        Both are written in one multi. `entity` is topics/T or brokers/N. `change` is called again if another client's
+        change came between, and its exceptions are passed on.
+
+        Returns: the new config.
+        Raises: NoNode if `must_exist` does not exist.
+        """
         perhaps: tuple[int, bytes] | None = None  # what would be there if the write that had no answer was made
 
         async def attempt() -> Config:
@@ -135,8 +140,11 @@ class BrokerDataWrites(BrokerWrites):
         return await self._decide(attempt)
 
     async def notify_of_isr_changes(self, partitions: tuple[tuple[str, int], ...]) -> None:
-        """Leaves the notifications by which the controller hears of states that this broker wrote. One whose write had
-        no answer may be left twice, and makes the controller read the same twice."""
+        """Create the notifications that announce states that this broker wrote to the controller.
+
+        A notification whose write had an unknown outcome may be created twice; the controller then reads the same
+        states twice.
+        """
         notice = paths.child(paths.ISR_CHANGE_NOTIFICATION, paths.ISR_CHANGE_PREFIX)
         for start in range(0, len(partitions), PARTITIONS_A_NOTICE):
             named = IsrChangeNotification(partitions[start : start + PARTITIONS_A_NOTICE])

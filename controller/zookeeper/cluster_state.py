@@ -117,8 +117,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """`controller` is None while nobody is, `controller_epoch` before the first. `absent_brokers` are named by an
-    assignment and not registered. Reassignments asked for in /admin come as (topic, partition) to replicas."""
+    """A cluster's state as ZooKeeper has it.
+
+    `controller` is None while there is no controller, `controller_epoch` is None before the first one.
+    `absent_brokers` are named by an assignment and not registered. `reassignments` are those requested in /admin:
+    replicas by (topic, partition).
+    """
 
     cluster_id: str | None
     controller: codecs.ControllerZnode | None

@@ -278,7 +278,7 @@ def decode_topic_assignments(columns: Columns | Sequence[Columns], names: Sequen
 def _by_row(
     sparse: Sequence[Mapping[int, tuple[int, ...]]], starts: npt.NDArray[np.int64], partition: Int32s
 ) -> dict[int, tuple[int, ...]]:
-    """What is told of a topic's partitions, by row number; of a partition that is not there, nothing."""
+    """Convert replicas by topic and partition to replicas by row number, without partitions that have no row."""
     found: dict[int, tuple[int, ...]] = {}
     for topic, replicas_by_partition in enumerate(sparse):
         if not replicas_by_partition:

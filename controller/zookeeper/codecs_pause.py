@@ -12,7 +12,7 @@ from controller.zookeeper.znode_json import ID, NOTHING_KEPT, STRING, FieldReade
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """`since_ms`: since 1970, by the clock of whoever asked for it."""
+    """A pause of the controller; `since_ms`: milliseconds since 1970 by the requester's clock."""
 
     reason: str
     since_ms: int

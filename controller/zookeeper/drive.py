@@ -35,7 +35,7 @@ class _Driven(Generic[T]):
             waited_for = self._task.send(None)
         except StopIteration as ended:
             self.outcome.resolve(ended.value)
-        except Exception as error:  # noqa: BLE001 - handed to whoever awaits the outcome
+        except Exception as error:  # noqa: BLE001 - passed on to the code that awaits the outcome
             self.outcome.fail(error)
         else:
             waited_for.on_done(self.resume)

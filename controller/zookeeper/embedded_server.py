@@ -127,7 +127,7 @@ class ServerProcess:
             (data / "myid").write_text(f"{self.index + 1}\n", encoding="utf-8")
 
     def start(self) -> None:
-        """Starts the process and returns at once: `await_serving` tells when it serves."""
+        """Start the process and return at once; `await_serving` waits until it serves."""
         if self.running:
             return
         settings = self.settings

@@ -71,7 +71,7 @@ class UnknownOutcome(ZooKeeperError):
 
 
 class ConnectionLost(ZooKeeperError):
-    """The connection broke while a read was in flight. The port reads again; a bare Connection tells."""
+    """The connection broke while a read was in flight. The client port reads again; a bare Connection raises this."""
 
 
 class SessionGone(ZooKeeperError):

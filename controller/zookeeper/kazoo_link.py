@@ -1,8 +1,8 @@
-"""One session over kazoo: whose requests are whose, what waits, what was acknowledged, and how it all ends.
+"""One session over kazoo: its requests, queued, in flight or acknowledged, and its end.
 
-Between the requests (any thread makes them) and kazoo's connection thread (which sends them, and answers and tells
-everything). Requests belong to the session in which they were made and never go out in another. The lock is never
-held while anybody is called back, and nobody called back is waited for (KAFKA-6517, KAFKA-6879).
+The link connects the requests, which any thread makes, with kazoo's connection thread, which sends them and makes all
+callbacks. A request belongs to the session in which it was made and is never sent in another. The lock is never held
+during a callback, and no callback is waited for (KAFKA-6517, KAFKA-6879).
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class _NoListener:
 
 
 class KazooLink:
-    """`connected` is called on the connection thread after each CONNECTED was told."""
+    """A ZooKeeper session over kazoo.
+
+    `connected` is called on the connection thread after each report of CONNECTED.
+    """
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class KazooLink:
     # -- hooks: on the connection thread
 
     def leaving(self, state: Any) -> None:
-        """Before kazoo fails what is pending: whoever is told of a failure finds the new state."""
+        """Set the new state before kazoo fails pending requests, so that their callbacks see it."""
         sync_points.reach("zookeeper: state changes")
         with self._lock:
             was_connected, self._connected = self._connected, False
@@ -297,7 +300,7 @@ class KazooLink:
         self._fail(request, self._refusal or request.error)
 
     def _claim(self, request: Request) -> bool:
-        """Whether nobody has answered the request yet (closing and a reply can meet); makes room for the next."""
+        """Return whether the request is still unanswered (a close and a reply can race), and free its slot."""
         with self._lock:
             self._in_flight.pop(id(request), None)
             self._pump()
@@ -311,7 +314,7 @@ class KazooLink:
     def _answer(self, give: Callable[[], None]) -> None:
         try:
             give()
-        except Exception:  # noqa: BLE001 - the fault of whoever waited must not end the connection (KAFKA-6879)
+        except Exception:  # noqa: BLE001 - a callback's error must not end the connection (KAFKA-6879)
             logger.exception("a callback of a ZooKeeper request failed")
 
     def _tell(self, state: SessionState) -> None:

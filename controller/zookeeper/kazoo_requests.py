@@ -130,7 +130,7 @@ class Request:
             self.result = self._parse(message, offset, self.owner.reply_zxid())
         except errors.ZooKeeperError as error:
             self.error = error
-        except Exception as error:  # noqa: BLE001 - raising here would log the request; whoever awaits it is told
+        except Exception as error:  # noqa: BLE001 - raising here would log the request; its awaiter gets the error
             self.error = errors.ZooKeeperError(f"{self!r}: the reply can't be read: {error!r}")
             self.error.__cause__ = error
         return []

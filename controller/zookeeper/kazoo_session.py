@@ -1,8 +1,8 @@
 """The parts of kazoo that the connection hooks into: its client, its connection handler, its callback threads, its log.
 
-kazoo keeps what it is good at (hosts, TCP, TLS, the handshake, authentication, heartbeats, reconnecting); what it
-tells goes to one `SessionHooks`, on the connection's thread, in the order in which it came from the socket. Uses kazoo
-below its public surface, so the version is pinned. Holds no rule about ZooKeeper.
+kazoo still handles hosts, TCP, TLS, the handshake, authentication, heartbeats and reconnecting. It reports everything
+to one `SessionHooks`, on the connection's thread, in the order of arrival from the socket. This uses kazoo below its
+public interface, so the version is pinned. No rules about ZooKeeper here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ not serve yet can leave it unanswered; kazoo would wait a whole session timeout 
 SHORTEST_HANDSHAKE_S, LONGEST_HANDSHAKE_S = 0.5, 2.0
 
 SHORTEST_WAIT_S = 0.001
-"""A socket time-out of 0 would mean not to wait at all."""
+"""The shortest wait, because a socket timeout of 0 would mean not to wait at all."""
 VERSION_DEADLINE_S = 0.25
-"""A server tells its version at once or, where that command is switched off, not at all."""
+"""The deadline for a server's version: it answers at once or, where that command is disabled, not at all."""
 MULTI_READ_SINCE = (3, 6)
 
 _VERSION = re.compile(rb"Zookeeper version: (\d+)\.(\d+)")
@@ -121,7 +121,7 @@ class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
         for events, sources in ((select.POLLIN, readable), (select.POLLOUT, writable)):
             for source in sources:
                 poll.register(source, events)
-        # An error or a hang-up is seen by whoever reads or writes then.
+        # The next read or write sees an error or a hang-up.
         ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1_000.0)}
         return tuple([one for one in sources if one.fileno() in ready] for sources in (readable, writable)) + ([],)
 

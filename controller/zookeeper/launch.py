@@ -64,7 +64,7 @@ except ProcessLookupError:
 
 
 class Guard(enum.Enum):
-    """How a child is told of its parent's death."""
+    """The mechanism that ends a child when its parent dies."""
 
     KERNEL = "kernel"
     WATCHDOG = "watchdog"

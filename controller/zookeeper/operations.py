@@ -187,8 +187,11 @@ class WatchEvent:
 
 
 class SessionState(enum.Enum):
-    """What a connection says of itself. CONNECTED comes with each connection made, of a new session or the same:
-    compare `session()`; a session that has ended is told as EXPIRED before the CONNECTED of the next one."""
+    """The states that a connection reports.
+
+    CONNECTED is reported for each established connection, with a new session or the same one: compare `session()`. The
+    end of a session is reported as EXPIRED before the CONNECTED of the next one.
+    """
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"

@@ -1,9 +1,9 @@
-"""Loopback ports for servers that are about to start, and to start again on the same port.
+"""Loopback ports for servers that are about to start, and to restart on the same port.
 
-A port that was bound to 0 and let go may be anyone's a moment later: another test's server, or just the near end of
-somebody's connection. Linux lets a socket that does not listen share its port with a listener if both set
-SO_REUSEADDR, as Java's server sockets do, and gives such a port to nobody else; so there the port is held for as long
-as the servers may come back. Elsewhere it is let go, and whoever starts a server on it tries again with another.
+After a port was bound with number 0 and released, another process may get it at once: as another test's server, or as
+the local end of a connection. Linux lets a socket that does not listen share its port with a listener if both set
+SO_REUSEADDR, as Java's server sockets do, and assigns such a port to no other socket. So on Linux the port is held for
+as long as the servers may restart. Elsewhere it is released, and code that starts a server on it retries with another.
 """
 
 from __future__ import annotations

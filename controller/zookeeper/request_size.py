@@ -1,9 +1,9 @@
-"""How many bytes a request to ZooKeeper has, and how many it may have: jute.maxbuffer, as a server has it by default.
+"""The size of a request to ZooKeeper in bytes, and its limit: a server's default jute.maxbuffer.
 
-A server breaks the connection of whoever sends more: the write has an unknown outcome, the same request is sent again,
-and the session ends in the end. So batches are split by bytes as well as by count, and what does not fit into one
-request is refused before it is sent (`RequestTooLarge`). Replies are not limited: a server sends what it has, and this
-project's connection reads it. Pure.
+A server closes the connection of a client that sends more: the write has an unknown outcome, the same request is sent
+again, and finally the session expires. So batches are split by bytes as well as by count, and a write that does not fit
+into one request is refused before it is sent (`RequestTooLarge`). Replies are not limited: a server sends all that was
+requested, and this project's connection reads it. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controller.zookeeper.state_paths import StatePaths
 from controller.zookeeper.state_sets import FencedSets, StateSets
 
 REQUEST_BYTES_MAX = 0xFFFFF
-"""jute.maxbuffer, where nobody has set another. It counts the whole frame behind its length."""
+"""The default of jute.maxbuffer. It counts the whole frame without its length field."""
 REQUEST_HEAD_BYTES = 8
 """What precedes a request's body in the frame: its number and its kind."""
 RESERVE_BYTES = 64 << 10

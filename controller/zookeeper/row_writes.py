@@ -105,7 +105,7 @@ def refuse_unversioned(rows: Sequence[SetData]) -> None:
 
 
 def refuse_sequential(rows: Sequence[Create]) -> None:
-    """ValueError for a sequential row: after an unknown outcome nobody could say which node is its own."""
+    """Raise ValueError for a sequential row: after an unknown outcome its node could not be identified."""
     for row in rows:
         if row.sequential:
             raise ValueError(f"{row.path}: rows have their own names, a sequence has none to look for")
@@ -171,7 +171,7 @@ class RowWriter(Generic[W]):
             indices = [index for index in indices if index != refused]
             left = await self._look_again(indices, uncertain=unknown_outcomes > 0)
             if isinstance(failure, MultiFailed) and refused is None and len(left) == len(indices):
-                # A batch sent before its parents' batch was mended fails once for nothing of its own; not twice.
+                # A batch sent before its parents' batch was repaired fails once through no fault of its own; not twice.
                 if fruitless:
                     raise MultiFailed(indices[failure.index], failure.error)
                 fruitless = True

@@ -1,10 +1,9 @@
-"""The writes of very many state znodes, and their results, as columns: an object is made of one only when somebody
-looks at it.
+"""The writes of very many state znodes, and their results, as columns; objects are created only on access.
 
-When a broker is gone that led ten thousand partitions, as many states are written, and nobody leads before they are.
-A request's bytes are put together from these columns topic by topic (`jute_requests.multi_set_states`), and of the
-reply only the versions are wanted. Whoever wants operations and stats one by one (the in-memory ZooKeeper, a second
-look at a batch that failed) has sequences of them here. Plain values: no I/O.
+When a broker fails that led ten thousand partitions, as many states are written, and the partitions have no leader
+until then. A request's bytes are built from these columns topic by topic (`jute_requests.multi_set_states`), and only
+the versions are used of the reply. Code that needs single operations and stats (the in-memory ZooKeeper, the check of a
+failed batch) accesses them here as sequences. Plain values: no I/O.
 """
 
 from __future__ import annotations

@@ -119,8 +119,8 @@ def shape_of(row: bytes, decode: Callable[[bytes], Any]) -> _Shape | None:
         return None
     numbers = [match.span() for match in _NUMBER.finditer(row)]
     places = [row.find(field) + len(field) for field in _FIELDS]
-    # What the codec took has every field. A fraction or an exponent brings a number more than there are fields, a field
-    # told twice more quotes, and a name with an escape in it is not found.
+    # What the codec accepted has every field. A fraction or an exponent adds a number beyond the number of fields, a
+    # repeated field adds quotes, and a name with an escape in it is not found.
     by_start = {start: (start, end) for start, end in numbers}
     negative = row[places[1]] == _MINUS
     places[1] += negative

@@ -1,6 +1,6 @@
 """A ZooKeeper tree held as a value: znodes by path, read from a file or written to one. No ZooKeeper is needed.
 
-Two forms of file are read, told apart by their beginning:
+Two file formats are read, distinguished by their beginning:
 
 - what `save` writes: a line of JSON that names the format, then a line of JSON a znode;
 - a listing of paths, each followed by two indented lines, `data=` with a Python bytes literal or None, and the stat

@@ -44,9 +44,12 @@ async def read_cluster_tree(
     pause_ms: float = PAUSE_MS,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Tree:
-    """The znodes that `cluster_state` looks at, and the settings of topics, of the cluster at the connection's chroot;
-    an empty tree where there are none. What comes or goes meanwhile is read or not. `progress` is told how many znodes
-    each batch answered brought. Raises SessionGone, or what ZooKeeper answers (NoAuth)."""
+    """Read the znodes that `cluster_state` uses, and the topics' settings, of the cluster at the connection's chroot.
+
+    Returns an empty tree where there are none. A znode that is created or deleted meanwhile may or may not be read.
+    `progress` is called with the number of znodes of each answered batch. Raises SessionGone, or ZooKeeper's error
+    (NoAuth).
+    """
     reader = _PacedReader(client, clock, pause_ms, progress)
     await reader.read([*_ALONE, *_PARENTS])
     for parent in _PARENTS:

@@ -102,8 +102,10 @@ class StandingWatches:
         return self._breaks
 
     def connection_broke(self) -> None:
-        """Remembers what had been seen. Kept over a second break if arming again was cut off by it: what changed since
-        the first is still to be told."""
+        """Record the last zxid that was seen.
+
+        If a second break interrupts the re-arming, the first zxid is kept: changes since then have not been reported.
+        """
         self._breaks += 1
         if self._since_zxid is None:
             self._since_zxid = self._connection.last_zxid()

@@ -24,7 +24,7 @@ INT32_MAX = 2**31 - 1
 Id = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 """Broker ids, partitions, epochs: what Kafka keeps in an Int and never writes negative."""
 IdOrNone = Annotated[int, msgspec.Meta(ge=-1, le=INT32_MAX)]
-"""As Id, with -1 for nobody."""
+"""An Id, or -1 for none."""
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 REPLICAS_MAX = 126
 """The most replicas of one partition that are read: columns are as wide as the longest replica set of all, so that one
@@ -41,7 +41,7 @@ _DIGITS = msgspec.json.Decoder(str | Long)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not the JSON it was told to expect (RecursionError: nested too deep)."""
+"""The exceptions of msgspec for bytes that are not the expected JSON (RecursionError: nested too deep)."""
 _DIGITS_ALONE = re.compile(r"-?[0-9]{1,19}")
 
 _UNKNOWN: Any = object()

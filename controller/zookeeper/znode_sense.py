@@ -227,7 +227,7 @@ def _size_fault(data: bytes | None) -> str | None:
 
 
 def registration_fault(registration: BrokerRegistration) -> str | None:
-    """Why other brokers cannot be told of this one; None if they can."""
+    """Return why the registration cannot be sent to other brokers, or None if it can."""
     if (fault := _text_fault("rack", registration.rack or "")) is not None:
         return fault
     for endpoint in registration.endpoints:
@@ -267,7 +267,10 @@ def _members(row: Int32s) -> tuple[int, ...]:
 
 
 def _unsound_sets(sets: Int32s, *, empty: bool) -> Bools:
-    """bool[n]: rows that name a broker twice or, if `empty`, nobody. Ids and lengths are what the codec allows."""
+    """Return as bool[n] the rows that name a broker twice or, if `empty`, no broker.
+
+    The codec has already checked ids and lengths.
+    """
     count, width = sets.shape
     unsound = np.zeros(count, dtype=np.bool_)
     if empty:

@@ -1,6 +1,6 @@
-"""A client of the in-memory ZooKeeper: a `Connection`, and the faults that can befall a client.
+"""A client of the in-memory ZooKeeper: a `Connection`, with fault injection.
 
-Everything goes through the clock; nothing here is answered from inside the call that asks.
+All answers are scheduled on the clock; no request is answered within the call that makes it.
 """
 
 from __future__ import annotations
@@ -135,8 +135,10 @@ class InMemoryConnection(ClientSession):
             self._connect()
 
     def kill(self) -> None:
-        """The client's process dies: nothing of its is answered or told any more, its socket is closed, its session
-        lives on until the server has missed it for its timeout."""
+        """Kill the client's process: no more answers or callbacks, and its socket is closed.
+
+        Its session continues until the server has received nothing for the session timeout.
+        """
         if self._killed:
             return
         self._killed = True

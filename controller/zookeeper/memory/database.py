@@ -1,7 +1,7 @@
-"""What the in-memory ZooKeeper stores and watches, and its answer to each request.
+"""The in-memory ZooKeeper's znodes and watches, and its answer to each request.
 
-A `Link` stands for a client: whose session it is, who that is, and where its watches are told. Knows no session's
-life and sends no reply; the server does.
+A `Link` represents a client: its session, its identity, and the receiver of its watch events. The server, not this
+module, manages the lifetime of sessions and sends replies.
 """
 
 from __future__ import annotations

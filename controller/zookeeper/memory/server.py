@@ -166,8 +166,10 @@ class InMemoryZooKeeper:
         return Columns.of([None if node is None else node.data for node in found], versions, mzxids, self.zxid)
 
     def restore(self, operations: Sequence[Write]) -> None:
-        """Carries out writes here and now, in one transaction that is no session's: what a server has from a snapshot.
-        Watches fire; `on_commit` does not hear of it. MultiFailed, with nothing written."""
+        """Apply writes at once, in one transaction without a session, as a server restores a snapshot.
+
+        Watches fire; `on_commit` is not called. Raises MultiFailed, with nothing written.
+        """
         self._database.write(operations, NO_SESSION, Identity())
 
     def set_mzxid(self, path: str, mzxid: int) -> None:
@@ -180,7 +182,7 @@ class InMemoryZooKeeper:
         self._database.tree.nodes[path].acl = acl
 
     def on_commit(self, callback: Callable[[int, Sequence[Write]], None]) -> None:
-        """`callback` is told of each multi that was applied, in their order: whose session it was, and its writes."""
+        """Call `callback` with the session and the writes of each applied multi, in order."""
         self._on_commit = callback
 
     # Faults of the server's.

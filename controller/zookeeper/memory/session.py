@@ -114,7 +114,7 @@ class ClientSession:
         if self._connected:
             self._send(Request(CLOSE, None, None))
             return
-        if self._link is not None:  # it was still connecting: nobody is there any more to hear how that ended
+        if self._link is not None:  # it was still connecting, and the outcome of that is no longer of interest
             self._leave(self._link)
         self._finish_close()
 

@@ -1,8 +1,8 @@
-"""The znodes of the in-memory ZooKeeper: what each operation does to them, and what it refuses.
+"""The znodes of the in-memory ZooKeeper: the effect of each operation, and its errors.
 
-Pure: it is told the transaction id, the time and who asks, and returns results and changes. It knows no session's
-life, no watch and no connection. The rules, down to which error wins where several apply, are those of ZooKeeper
-3.9's PrepRequestProcessor and DataTree.
+Pure: the transaction id, the time and the client's identity are arguments; results and changes are returned. Session
+lifetimes, watches and connections are not handled here. The rules, including which error is reported where several
+apply, are those of ZooKeeper 3.9's PrepRequestProcessor and DataTree.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from controller.zookeeper.operations import (
 )
 
 SPECIAL_PATHS: Final = frozenset({"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"})
-"""What every server has from the start, and nobody can delete."""
+"""The znodes that every server has from the start, and that can't be deleted."""
 
 Change = tuple[WatchKind, str, tuple[ACL, ...]]
-"""What happened to which path, in the order in which a server triggers watches; the ACL decides who may be told."""
+"""A change of a path, in the order in which a server triggers watches; the ACL decides which clients are notified."""
 
 _Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
