@@ -192,13 +192,13 @@ class ControllerContext:
         Partitions of topics that are queued for deletion are excluded: they need no leader.
         """
         led = self.led(self.partitions.all_rows())
-        return self.staying(np.flatnonzero((self.partitions.zk_version != NO_STATE) & ~led))
+        return self.not_deleting(np.flatnonzero((self.partitions.zk_version != NO_STATE) & ~led))
 
     def rows_to_elect(self, *states: PartitionState) -> Rows:
         """Return partitions in one of these states, except those of topics that are queued for deletion."""
-        return self.staying(np.flatnonzero(np.isin(self.partitions.partition_state, states)))
+        return self.not_deleting(np.flatnonzero(np.isin(self.partitions.partition_state, states)))
 
-    def queued(self, rows: Rows) -> Bools:
+    def queued_for_deletion(self, rows: Rows) -> Bools:
         """Return, as bool by row, which partitions' topics are queued for deletion."""
         names = self.deletions.queued
         if not names:
@@ -207,27 +207,27 @@ class ControllerContext:
         found: Bools = np.isin(self.partitions.topic[rows], numbers)
         return found
 
-    def staying(self, rows: Rows) -> Rows:
+    def not_deleting(self, rows: Rows) -> Rows:
         """Return the rows whose topics are not being deleted."""
-        return rows[~self.doomed(rows)] if self.deletions.queued else rows
+        return rows[~self.deleting(rows)] if self.deletions.queued else rows
 
     def moving_topics(self) -> frozenset[str]:
         """Return the topics that are being reassigned."""
         rows = np.array(self.partitions.moving_rows(), dtype=np.int64)
         return frozenset(self.partitions.names_of_topics(rows))
 
-    def doomed(self, rows: Rows) -> Bools:
+    def deleting(self, rows: Rows) -> Bools:
         """Return, as bool by row, which topics are being deleted.
 
         Brokers are asked to forget these topics, and no leaders are elected for them. A topic that is queued for
         deletion while it is being reassigned is not included: its reassignment ends only when the new replicas are in
         sync, which requires a leader and brokers that know the topic.
         """
-        doomed = self.queued(rows)
-        if doomed.any() and (moving := self.moving_topics()):
+        deleting = self.queued_for_deletion(rows)
+        if deleting.any() and (moving := self.moving_topics()):
             kept = [number for number, topic in enumerate(self.partitions.topics) if topic.name in moving]
-            doomed &= ~np.isin(self.partitions.topic[rows], kept)
-        return doomed
+            deleting &= ~np.isin(self.partitions.topic[rows], kept)
+        return deleting
 
     # -- the state machines' columns
 

@@ -85,10 +85,10 @@ def _imbalances(state: ClusterState) -> dict[int, tuple[int, int]]:
     if not table.assignments.assignment.shape[1]:
         return {}
     preferred = table.assignments.assignment[:, 0]
-    doomed = [place for place, name in enumerate(table.assignments.names) if name in state.deletions]
-    staying = ~np.isin(table.assignments.topic_index, doomed) & (preferred >= 0)
-    missed = staying & table.states.present & (table.states.leader != preferred)
-    found, wanted = np.unique(preferred[staying], return_counts=True)
+    deleting = [place for place, name in enumerate(table.assignments.names) if name in state.deletions]
+    not_deleting = ~np.isin(table.assignments.topic_index, deleting) & (preferred >= 0)
+    missed = not_deleting & table.states.present & (table.states.leader != preferred)
+    found, wanted = np.unique(preferred[not_deleting], return_counts=True)
     short = dict(zip(*(one.tolist() for one in np.unique(preferred[missed], return_counts=True)), strict=True))
     return {
         broker: (short.get(broker, 0), count) for broker, count in zip(found.tolist(), wanted.tolist(), strict=True)

@@ -136,8 +136,8 @@ def _worth_a_look(view: View) -> list[int]:
         row = _row(view, topic, partition)
         if row is not None:
             wrong[row] = True
-    doomed = [place for place, name in enumerate(held.names) if name in view.state.deletions]
-    found: list[int] = np.flatnonzero(wrong & ~table.unreadable & ~np.isin(held.topic_index, doomed)).tolist()
+    deleting = [place for place, name in enumerate(held.names) if name in view.state.deletions]
+    found: list[int] = np.flatnonzero(wrong & ~table.unreadable & ~np.isin(held.topic_index, deleting)).tolist()
     return found
 
 
@@ -207,8 +207,8 @@ def _kept_by(view: View, broker: int) -> Iterator[Finding]:
     ZooKeeper does not show which other brokers are shutting down.
     """
     table, held = view.state.partitions, view.state.partitions.assignments
-    doomed = [place for place, name in enumerate(held.names) if name in view.state.deletions]
-    in_sync = (table.states.isr == broker).any(axis=1) & table.states.present & ~np.isin(held.topic_index, doomed)
+    deleting = [place for place, name in enumerate(held.names) if name in view.state.deletions]
+    in_sync = (table.states.isr == broker).any(axis=1) & table.states.present & ~np.isin(held.topic_index, deleting)
     rows = np.flatnonzero(in_sync)
     if not len(rows):
         return

@@ -44,13 +44,13 @@ quick(Figures)
 
 def figures_of(term: Term, unclean_elections: int) -> Figures:
     context, table = term.context, term.context.partitions
-    imbalance, doomed, ineligible = table.off_preferred, 0, 0
+    imbalance, to_delete, ineligible = table.off_preferred, 0, 0
     if context.deletions.queued:
         topics = [found for name in sorted(context.deletions.queued) if (found := table.topic_named(name)) is not None]
         rows = np.concatenate([np.empty(0, dtype=np.int64), *(topic.rows for topic in topics)])
         imbalance -= int(np.count_nonzero(table.are_off_preferred(rows)))
         real = table.assignment[rows] != NO_BROKER
-        doomed = int(np.count_nonzero(real))
+        to_delete = int(np.count_nonzero(real))
         ineligible = int(np.count_nonzero(real & (table.replica_state[rows] == ReplicaState.DeletionIneligible)))
     return Figures(
         active=True,
@@ -61,7 +61,7 @@ def figures_of(term: Term, unclean_elections: int) -> Figures:
         preferred_replica_imbalance=imbalance,
         topics_to_delete=len(context.deletions.queued),
         topics_ineligible_to_delete=len(context.deletions.ineligible),
-        replicas_to_delete=doomed,
+        replicas_to_delete=to_delete,
         replicas_ineligible_to_delete=ineligible,
         unclean_elections=unclean_elections,
         paused=context.paused is not None,

@@ -86,7 +86,7 @@ async def _lead_those_left(term: Term, rows: Sequence[int]) -> None:
     Kafka elects no leader until a broker starts or fails. A partition that had no leader before waits for such an event
     here too: a request for other replicas does not ask for an unclean election.
     """
-    unled = term.context.staying(np.array(rows, dtype=np.int64))
+    unled = term.context.not_deleting(np.array(rows, dtype=np.int64))
     partition_moves.move(term, unled, PartitionState.Offline)
     batch = RequestBatch(term)
     await partition_moves.bring_online(term, unled, batch)
@@ -159,7 +159,7 @@ async def _give_first_states(term: Term, rows: Sequence[int]) -> list[int]:
     start."""
     context, table = term.context, term.context.partitions
     new = [row for row in rows if table.partition_state[row] == PartitionState.New]
-    chosen = context.staying(np.array(new, dtype=np.int64))
+    chosen = context.not_deleting(np.array(new, dtype=np.int64))
     chosen = chosen[context.eligible(chosen).any(axis=1)]
     batch = RequestBatch(term)
     begun: list[int] = (await partition_moves.bring_online(term, chosen, batch)).tolist()

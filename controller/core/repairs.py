@@ -18,7 +18,7 @@ async def serve_repaired(term: Term, rows: Rows) -> None:
     """`rows` without a state are passed over, and so are topics that are being deleted. Voids row numbers: a topic may
     have waited for a reassignment that ends here."""
     context, table = term.context, term.context.partitions
-    rows = context.staying(rows[table.zk_version[rows] != NO_STATE])
+    rows = context.not_deleting(rows[table.zk_version[rows] != NO_STATE])
     if not len(rows):
         return
     led = context.led(rows)

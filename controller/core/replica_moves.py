@@ -101,7 +101,7 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, lead
     await shrink(term, rows, leaving)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
-    told = (table.zk_version[rows] != NO_STATE) & ~term.context.doomed(rows)
+    told = (table.zk_version[rows] != NO_STATE) & ~term.context.deleting(rows)
     if leaderless is not None:
         told &= ~np.isin(rows, leaderless)
     batch.leader_and_isr(Replicas.where(rows[told], others_mask[told]))
@@ -113,7 +113,7 @@ def _tell_all(term: Term, rows: Rows, batch: RequestBatch) -> None:
     Brokers have already been notified of these topics. Like a 2.8 controller, this one sends them again only for a
     partition without a state.
     """
-    told = rows[~(term.context.doomed(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
+    told = rows[~(term.context.deleting(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
     if len(told):
         batch.update_metadata(told)
 

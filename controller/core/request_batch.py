@@ -101,7 +101,7 @@ class RequestBatch:
         table = self._term.context.partitions
         known = table.zk_version[rows] != NO_STATE
         epochs = np.where(known, table.leader_epoch[rows], NO_EPOCH)
-        epochs[self._term.context.doomed(rows)] = EPOCH_DURING_DELETE
+        epochs[self._term.context.deleting(rows)] = EPOCH_DURING_DELETE
         self._stops.append((rows, brokers, epochs.astype(np.int32), delete))
 
     def send(self) -> None:
@@ -174,7 +174,7 @@ class RequestBatch:
             return
         table = term.context.partitions
         rows = self._sorted_once(self._metadata_rows)
-        rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.doomed(rows)]
+        rows = rows[(table.zk_version[rows] != NO_STATE) | term.context.deleting(rows)]
         replicas = table.assignment[rows]
         offline = np.where(term.context.usable(rows, replicas, term.context.eligible_ids), NO_BROKER, replicas).astype(
             np.int32
@@ -211,14 +211,14 @@ class RequestBatch:
 
         The reserved id belongs to no broker and makes brokers forget the partition.
         """
-        columns, queued = self._columns(rows), self._term.context.doomed(rows)
-        if not queued.any():
+        columns, deleting = self._columns(rows), self._term.context.deleting(rows)
+        if not deleting.any():
             return columns
         return replace(
             columns,
-            leader=np.where(queued, LEADER_DURING_DELETE, columns.leader).astype(np.int32),
-            leader_epoch=np.where(queued, 0, columns.leader_epoch).astype(np.int32),
-            zk_version=np.where(queued, 0, columns.zk_version).astype(np.int32),
+            leader=np.where(deleting, LEADER_DURING_DELETE, columns.leader).astype(np.int32),
+            leader_epoch=np.where(deleting, 0, columns.leader_epoch).astype(np.int32),
+            zk_version=np.where(deleting, 0, columns.zk_version).astype(np.int32),
         )
 
     def _sorted_once(self, parts: Sequence[Rows]) -> Rows:

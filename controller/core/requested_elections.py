@@ -53,7 +53,7 @@ async def elect(term: Term, kind: ElectionKind, partitions: tuple[TopicPartition
     outcomes: dict[TopicPartition, ElectionOutcome] = dict.fromkeys(partitions, _UNKNOWN)
     found = {row: one for one in outcomes if (row := table.row_of(*one)) is not None}
     rows = np.array(sorted(found), dtype=np.int64)
-    deleted = term.context.queued(rows)
+    deleted = term.context.queued_for_deletion(rows)
     wanted = needed(term, kind, rows) & ~deleted
     for row in rows[deleted].tolist():
         outcomes[found[row]] = _DELETED

@@ -69,8 +69,8 @@ async def _held_back(term: Term, broker: int, replicas: Replicas) -> Held:
     """By the ISRs that the context has."""
     context, table = term.context, term.context.partitions
     rows = replicas.rows[(table.isr[replicas.rows] == broker).any(axis=1)]
-    staying = context.eligible_in_isr(rows) & (table.isr[rows] != broker)
-    left = np.count_nonzero(staying, axis=1).astype(np.int32)
+    remaining = context.eligible_in_isr(rows) & (table.isr[rows] != broker)
+    left = np.count_nonzero(remaining, axis=1).astype(np.int32)
     if not len(rows):
         return Held(rows, left, left)
     values, places = await by_topic(term, rows, _least_in, term.settings.min_insync_replicas)

@@ -43,7 +43,7 @@ async def take_up(term: Term) -> int:
     context = term.context
     context.deletions.queued.update(name for name in asked if name not in context.left_out)
     _note_left_out(term, asked)
-    rows = np.flatnonzero(context.queued(context.partitions.all_rows()))
+    rows = np.flatnonzero(context.queued_for_deletion(context.partitions.all_rows()))
     dead = (~context.eligible(rows) & (context.partitions.assignment[rows] != NO_BROKER)).any(axis=1)
     _wait(term, context.partitions.names_of_topics(rows[dead]), "a replica's broker is dead")
     _wait(term, _moving(term, rows), "it is being reassigned")
@@ -145,7 +145,7 @@ def _sort_out(term: Term) -> tuple[list[str], list[str], list[str]]:
     """Return three lists of queued topics: those whose replicas are all deleted, those with failed replicas that may be
     tried again, and those that begin now."""
     table, deletions = term.context.partitions, term.context.deletions
-    rows = np.flatnonzero(term.context.queued(table.all_rows()))
+    rows = np.flatnonzero(term.context.queued_for_deletion(table.all_rows()))
     states, real = table.replica_state[rows], table.assignment[rows] != NO_BROKER
 
     def topics_with(found: Bools) -> frozenset[str]:

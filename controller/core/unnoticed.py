@@ -80,7 +80,7 @@ def leave_out(term: Term, mzxids: Zxids) -> Back:
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
     back = registered_since(table.isr, mzxids, {broker.id: broker.epoch for broker in context.brokers})
-    back[context.doomed(rows)] = False
+    back[context.deleting(rows)] = False
     if not back.any():
         return Back(rows[:0], Replicas(rows[:0], rows[:0]))
     leaderless = rows[(back & (table.isr == table.leader[:, None])).any(axis=1)]

@@ -523,7 +523,7 @@ class Cluster:
         for broker in term.context.broker_ids:
             of_all = told.get((broker, ApiKey.UPDATE_METADATA), {})
             own = told.get((broker, ApiKey.LEADER_AND_ISR), {})
-            rows = term.context.staying(term.context.rows_with_state())
+            rows = term.context.not_deleting(term.context.rows_with_state())
             beside = (table.assignment[rows] == broker) & term.context.eligible(rows)
             for row, replica in zip(rows.tolist(), beside.any(axis=1).tolist(), strict=True):
                 name, replicas = table.name_of(row), table.assignment_of(row)
@@ -595,7 +595,7 @@ def faults_of(term: Term, broker: int, request: Any) -> Iterator[str]:
             own = (state.leader, state.leader_epoch, state.controller_epoch, state.isr, state.zk_version)
             columns = (table.leader, table.leader_epoch, table.controller_epoch, table.zk_version)
             leader, epoch, controller_epoch, version = (int(column[row]) for column in columns)
-            if context.doomed(rows)[0] and isinstance(request, control_values.UpdateMetadataRequest):
+            if context.deleting(rows)[0] and isinstance(request, control_values.UpdateMetadataRequest):
                 leader, epoch, version = control_values.LEADER_DURING_DELETE, 0, 0
             if (*own, state.replicas) != (
                 leader,
@@ -632,7 +632,7 @@ def check_figures(host: Host) -> None:
     context, table = term.context, term.context.partitions
     off = [
         row
-        for row in context.staying(table.all_rows()).tolist()
+        for row in context.not_deleting(table.all_rows()).tolist()
         if table.zk_version[row] >= 0 and table.assignment_of(row)[:1] not in ((), (int(table.leader[row]),))
     ]
     figures = host.controller.measures.figures

@@ -37,7 +37,7 @@ def preferred_by(patch: Patch, decide: Callable[[Term, Any], Decision], election
 
 
 def all_off_preferred(term: Term) -> Any:
-    rows = term.context.staying(term.context.partitions.all_rows())
+    rows = term.context.not_deleting(term.context.partitions.all_rows())
     return rows[term.context.partitions.are_off_preferred(rows)]
 
 
@@ -115,7 +115,7 @@ def elections_watch_nothing(patch: Patch) -> None:
     patch.setattr(ZooKeeperClient, "watch_node", watched)
 
 
-def doomed_topics_go_back_too(patch: Patch) -> None:
+def deleting_topics_go_back_too(patch: Patch) -> None:
     """Leaders are elected for topics that are being deleted."""
 
     def decide(term: Term, rows: Any) -> Decision:
@@ -125,7 +125,7 @@ def doomed_topics_go_back_too(patch: Patch) -> None:
         )
 
     preferred_by(patch, decide)
-    patch.setattr(ControllerContext, "staying", lambda self, rows: rows)
+    patch.setattr(ControllerContext, "not_deleting", lambda self, rows: rows)
 
 
 ELECTION_FAULTS: Mapping[str, Callable[[Patch], None]] = {
@@ -136,7 +136,7 @@ ELECTION_FAULTS: Mapping[str, Callable[[Patch], None]] = {
     "preferred-is-not-told": preferred_is_not_told,
     "preferred-takes-others-first": preferred_takes_others_first,
     "elections-watch-nothing": elections_watch_nothing,
-    "doomed-topics-go-back-too": doomed_topics_go_back_too,
+    "deleting-topics-go-back-too": deleting_topics_go_back_too,
 }
 
 __all__: Sequence[str] = ("ELECTION_FAULTS",)

@@ -305,7 +305,7 @@ def rebalanced_while_partitions_move(patch: Patch) -> None:
         context, table = term.context, term.context.partitions
         if context.paused is not None:
             return no_rows(term)
-        rows = context.staying(table.all_rows())
+        rows = context.not_deleting(table.all_rows())
         rows = to_rebalance(table, rows, term.settings.leader_imbalance_per_broker_percentage)
         return rows[requested_elections.electable(term, rows)]
 

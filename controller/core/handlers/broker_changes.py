@@ -61,14 +61,14 @@ async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
 
     Leaders are elected and written before ISRs shrink. A replica that was to be deleted can't be deleted now.
     """
-    doomed = term.context.doomed(replicas.rows)
-    staying = replica_moves.pick(replicas, ~doomed)
+    deleting = term.context.deleting(replicas.rows)
+    not_deleting = replica_moves.pick(replicas, ~deleting)
     led = await elect_for_lost_leaders(term)
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, staying, batch)
+    await replica_moves.take_offline(term, not_deleting, batch)
     batch.send()
-    await topic_deletion.replicas_failed(term, replica_moves.pick(replicas, doomed))
-    if not len(staying) and not len(led):
+    await topic_deletion.replicas_failed(term, replica_moves.pick(replicas, deleting))
+    if not len(not_deleting) and not len(led):
         tell_who_lives(term)
 
 
@@ -91,8 +91,8 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     """
     context = term.context
     replicas = context.replicas_on(started)
-    doomed = context.doomed(replicas.rows)
-    topics = context.partitions.names_of_topics(replicas.rows[doomed])
+    deleting = context.deleting(replicas.rows)
+    topics = context.partitions.names_of_topics(replicas.rows[deleting])
     none = context.rows_with_state()[:0]
     batch = RequestBatch(term)
     batch.update_metadata(none, [broker for broker in context.broker_ids if broker not in started])

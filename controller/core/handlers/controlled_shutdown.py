@@ -63,7 +63,7 @@ def _replicas_to_act_on(term: Term, broker: int) -> Replicas:
     table = term.context.partitions
     replicas = term.context.replicas_on([broker])
     chosen = _replicated(term, replicas.rows) & (table.zk_version[replicas.rows] != NO_STATE)
-    chosen &= ~term.context.doomed(replicas.rows)
+    chosen &= ~term.context.deleting(replicas.rows)
     return Replicas(replicas.rows[chosen], replicas.slots[chosen])
 
 
@@ -75,6 +75,6 @@ def _replicated(term: Term, rows: Rows) -> Bools:
 
 def _remaining(term: Term, broker: int, held: Rows) -> tuple[RemainingPartition, ...]:
     table = term.context.partitions
-    rows = term.context.staying(np.flatnonzero((table.leader == broker) & (table.zk_version != NO_STATE)))
+    rows = term.context.not_deleting(np.flatnonzero((table.leader == broker) & (table.zk_version != NO_STATE)))
     rows = np.union1d(rows[_replicated(term, rows)], held)
     return tuple(RemainingPartition(*table.topic_and_partition(row)) for row in rows.tolist())

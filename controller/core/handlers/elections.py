@@ -91,7 +91,7 @@ def due(term: Term) -> np.typing.NDArray[np.int64]:
     context, table = term.context, term.context.partitions
     if table.adding or table.removing or context.paused is not None:
         return np.empty(0, dtype=np.int64)
-    rows = context.staying(table.all_rows())
+    rows = context.not_deleting(table.all_rows())
     rows = to_rebalance(table, rows, term.settings.leader_imbalance_per_broker_percentage)
     return rows[requested_elections.electable(term, rows)]
 
