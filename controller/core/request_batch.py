@@ -82,7 +82,7 @@ class RequestBatch:
         """
         self._complete = True
 
-    def tell_who_lives(self, *, partitions_follow: bool = False) -> None:
+    def send_live_brokers(self, *, partitions_follow: bool = False) -> None:
         """Send all brokers the live brokers, without partitions; `partitions_follow`: the next batch sends those."""
         self.update_metadata(self._term.context.rows_with_state()[:0])
         self._partitions_follow = partitions_follow

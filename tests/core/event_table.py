@@ -29,7 +29,7 @@ CORE = "controller.core"
 MOVES = {"PartitionState": "partitions", "ReplicaState": "replicas"}
 SENT = {
     "update_metadata": ("UpdateMetadata",),
-    "tell_who_lives": ("UpdateMetadata",),
+    "send_live_brokers": ("UpdateMetadata",),
     "leader_and_isr": ("LeaderAndIsr", "UpdateMetadata"),  # which goes with it
     "stop_replicas": ("StopReplica",),
 }

@@ -131,7 +131,7 @@ def test_a_batch_is_not_sent_after_the_end_of_the_lease_or_the_session(how: str,
     term = host.controller.term
     assert term is not None
     batch = RequestBatch(term)
-    batch.tell_who_lives()
+    batch.send_live_brokers()
     ends(host, how)
     mark = len(host.sent)
     with pytest.raises(error):

@@ -69,7 +69,7 @@ async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
     batch.send()
     await topic_deletion.replicas_failed(term, replica_moves.pick(replicas, deleting))
     if not len(not_deleting) and not len(led):
-        tell_who_lives(term)
+        send_live_brokers(term)
 
 
 async def elect_for_lost_leaders(term: Term) -> Rows:
@@ -122,7 +122,7 @@ async def broker_modifications(term: Term, event: BrokerModifications) -> None:
     term.note("info", f"broker {event.broker} is now at {now.advertised.endpoints}")
     term.context.put_brokers([now])
     _announce(term, known, now)
-    tell_who_lives(term)
+    send_live_brokers(term)
 
 
 def _announce(term: Term, known: LiveBroker, now: LiveBroker) -> None:
@@ -130,8 +130,8 @@ def _announce(term: Term, known: LiveBroker, now: LiveBroker) -> None:
         term.channels.announce([broker.endpoint for broker in term.context.brokers])
 
 
-def tell_who_lives(term: Term) -> None:
+def send_live_brokers(term: Term) -> None:
     """Send UpdateMetadata without partitions to all brokers."""
     batch = RequestBatch(term)
-    batch.tell_who_lives()
+    batch.send_live_brokers()
     batch.send()

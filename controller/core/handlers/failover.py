@@ -134,7 +134,7 @@ async def fail_over(term: Term) -> Phases:
         batch = RequestBatch(term)
         # A broker that has just started would report to clients that there are no topics until it receives them.
         partitions_follow = bool(context.eligible(context.rows_with_state()).any())
-        batch.tell_who_lives(partitions_follow=partitions_follow)
+        batch.send_live_brokers(partitions_follow=partitions_follow)
         if not partitions_follow:
             batch.tell_what_is_there()
         batch.send()
