@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.core import elections, partition_moves, replica_moves, unnoticed
+from controller.core import broker_bounces, elections, partition_moves, replica_moves
 from controller.core.context import ControllerContext
 from controller.core.handlers import broker_changes, failover, isr_changes
 from controller.core.queue import EventQueue
@@ -20,6 +20,7 @@ from controller.zookeeper.paths import CONTROLLER_EPOCH
 from controller.zookeeper.watches import StandingWatches
 from statemachines.leader_election_columns import ElectedColumns, elect_offline_columns
 from tests.core import (
+    test_broker_bounces,
     test_broker_changes,
     test_controlled_shutdown,
     test_failover,
@@ -27,7 +28,6 @@ from tests.core import (
     test_loading,
     test_terms,
     test_topic_changes,
-    test_unnoticed,
 )
 from tests.core.driving import Cluster
 
@@ -171,12 +171,12 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_controlled_shutdown.test_two_that_go_at_once_are_not_handed_each_others_partitions,
     ),
     "a bounce from before the term is not looked for": (
-        lambda patch: patch.setattr(unnoticed, "registered_since", nobody),
-        test_unnoticed.test_a_leader_that_came_back_hands_over_to_who_stayed,
+        lambda patch: patch.setattr(broker_bounces, "registered_since", nobody),
+        test_broker_bounces.test_a_leader_that_came_back_hands_over_to_who_stayed,
     ),
     "whoever came back is out of the ISR, though nobody stayed": (
         lambda patch: patch.setattr(ControllerContext, "eligible_in_isr", everybody),
-        test_unnoticed.test_where_the_others_died_who_came_back_leads_in_a_new_epoch,
+        test_broker_bounces.test_where_the_others_died_who_came_back_leads_in_a_new_epoch,
     ),
 }
 

@@ -24,7 +24,7 @@ from controller.broker.broker import Broker
 from controller.broker.isr_changes import IsrChanges
 from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
-from controller.core import elections, leadership, partition_moves, replica_moves, topic_deletion, unnoticed
+from controller.core import broker_bounces, elections, leadership, partition_moves, replica_moves, topic_deletion
 from controller.core.channels import _Channel
 from controller.core.context import Replicas
 from controller.core.controller import Controller
@@ -242,8 +242,8 @@ def proposals_never_cleared(patch: Patch) -> None:
 
 def bounce_before_the_term_unnoticed(patch: Patch) -> None:
     """Who came back while no controller looked has what it had."""
-    nobody = unnoticed.Back(np.empty(0, np.int64), Replicas(np.empty(0, np.int64), np.empty(0, np.int64)))
-    patch.setattr(unnoticed, "leave_out", lambda term, mzxids: nobody)
+    nobody = broker_bounces.Bounced(np.empty(0, np.int64), Replicas(np.empty(0, np.int64), np.empty(0, np.int64)))
+    patch.setattr(broker_bounces, "demote_bounced", lambda term, mzxids: nobody)
 
 
 def isr_change_at_any_version(patch: Patch) -> None:

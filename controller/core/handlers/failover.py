@@ -6,7 +6,7 @@
 Watches are set before the watched znodes are read. UpdateMetadata is sent before any LeaderAndIsr, or brokers would be
 sent leaders whose address they don't know (KAFKA-4443). Replicas on dead brokers are removed from their ISRs here too
 (KAFKA-3096), before leaders are elected: the state of a dead leader's partition is written twice. The same is done
-with replicas on brokers that bounced before this term began (`unnoticed`).
+with replicas on brokers that bounced before this term began (`broker_bounces`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from controller.core import partition_moves, replica_moves, topic_deletion, unnoticed
+from controller.core import broker_bounces, partition_moves, replica_moves, topic_deletion
 from controller.core.context import Replicas
 from controller.core.election_events import PreferredElectionAsked
 from controller.core.events import (
@@ -140,13 +140,13 @@ async def fail_over(term: Term) -> Phases:
         batch.send()
         phase.items = loaded.brokers
     with phases.phase("replica machine") as phase:
-        back = unnoticed.leave_out(term, loaded.mzxids)
-        phase.items = await _start_replica_machine(term, back, partitions_follow=partitions_follow)
+        bounced = broker_bounces.demote_bounced(term, loaded.mzxids)
+        phase.items = await _start_replica_machine(term, bounced, partitions_follow=partitions_follow)
     with phases.phase("partition machine") as phase:
         batch = RequestBatch(term)
         phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
         batch.send()
-        await unnoticed.let_in(term, back)
+        await broker_bounces.readmit_bounced(term, bounced)
     with phases.phase("pause") as phase:
         await pause.look(term)
         phase.items = int(context.paused is not None)
@@ -171,10 +171,10 @@ def _refuse_lowered_epoch(term: Term) -> None:
         raise EpochTooLow(term.epoch, highest)
 
 
-async def _start_replica_machine(term: Term, back: unnoticed.Back, *, partitions_follow: bool) -> int:
+async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *, partitions_follow: bool) -> int:
     """Send live replicas their partitions' states and remove dead ones from their ISRs; return the number of replicas.
 
-    Replicas of partitions whose leader is in `back` are notified once a leader has been elected anew.
+    Replicas of partitions whose leader is in `bounced` are notified once a leader has been elected anew.
     """
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
@@ -185,14 +185,14 @@ async def _start_replica_machine(term: Term, back: unnoticed.Back, *, partitions
     # As Kafka starts them: were their topic being deleted, they could not be.
     table.replica_state[offline.rows, offline.slots] = ReplicaState.DeletionIneligible
     batch = RequestBatch(term)
-    replica_moves.bring_online(term, back.led(online), batch)
-    if len(back.leaderless):
-        batch.update_metadata(back.leaderless)
+    replica_moves.bring_online(term, bounced.led(online), batch)
+    if len(bounced.leaderless):
+        batch.update_metadata(bounced.leaderless)
     if partitions_follow:
         batch.tell_what_is_there()
     batch.send()
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, offline, batch, back.leaderless)
+    await replica_moves.take_offline(term, offline, batch, bounced.leaderless)
     batch.send()
     return len(online) + len(offline)
 

@@ -55,12 +55,12 @@ def registered_since(brokers: Int32s, mzxids: Zxids, epochs: Mapping[int, int]) 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Back:
+class Bounced:
     """Bounced leaders and ISR members.
 
     `leaderless`: the rows whose leader bounced. Their state is sent to no broker before it has a new leader epoch: in
     the old epoch, a leader that lost power would continue to lead. `replicas`: the replicas that count as failed until
-    `let_in`.
+    `readmit_bounced`.
     """
 
     leaderless: Rows
@@ -72,35 +72,35 @@ class Back:
         return Replicas(replicas.rows[led], replicas.slots[led])
 
 
-def leave_out(term: Term, mzxids: Zxids) -> Back:
+def demote_bounced(term: Term, mzxids: Zxids) -> Bounced:
     """Demote bounced leaders and ISR members when a term begins; `mzxids` are those of all partitions' states.
 
-    Their partitions have no leader, and bounced ISR members count as failed until `let_in`.
+    Their partitions have no leader, and bounced ISR members count as failed until `readmit_bounced`.
     """
     context, table = term.context, term.context.partitions
     rows = table.all_rows()
-    back = registered_since(table.isr, mzxids, {broker.id: broker.epoch for broker in context.brokers})
-    back[context.deleting(rows)] = False
-    if not back.any():
-        return Back(rows[:0], Replicas(rows[:0], rows[:0]))
-    leaderless = rows[(back & (table.isr == table.leader[:, None])).any(axis=1)]
+    bounced = registered_since(table.isr, mzxids, {broker.id: broker.epoch for broker in context.brokers})
+    bounced[context.deleting(rows)] = False
+    if not bounced.any():
+        return Bounced(rows[:0], Replicas(rows[:0], rows[:0]))
+    leaderless = rows[(bounced & (table.isr == table.leader[:, None])).any(axis=1)]
     context.set_partition_states(leaderless, np.full(len(leaderless), PartitionState.Offline, dtype=np.uint8))
-    stayed = context.eligible_in_isr(rows) & ~back
-    out = np.where(back & stayed.any(axis=1, keepdims=True), table.isr, NO_BROKER).astype(np.int32)
+    stayed = context.eligible_in_isr(rows) & ~bounced
+    out = np.where(bounced & stayed.any(axis=1, keepdims=True), table.isr, NO_BROKER).astype(np.int32)
     replicas = Replicas.where(rows, is_member(table.assignment, out))
     for broker, keys in _by_broker(term, replicas).items():
         context.failed.heard(broker, keys, ())
-    brokers = sorted(set(table.isr[back].tolist()))
+    brokers = sorted(set(table.isr[bounced].tolist()))
     term.note(
         "warning",
-        f"brokers {brokers} came back unnoticed: {int(back.any(axis=1).sum())} partitions' states are older",
+        f"brokers {brokers} came back unnoticed: {int(bounced.any(axis=1).sum())} partitions' states are older",
     )
-    return Back(leaderless, replicas)
+    return Bounced(leaderless, replicas)
 
 
-async def let_in(term: Term, back: Back) -> None:
+async def readmit_bounced(term: Term, bounced: Bounced) -> None:
     """Make demoted replicas ordinary followers that have to catch up; they are elected where there is no other."""
-    replicas = back.replicas
+    replicas = bounced.replicas
     if not len(replicas):
         return
     for broker, keys in _by_broker(term, replicas).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from controller.core.unnoticed import registered_since
+from controller.core.broker_bounces import registered_since
 from controller.protocol.api_keys import ApiKey
 from controller.zookeeper import paths
 from tests.core.driving import Cluster, Host
