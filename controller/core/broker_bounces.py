@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from controller.core.context import Replicas
 from controller.core.partition_table import NO_BROKER, Bools, Int32s, Rows
-from controller.core.serving import serve_again
+from controller.core.serving import restart_replicas
 from controller.core.term import Term
 from statemachines.leader_election_columns import is_member
 from statemachines.partition import PartitionState
@@ -105,7 +105,7 @@ async def readmit_bounced(term: Term, bounced: Bounced) -> None:
         return
     for broker, keys in _by_broker(term, replicas).items():
         term.context.failed.heard(broker, (), keys)
-    await serve_again(term, replicas)
+    await restart_replicas(term, replicas)
 
 
 def _by_broker(term: Term, replicas: Replicas) -> dict[int, list[tuple[str, int]]]:

@@ -12,7 +12,7 @@ from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
 
 
-async def serve_again(term: Term, replicas: Replicas) -> None:
+async def restart_replicas(term: Term, replicas: Replicas) -> None:
     """Bring the replicas online, except those whose brokers were asked to delete them, and elect missing leaders."""
     batch = RequestBatch(term)
     replica_moves.bring_online(term, topic_deletion.not_deleted(term, replicas), batch)

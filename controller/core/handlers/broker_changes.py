@@ -11,7 +11,7 @@ from controller.core.handlers import reassignment
 from controller.core.loading import live_broker, read_brokers, watch_brokers
 from controller.core.partition_table import Rows
 from controller.core.request_batch import RequestBatch
-from controller.core.serving import serve_again
+from controller.core.serving import restart_replicas
 from controller.core.term import Term
 from controller.trace import BrokersChanged
 from controller.zookeeper import paths
@@ -102,7 +102,7 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     batch.tell_what_is_there()
     batch.send()
     topic_deletion.told_too(term, started)
-    await serve_again(term, replicas)
+    await restart_replicas(term, replicas)
     await reassignment.restart_for(term, started)
     await topic_deletion.resume_for(term, topics)
 
