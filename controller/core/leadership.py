@@ -196,7 +196,7 @@ async def elect(
         corrected = wrong or created
         attempt = _attempt(session, broker_id, clock.wall_ms(), controller, epoch, last + 1, at)
         try:
-            results = await zookeeper.seize(attempt.operations)
+            results = await zookeeper.commit_election(attempt.operations)
         except MultiFailed as failed:
             if not isinstance(failed.error, NodeExists | BadVersion | NoNode):
                 raise failed.error from failed
@@ -261,7 +261,7 @@ async def _give_up_own(zookeeper: ZooKeeperClient, controller: Row | None, sessi
     if controller is None or not _is_owned_by(controller, session):
         return
     try:
-        await zookeeper.seize([Delete(controller.path, controller.stat.version)])
+        await zookeeper.commit_election([Delete(controller.path, controller.stat.version)])
     except (MultiFailed, UnknownOutcome):
         return
 
@@ -335,7 +335,7 @@ async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, 
     creation: list[Write] = [Create(at.epoch, data)]
     creation += [SetData(at.epoch, data, ANY_VERSION)] * versions
     try:
-        await zookeeper.seize(creation)
+        await zookeeper.commit_election(creation)
     except UnknownOutcome:
         return True
     except MultiFailed as failed:

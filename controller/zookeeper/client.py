@@ -273,9 +273,11 @@ class ZooKeeperClient:
 
     # -- the controller's writes
 
-    def seize(self, operations: Sequence[Write]) -> Pending[WriteResults]:
-        """The election's multi, the only write of a controller's that no leadership fences. Never made again: the
-        caller handles MultiFailed and UnknownOutcome (S08)."""
+    def commit_election(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+        """Send the multi of an election, the only write of a controller that is not fenced by a leadership.
+
+        It is never repeated: the caller handles MultiFailed and UnknownOutcome (S08).
+        """
         return self._send(operations)
 
     def _send(self, operations: Sequence[Write]) -> Pending[WriteResults]:

@@ -164,7 +164,7 @@ def test_a_lost_reply_is_settled_by_looking_again(applied: bool, which: str) -> 
     one = Contender(cluster, 1)
     expected = 1
     if which != "epoch's creation":
-        cluster.wait(one.client.seize([Create(CONTROLLER_EPOCH, b"0")]))
+        cluster.wait(one.client.commit_election([Create(CONTROLLER_EPOCH, b"0")]))
     if which == "taken over":
         one.term()
         expected = 2
@@ -179,7 +179,7 @@ def unsettled_foreign_scenario() -> None:
     id, same epoch as attempted."""
     cluster = Cluster()
     twin, one = Contender(cluster, 1), Contender(cluster, 1)
-    cluster.wait(twin.client.seize([Create(CONTROLLER_EPOCH, b"0")]))
+    cluster.wait(twin.client.commit_election([Create(CONTROLLER_EPOCH, b"0")]))
     one.connection.lose_reply(applied=False)
     standing = one.stand()
     assert cluster.clock.run_until(lambda: not one.connection._connected, LONG_MS)
@@ -284,7 +284,7 @@ def test_two_contenders_racing_at_every_await_make_one_controller(prepared: bool
         cluster = Cluster()
         contenders = [Contender(cluster, 1), Contender(cluster, 2)]
         if prepared:
-            cluster.wait(contenders[0].client.seize([Create(CONTROLLER_EPOCH, b"7")]))
+            cluster.wait(contenders[0].client.commit_election([Create(CONTROLLER_EPOCH, b"7")]))
         steppers = [Stepper(cluster, contender) for contender in contenders]
         for move in range(10):
             steppers[0 if move in first_movers else 1].go_on()

@@ -39,7 +39,7 @@ def epochs(node: OneNode, kind: type[ControllerElected] | type[ControllerResigne
 def test_a_controller_whose_znode_names_another_broker_steps_down(pair: tuple[OneNode, Outsider]) -> None:
     node, outsider = pair
     rewritten = encode_controller(ControllerZnode(OUTSIDER, 0))
-    wait(outsider.client.seize([SetData(paths.CONTROLLER, rewritten, ANY_VERSION)]), DEADLINE_S)
+    wait(outsider.client.commit_election([SetData(paths.CONTROLLER, rewritten, ANY_VERSION)]), DEADLINE_S)
     eventually(lambda: epochs(node, ControllerResigned) == [1], "it resigns")
     eventually(lambda: epochs(node, ControllerElected) == [1, 2] and node.node.controller.active, "it is elected anew")
     assert node.node.controller.active_controller_id == BROKER
@@ -54,14 +54,14 @@ def test_a_persistent_controller_and_a_deleted_epoch_are_overcome(pair: tuple[On
     node, outsider = pair
     persistent = encode_controller(ControllerZnode(OUTSIDER, 0))
     edit: list[Write] = [Delete(paths.CONTROLLER, ANY_VERSION), Create(paths.CONTROLLER, persistent)]
-    wait(outsider.client.seize([*edit, Delete(paths.CONTROLLER_EPOCH, ANY_VERSION)]), DEADLINE_S)
+    wait(outsider.client.commit_election([*edit, Delete(paths.CONTROLLER_EPOCH, ANY_VERSION)]), DEADLINE_S)
     eventually(lambda: node.node.controller.obstacle is not None, "it says what is in the way")
     obstacle = node.node.controller.obstacle
     assert obstacle is not None
     assert obstacle.reason is Reason.CONTROLLER_PERSISTENT
     assert not node.node.controller.active
     assert node.node.controller.active_controller_id == -1
-    wait(outsider.client.seize([Delete(paths.CONTROLLER, ANY_VERSION)]), DEADLINE_S)
+    wait(outsider.client.commit_election([Delete(paths.CONTROLLER, ANY_VERSION)]), DEADLINE_S)
     eventually(lambda: node.node.controller.active and node.node.controller.obstacle is None, "it leads again")
     first, second = epochs(node, ControllerElected)
     assert second > first + 1

@@ -209,11 +209,11 @@ def deposed(node: RealNode, other: RealNode) -> int:
     """Somebody else has won; the epoch's version now."""
     epoch = wait(other.client.read([paths.CONTROLLER_EPOCH]), DEADLINE_S).rows[0]
     assert epoch is not None
-    seize: list[Write] = [
+    election: list[Write] = [
         Create(paths.CONTROLLER, b"other", ephemeral=True),
         SetData(paths.CONTROLLER_EPOCH, b"2", epoch.stat.version),
     ]
-    wait(other.client.seize(seize), DEADLINE_S)
+    wait(other.client.commit_election(election), DEADLINE_S)
     return epoch.stat.version + 1
 
 
@@ -223,7 +223,7 @@ def test_s03_a_writer_paused_between_the_check_and_the_send_writes_nothing(
 ) -> None:
     with real_node(server, chroot) as node, real_node(server, chroot) as other:
         leadership = node.win()
-        wait(other.client.seize([Create("/row", b"before")]), DEADLINE_S)
+        wait(other.client.commit_election([Create("/row", b"before")]), DEADLINE_S)
         hold = script.hold("zookeeper: request made", thread="writer")
         writing = on_thread(
             lambda: wait(node.client.commit(leadership, [SetData("/row", b"stale", 0)]), DEADLINE_S), "writer"
@@ -352,7 +352,7 @@ def test_s04_a_response_that_arrives_after_the_resignation_becomes_no_event(
 def test_a_change_between_the_read_and_the_arming_is_told(server: str, chroot: str, script: Script) -> None:
     """S23, S27: armed with the zxid from before the read; with one from after the change it would be missed."""
     with real_node(server, chroot) as node, real_node(server, chroot) as other:
-        wait(other.client.seize([Create("/row", b"0"), Create("/missed", b"0")]), DEADLINE_S)
+        wait(other.client.commit_election([Create("/row", b"0"), Create("/missed", b"0")]), DEADLINE_S)
         zxid = wait(node.client.read(["/row", "/missed"]), DEADLINE_S).zxid
         hold = script.hold("zookeeper: request made", thread="reader")
         arming = on_thread(
@@ -360,7 +360,7 @@ def test_a_change_between_the_read_and_the_arming_is_told(server: str, chroot: s
         )
         with hold:
             changed = [SetData("/row", b"1", 0), SetData("/missed", b"1", 0)]
-            wait(other.client.seize(changed), DEADLINE_S)
+            wait(other.client.commit_election(changed), DEADLINE_S)
             seen_too_late = wait(node.client.read(["/row"]), DEADLINE_S).zxid
         arming.result(DEADLINE_S)
         wait(node.client.watch_many(["/missed"], lambda path: path, seen_too_late), DEADLINE_S)
@@ -372,17 +372,17 @@ def test_a_change_between_a_watch_that_fired_and_the_next_is_seen_by_the_handler
     server: str, chroot: str, script: Script
 ) -> None:
     with real_node(server, chroot) as node, real_node(server, chroot) as other:
-        wait(other.client.seize([Create("/row", b"0")]), DEADLINE_S)
+        wait(other.client.commit_election([Create("/row", b"0")]), DEADLINE_S)
         wait(node.client.watch_node("/row", "row"), DEADLINE_S)
         hold = script.hold("zookeeper: watch fired")
-        changing = other.client.seize([SetData("/row", b"1", 0)])
+        changing = other.client.commit_election([SetData("/row", b"1", 0)])
         with hold:
             wait(changing, DEADLINE_S)
-            wait(other.client.seize([SetData("/row", b"2", 1)]), DEADLINE_S)
+            wait(other.client.commit_election([SetData("/row", b"2", 1)]), DEADLINE_S)
             assert node.events.put_.count("row") == 0
         eventually(lambda: "row" in node.events.put_, "told")
         row = wait(node.client.read(["/row"]), DEADLINE_S).rows[0]
         assert row is not None
         assert row.data == b"2"
-        wait(other.client.seize([Delete("/row", ANY_VERSION)]), DEADLINE_S)
+        wait(other.client.commit_election([Delete("/row", ANY_VERSION)]), DEADLINE_S)
         eventually(lambda: node.events.put_.count("row") == 2, "the next change is told too")

@@ -48,7 +48,7 @@ def leads(stack: RealStack) -> bool:
 
 def make_topic(other: RealNode) -> None:
     assignment = TopicAssignment("AAAAAAAAQACAAAAAAAAAAQ", dict.fromkeys(range(PARTITIONS), (1,)))
-    wait(other.client.seize([Create(paths.topic("t"), encode_topic_assignment(assignment))]), DEADLINE_S)
+    wait(other.client.commit_election([Create(paths.topic("t"), encode_topic_assignment(assignment))]), DEADLINE_S)
 
 
 def states_there(other: RealNode) -> int:
@@ -148,7 +148,7 @@ def test_s08_an_election_whose_reply_is_lost_is_won_once(server: str, chroot: st
     """Whether the write was made or not, and whichever of the two it was: the epoch's creation, or the claim."""
     with real_node(server, chroot) as node, real_node(server, chroot) as other:
         if number == 2:
-            wait(other.client.seize([Create(paths.CONTROLLER_EPOCH, b"0")]), DEADLINE_S)
+            wait(other.client.commit_election([Create(paths.CONTROLLER_EPOCH, b"0")]), DEADLINE_S)
         node.wired.link.lose_reply(applied=applied)
         outcome = run(elect(node.client, 1, ThreadClock()), DEADLINE_S)
         assert isinstance(outcome, Won)

@@ -247,7 +247,7 @@ def deposed(seed: int) -> list[str]:
     shell = world.add_node("shell")
     by_hand = shell.zookeeper(EventQueue(1))
     world.answer(by_hand.start())
-    world.answer(by_hand.seize([Delete(cluster.shards.ELECTION.controller, ANY_VERSION)]))
+    world.answer(by_hand.commit_election([Delete(cluster.shards.ELECTION.controller, ANY_VERSION)]))
     world.run_for(0.5 * grace_ms)
     leader.node.resume()
     try:

@@ -57,10 +57,10 @@ class Node:
         row = self.bench.row(CONTROLLER_EPOCH)
         epoch = 1 if row is None else int(row.data or b"0") + 1
         if row is None:
-            self.bench.wait(self.client.seize([Create(CONTROLLER_EPOCH, b"0")]))
+            self.bench.wait(self.client.commit_election([Create(CONTROLLER_EPOCH, b"0")]))
         version = 0 if row is None else row.stat.version
         seized = self.bench.wait(
-            self.client.seize(
+            self.client.commit_election(
                 [Create(CONTROLLER, b"me", ephemeral=True), SetData(CONTROLLER_EPOCH, b"%d" % epoch, version)]
             )
         )

@@ -87,9 +87,9 @@ class RealNode:
         self.writes = BrokerWrites(self.client)
 
     def win(self) -> Leadership:
-        wait(self.client.seize([Create("/controller_epoch", b"0")]), DEADLINE_S)
-        seize: list[Write] = [Create("/controller", b"me", ephemeral=True), SetData("/controller_epoch", b"1", 0)]
-        stat = wait(self.client.seize(seize), DEADLINE_S)[1]
+        wait(self.client.commit_election([Create("/controller_epoch", b"0")]), DEADLINE_S)
+        election: list[Write] = [Create("/controller", b"me", ephemeral=True), SetData("/controller_epoch", b"1", 0)]
+        stat = wait(self.client.commit_election(election), DEADLINE_S)[1]
         assert isinstance(stat, Stat)
         return Leadership(self.client.session(), 1, stat.version)
 

@@ -88,7 +88,7 @@ def test_without_a_session_every_request_says_so(bench: Bench) -> None:
     node = bench.node()
     bench.wait(node.client.close())
     leadership = Leadership(1, 1, 1)
-    for pending in (node.client.seize([Delete("/a", 0)]), node.client.commit(leadership, [])):
+    for pending in (node.client.commit_election([Delete("/a", 0)]), node.client.commit(leadership, [])):
         with pytest.raises(SessionGone):
             bench.wait(pending)
     with pytest.raises(SessionGone):

@@ -48,7 +48,7 @@ def other(server: str, chroot: str, node: RealNode) -> Iterator[RealNode]:
 def make(node: RealNode, count: int) -> list[str]:
     names = [f"/r{number}" for number in range(count)]
     for start in range(0, count, 500):
-        wait(node.client.seize([Create(name, b"") for name in names[start : start + 500]]), DEADLINE_S)
+        wait(node.client.commit_election([Create(name, b"") for name in names[start : start + 500]]), DEADLINE_S)
     return names
 
 
@@ -76,7 +76,10 @@ def test_a_thousand_stale_rows_of_ten_thousand_are_handed_back(node: RealNode, o
     leadership = node.win()
     stale = names[::10]
     for start in range(0, len(stale), 500):
-        wait(other.client.seize([SetData(name, b"theirs", 0) for name in stale[start : start + 500]]), DEADLINE_S)
+        wait(
+            other.client.commit_election([SetData(name, b"theirs", 0) for name in stale[start : start + 500]]),
+            DEADLINE_S,
+        )
     written = run(node.client.commit_rows(leadership, [SetData(name, b"new", 0) for name in names]), DEADLINE_S)
     assert written.versions.tolist() == [-1 if number % 10 == 0 else 1 for number in range(10_000)]
     assert [index for index, _ in written.moved] == list(range(0, 10_000, 10))
@@ -88,7 +91,7 @@ def test_states_as_columns_are_written_in_one_multi_and_fail_as_one(node: RealNo
     tree = {path for name in names for path in _with_parents(name)} - {"/brokers/topics", "/brokers"}
     made = wait(other.client.read(["/brokers/topics"]), DEADLINE_S).rows[0] is not None
     above = [] if made else ["/brokers", "/brokers/topics"]
-    wait(other.client.seize([Create(path, b"") for path in [*above, *sorted(tree)]]), DEADLINE_S)
+    wait(other.client.commit_election([Create(path, b"") for path in [*above, *sorted(tree)]]), DEADLINE_S)
     leadership = node.win()
     sets = StateSets(names, [b"one", b"another"] * 3, np.zeros(6, dtype=np.int32))
     results = wait(node.client.commit(leadership, sets), DEADLINE_S)
@@ -97,7 +100,7 @@ def test_states_as_columns_are_written_in_one_multi_and_fail_as_one(node: RealNo
     assert list(results) == [row.stat for row in rows if row is not None]
     assert isinstance(results, SetResults)
     assert results.versions.tolist() == [1] * 6
-    wait(other.client.seize([SetData(names[3], b"theirs", 1)]), DEADLINE_S)
+    wait(other.client.commit_election([SetData(names[3], b"theirs", 1)]), DEADLINE_S)
     again = StateSets(names, [b"two"] * 6, results.versions)
     with pytest.raises(MultiFailed) as failed:
         wait(node.client.commit(leadership, again), DEADLINE_S)
@@ -120,7 +123,7 @@ def test_a_deposed_controller_writes_nothing(node: RealNode, other: RealNode) ->
     make(node, 1)
     leadership = node.win()
     depose: list[Write] = [Delete(paths.CONTROLLER, ANY_VERSION), SetData(paths.CONTROLLER_EPOCH, b"2", 1)]
-    wait(other.client.seize(depose), DEADLINE_S)
+    wait(other.client.commit_election(depose), DEADLINE_S)
     with pytest.raises(ControllerMoved):
         wait(node.client.commit(leadership, [SetData("/r0", b"stale", 0)]), DEADLINE_S)
     row = wait(other.client.read(["/r0"]), DEADLINE_S).rows[0]
@@ -153,7 +156,7 @@ def test_an_election_whose_reply_is_lost_can_be_looked_up(node: RealNode, other:
     """S08: what to look at is there; judging it is the election's."""
     node.wired.link.lose_reply(applied=applied)
     with pytest.raises(UnknownOutcome):
-        wait(node.client.seize([Create(paths.CONTROLLER, b"me", ephemeral=True)]), DEADLINE_S)
+        wait(node.client.commit_election([Create(paths.CONTROLLER, b"me", ephemeral=True)]), DEADLINE_S)
     row = wait(node.client.read([paths.CONTROLLER]), DEADLINE_S).rows[0]
     assert (row is not None) is applied
     assert row is None or row.stat.ephemeral_owner == node.client.session()
@@ -186,7 +189,7 @@ def test_a_change_in_the_gap_between_two_connections_is_told(node: RealNode, oth
     node.wired.link.cut()
     node.wired.link.reset()
     until(lambda: told(node, SessionState.SUSPENDED) == 1, "suspended")
-    wait(other.client.seize([SetData("/r1", b"x", 0), Delete("/r2", 0)]), DEADLINE_S)
+    wait(other.client.commit_election([SetData("/r1", b"x", 0), Delete("/r2", 0)]), DEADLINE_S)
     node.wired.link.heal()
     until(lambda: {"children", "r0", "/r1", "/r2"} <= set(node.events.put_), "told")
     assert "/r3" not in node.events.put_
@@ -199,7 +202,7 @@ def test_a_change_in_the_gap_between_two_connections_is_told(node: RealNode, oth
         ("r0", SetData("/r0", b"", 0)),
     ):
         node.events.put_.clear()
-        wait(other.client.seize([write]), DEADLINE_S)
+        wait(other.client.commit_election([write]), DEADLINE_S)
         until(lambda path=path: path in node.events.put_, "told after it, too")  # type: ignore[misc]
 
 
@@ -213,7 +216,7 @@ def test_a_new_session_watches_again_and_looks_at_everything(node: RealNode, oth
     assert node.client.session() not in (0, old)
     wait(node.client.read(["/"]), DEADLINE_S)  # behind the request that watches again
     node.events.put_.clear()
-    wait(other.client.seize([Create("/later", b"")]), DEADLINE_S)
+    wait(other.client.commit_election([Create("/later", b"")]), DEADLINE_S)
     until(lambda: "children" in node.events.put_, "told")
 
 
@@ -221,7 +224,7 @@ def test_a_handlers_read_for_an_event_is_behind_the_new_watch(node: RealNode, ot
     """No change falls between: 200 changes as fast as they come, the last one is always seen."""
     make(node, 1)
     wait(node.client.watch_node("/r0", "r0"), DEADLINE_S)
-    changes = [other.client.seize([SetData("/r0", b"%d" % number, number)]) for number in range(200)]
+    changes = [other.client.commit_election([SetData("/r0", b"%d" % number, number)]) for number in range(200)]
     seen = b""
     deadline = time.monotonic() + DEADLINE_S
     while seen != b"199":

@@ -108,7 +108,7 @@ def test_what_no_server_takes_is_refused_and_nothing_is_sent(bench: Bench) -> No
         with pytest.raises(RequestTooLarge, match=f"expected {SENT_BYTES_MAX} at most .*nothing was sent"):
             bench.wait(node.client.commit(leadership, operations))
         with pytest.raises(RequestTooLarge):
-            bench.wait(node.client.seize(operations))
+            bench.wait(node.client.commit_election(operations))
     assert bench.server.zxid == zxid
     assert node.client.session() == leadership.session
     bench.wait(node.client.commit(leadership, [fits]))

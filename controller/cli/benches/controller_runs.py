@@ -160,7 +160,7 @@ class Bench:
         """This process gives up /controller; the standby takes over, and this process takes it back."""
         before = self._cpu()
         began_ms = time.monotonic() * 1_000.0
-        wait(self._client.seize([Delete(paths.CONTROLLER, ANY_VERSION)]), LIMIT_S)
+        wait(self._client.commit_election([Delete(paths.CONTROLLER, ANY_VERSION)]), LIMIT_S)
         found = self._standby.ask("failover")
         cpu = self._since(before)
         if found["partitions"] != self.size.partitions:
@@ -174,7 +174,7 @@ class Bench:
         before = self._cpu()
         waiting = self._standby.tell("gone")
         began_ms = time.monotonic() * 1_000.0
-        wait(self._client.seize([Delete(paths.broker(broker), ANY_VERSION)]), LIMIT_S)
+        wait(self._client.commit_election([Delete(paths.broker(broker), ANY_VERSION)]), LIMIT_S)
         found = waiting()
         cpu = self._since(before)
         self.require_led_without(broker)
@@ -203,7 +203,7 @@ class Bench:
             Create(paths.CONTROLLER, encode_controller(ControllerZnode(FORMER, 0)), ephemeral=True),
             SetData(paths.CONTROLLER_EPOCH, encode_controller_epoch(next_epoch), epoch.stat.version),
         ]
-        wait(self._client.seize(mine), LIMIT_S)
+        wait(self._client.commit_election(mine), LIMIT_S)
         self._leadership = Leadership(self._client.session(), next_epoch, epoch.stat.version + 1)
         self._standby.ask("standby")
 
