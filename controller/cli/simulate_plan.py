@@ -30,7 +30,7 @@ from controller.simulator.columns import log_text
 from controller.simulator.comparing import first_difference
 from controller.simulator.drawing import draw_plan
 from controller.simulator.inspection import inside
-from controller.simulator.plan import Plan, told
+from controller.simulator.plan import Plan, describe
 from controller.simulator.plan_file import PlanError, load_plan, plan_text
 from controller.simulator.sentinel import Violation
 from controller.simulator.shrinking import Shrinker
@@ -256,7 +256,7 @@ def _tell(arguments: argparse.Namespace, run: PlanRun, shown: str | None, differ
         f" {', '.join(map(str, plan.core))} (others {plan.outside.value})"
     )
     for happening in plan.happenings:
-        print(f"{happening.at_ms / 1000:8.3f} s  {told(happening)}")
+        print(f"{happening.at_ms / 1000:8.3f} s  {describe(happening)}")
     if shown is not None:
         print(f"\nbroker {arguments.show} at {run.ended_ms:.1f} ms\n{shown}", end="")
     if run.violation is not None:

@@ -19,7 +19,7 @@ from controller.scenarios.language import Cluster, Scenario
 from controller.scenarios.report import Report
 from controller.scenarios.report_files import write_report
 from controller.simulator.drawing import draw_plan
-from controller.simulator.plan import told
+from controller.simulator.plan import describe
 from controller.simulator.run import simulate
 from controller.simulator.swarm import PlanRun, run_plan
 
@@ -149,7 +149,7 @@ def plan_report(run: PlanRun) -> Report:
         result = InvariantResult(run.violation.invariant, False, str(run.violation).partition(" ")[2])
     verdict = PASS if run.violation is None else FAIL
     judgement = Judgement(verdict, (result,), ())
-    planned = [(each.at_ms, told(each)) for each in plan.happenings]
+    planned = [(each.at_ms, describe(each)) for each in plan.happenings]
     return Report(scenario, "simulated", plan.seed, judgement, run.records, planned)
 
 

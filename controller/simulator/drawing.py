@@ -14,13 +14,46 @@ import msgspec
 from msgspec.structs import replace
 
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from controller.simulator import plan as told
 from controller.simulator.drawn_circumstances import with_circumstances
 from controller.simulator.drawn_hand_edits import with_hand_edits
 from controller.simulator.drawn_hostile_clients import with_hostile_clients
 from controller.simulator.drawn_operations import with_operations
 from controller.simulator.drawn_reassignments import with_reassignments
-from controller.simulator.plan import PROTOCOL, Fault, Operation, Outside, Plan, PlanCluster, PlanRecords
+from controller.simulator.plan import (
+    PROTOCOL,
+    AddPartitions,
+    BreakDisk,
+    CreateTopic,
+    Cut,
+    CutZooKeeper,
+    DeleteController,
+    DeleteTopic,
+    Depose,
+    Drift,
+    ElectZooKeeper,
+    Expire,
+    Fault,
+    Isolate,
+    Kill,
+    KillZooKeeper,
+    LosePower,
+    LoseReply,
+    Lossy,
+    Operation,
+    Outside,
+    Pause,
+    Plan,
+    PlanCluster,
+    PlanRecords,
+    Reset,
+    ResetZooKeeper,
+    Shut,
+    Slow,
+    SlowDisk,
+    SlowZooKeeper,
+    StepWall,
+    Stop,
+)
 from controller.simulator.randomness import Streams
 from controller.simulator.spoiled_znodes import with_spoiled_znodes
 
@@ -77,41 +110,39 @@ ON_AT_WORK = 0.5
 Draw = Callable[[_Drawing, float], Fault]
 
 FAULTS: Mapping[str, Draw] = {
-    "kill": lambda d, at: told.Kill(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
-    "stop": lambda d, at: told.Stop(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
-    "pause": lambda d, at: told.Pause(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
-    "lose-power": lambda d, at: told.LosePower(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
-    "break-disk": lambda d, at: told.BreakDisk(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
-    "slow-disk": lambda d, at: told.SlowDisk(
+    "kill": lambda d, at: Kill(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
+    "stop": lambda d, at: Stop(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
+    "pause": lambda d, at: Pause(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
+    "lose-power": lambda d, at: LosePower(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
+    "break-disk": lambda d, at: BreakDisk(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
+    "slow-disk": lambda d, at: SlowDisk(
         at_ms=at, node=d.node(), for_ms=d.lasting_ms(), a_change_ms=d.rng.choice((1.0, 10.0, 100.0))
     ),
-    "drift": lambda d, at: told.Drift(
+    "drift": lambda d, at: Drift(
         at_ms=at, node=d.node(), for_ms=d.lasting_ms() * 3, rate=round(d.rng.uniform(0.9, 1.1), 3)
     ),
-    "step-wall": lambda d, at: told.StepWall(at_ms=at, node=d.node(), by_ms=d.rng.randint(-3_600_000, 3_600_000)),
-    "cut-zookeeper": lambda d, at: told.CutZooKeeper(
+    "step-wall": lambda d, at: StepWall(at_ms=at, node=d.node(), by_ms=d.rng.randint(-3_600_000, 3_600_000)),
+    "cut-zookeeper": lambda d, at: CutZooKeeper(
         at_ms=at, node=d.node(), for_ms=d.lasting_ms(), way=d.rng.choice(("both", "to", "from"))
     ),
-    "slow-zookeeper": lambda d, at: told.SlowZooKeeper(
+    "slow-zookeeper": lambda d, at: SlowZooKeeper(
         at_ms=at, node=d.node(), for_ms=d.lasting_ms(), slower=d.rng.choice((10.0, 50.0, 200.0))
     ),
-    "reset-zookeeper": lambda d, at: told.ResetZooKeeper(at_ms=at, node=d.node()),
-    "lose-reply": lambda d, at: told.LoseReply(at_ms=at, node=d.node(), applied=d.rng.random() < 0.7),
-    "expire": lambda d, at: told.Expire(at_ms=at, node=d.node()),
-    "delete-controller": lambda d, at: told.DeleteController(at_ms=at),
-    "depose": lambda d, at: told.Depose(at_ms=at, for_ms=round(d.cluster.session_timeout_ms * d.rng.uniform(0.1, 0.6))),
-    "elect-zookeeper": lambda d, at: told.ElectZooKeeper(at_ms=at),
-    "kill-zookeeper": lambda d, at: told.KillZooKeeper(
+    "reset-zookeeper": lambda d, at: ResetZooKeeper(at_ms=at, node=d.node()),
+    "lose-reply": lambda d, at: LoseReply(at_ms=at, node=d.node(), applied=d.rng.random() < 0.7),
+    "expire": lambda d, at: Expire(at_ms=at, node=d.node()),
+    "delete-controller": lambda d, at: DeleteController(at_ms=at),
+    "depose": lambda d, at: Depose(at_ms=at, for_ms=round(d.cluster.session_timeout_ms * d.rng.uniform(0.1, 0.6))),
+    "elect-zookeeper": lambda d, at: ElectZooKeeper(at_ms=at),
+    "kill-zookeeper": lambda d, at: KillZooKeeper(
         at_ms=at, server=d.rng.randint(1, d.cluster.zookeeper_servers), for_ms=d.lasting_ms()
     ),
-    "cut": lambda d, at: _way(d, told.Cut, at),
-    "shut": lambda d, at: _way(d, told.Shut, at),
-    "slow": lambda d, at: _way(
-        d, told.Slow, at, slower=d.rng.choice((5.0, 40.0, 300.0)), more_ms=d.rng.choice((0, 900))
-    ),
-    "lossy": lambda d, at: _way(d, told.Lossy, at, loss=d.rng.choice((0.05, 0.3, 0.7))),
+    "cut": lambda d, at: _way(d, Cut, at),
+    "shut": lambda d, at: _way(d, Shut, at),
+    "slow": lambda d, at: _way(d, Slow, at, slower=d.rng.choice((5.0, 40.0, 300.0)), more_ms=d.rng.choice((0, 900))),
+    "lossy": lambda d, at: _way(d, Lossy, at, loss=d.rng.choice((0.05, 0.3, 0.7))),
     "reset": lambda d, at: _reset(d, at),
-    "isolate": lambda d, at: told.Isolate(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
+    "isolate": lambda d, at: Isolate(at_ms=at, node=d.node(), for_ms=d.lasting_ms()),
 }
 
 
@@ -122,7 +153,7 @@ def _way(drawing: _Drawing, kind: Callable[..., Fault], at_ms: float, **more: fl
 
 def _reset(drawing: _Drawing, at_ms: float) -> Fault:
     source, target = drawing.pair()
-    return told.Reset(at_ms=at_ms, source=source, target=target, late_ms=drawing.rng.choice((0.0, 100.0, 1_500.0)))
+    return Reset(at_ms=at_ms, source=source, target=target, late_ms=drawing.rng.choice((0.0, 100.0, 1_500.0)))
 
 
 OLD_PROTOCOL = 0.12
@@ -215,7 +246,7 @@ def _records(drawing: _Drawing) -> tuple[PlanRecords, list[Operation]]:
         idempotent=acks == ACKS_ALL and rng.random() < 0.6,
         in_flight=rng.choice((1, 5)),
     )
-    creation = told.CreateTopic(
+    creation = CreateTopic(
         at_ms=float(rng.randint(300, 900)),
         topic=RECORDS,
         partitions=rng.randint(1, 3),
@@ -246,15 +277,15 @@ def _operations(drawing: _Drawing, calm_ms: float) -> list[Operation]:
         if draw < 0.45:
             operations.append(_create(drawing, at_ms, topic))
         elif draw < 0.75:
-            operations.append(told.DeleteTopic(at_ms=at_ms, topic=topic))
+            operations.append(DeleteTopic(at_ms=at_ms, topic=topic))
         else:
-            operations.append(told.AddPartitions(at_ms=at_ms, topic=topic, partitions=rng.randint(2, 9)))
+            operations.append(AddPartitions(at_ms=at_ms, topic=topic, partitions=rng.randint(2, 9)))
     return operations
 
 
 def _create(drawing: _Drawing, at_ms: float, topic: str) -> Operation:
     rng = drawing.rng
-    return told.CreateTopic(
+    return CreateTopic(
         at_ms=at_ms,
         topic=topic,
         partitions=rng.randint(1, 6),

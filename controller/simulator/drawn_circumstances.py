@@ -20,8 +20,20 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.simulator import plan as told
-from controller.simulator.plan import CreateTopic, Happening, Plan
+from controller.simulator.plan import (
+    AskIsr,
+    ChangeRegistration,
+    CreateTopic,
+    DeleteController,
+    ElectLeaders,
+    Happening,
+    Kill,
+    PauseController,
+    Plan,
+    Reassign,
+    Reset,
+    Slow,
+)
 from controller.simulator.randomness import Streams
 
 ON = 0.06
@@ -61,14 +73,12 @@ def _late_requests(rng: Random, plan: Plan) -> Iterator[Happening]:
     while (back_ms := began_ms + session_ms) + WINDOW_MS < plan.calm_ms:
         apart_ms = rng.uniform(*RETURN_APART_MS)
         for place, node in enumerate(rng.sample(nodes, 2)):
-            yield told.Kill(at_ms=_rounded(began_ms + place * apart_ms), node=node, for_ms=_rounded(session_ms * 0.9))
+            yield Kill(at_ms=_rounded(began_ms + place * apart_ms), node=node, for_ms=_rounded(session_ms * 0.9))
         for source, target in links:
-            yield told.Slow(
-                at_ms=_rounded(back_ms), source=source, target=target, slower=SLOWER, for_ms=_rounded(WINDOW_MS)
-            )
+            yield Slow(at_ms=_rounded(back_ms), source=source, target=target, slower=SLOWER, for_ms=_rounded(WINDOW_MS))
         for _ in range(3):
             topic = rng.choice(created)
-            yield told.Reassign(
+            yield Reassign(
                 at_ms=_rounded(back_ms + rng.uniform(0.0, WINDOW_MS)),
                 topic=topic.topic,
                 partition=rng.randrange(topic.partitions),
@@ -77,7 +87,7 @@ def _late_requests(rng: Random, plan: Plan) -> Iterator[Happening]:
         at_ms = back_ms
         while (at_ms := at_ms + rng.expovariate(1.0 / RESETS_EACH_MS)) < back_ms + WINDOW_MS:
             source, target = rng.choice(links)
-            yield told.Reset(at_ms=_rounded(at_ms), source=source, target=target, late_ms=rng.choice(LATE_MS))
+            yield Reset(at_ms=_rounded(at_ms), source=source, target=target, late_ms=rng.choice(LATE_MS))
         began_ms = back_ms + WINDOW_MS
 
 
@@ -89,27 +99,25 @@ def _unclean_elections(rng: Random, plan: Plan) -> Iterator[Happening]:
     at_ms = rng.uniform(1_200.0, latest_ms)
     last = rng.choice(nodes)
     replicas = min(3, len(nodes))
-    yield told.CreateTopic(
-        at_ms=_rounded(at_ms - 600.0), topic=UNCLEAN_TOPIC, partitions=4, replication_factor=replicas
-    )
+    yield CreateTopic(at_ms=_rounded(at_ms - 600.0), topic=UNCLEAN_TOPIC, partitions=4, replication_factor=replicas)
     for node in nodes:
         if node != last:
-            yield told.Kill(at_ms=_rounded(at_ms), node=node, for_ms=_rounded(1.5 * session_ms))
-    yield told.Kill(at_ms=_rounded(at_ms + 1.4 * session_ms), node=last)
+            yield Kill(at_ms=_rounded(at_ms), node=node, for_ms=_rounded(1.5 * session_ms))
+    yield Kill(at_ms=_rounded(at_ms + 1.4 * session_ms), node=last)
     asked_ms = at_ms + 2.5 * session_ms
     while (asked_ms := asked_ms + 150.0) < min(at_ms + 3.2 * session_ms + 500.0, plan.calm_ms):
         for partition in range(4):
-            yield told.ElectLeaders(at_ms=_rounded(asked_ms), topic=UNCLEAN_TOPIC, partition=partition, unclean=True)
+            yield ElectLeaders(at_ms=_rounded(asked_ms), topic=UNCLEAN_TOPIC, partition=partition, unclean=True)
 
 
 def _pause_end(rng: Random, plan: Plan) -> Iterator[Happening]:
     """Only brokers that are in the core are named, so that the reassignment can complete."""
     created = [each for each in plan.happenings if isinstance(each, CreateTopic)]
     at_ms = plan.calm_ms - rng.uniform(300.0, 1_500.0)
-    yield told.PauseController(at_ms=_rounded(at_ms), after_calm_ms=_rounded(rng.uniform(*AFTER_CALM_MS)))
+    yield PauseController(at_ms=_rounded(at_ms), after_calm_ms=_rounded(rng.uniform(*AFTER_CALM_MS)))
     for _ in range(3):
         topic = rng.choice(created)
-        yield told.Reassign(
+        yield Reassign(
             at_ms=_rounded(rng.uniform(at_ms + 50.0, plan.calm_ms)),
             topic=topic.topic,
             partition=rng.randrange(topic.partitions),
@@ -121,17 +129,17 @@ def _pause_end(rng: Random, plan: Plan) -> Iterator[Happening]:
 def _registrations(rng: Random, plan: Plan) -> Iterator[Happening]:
     """Shortly before the calm: a later controller would read them once more."""
     at_ms = plan.calm_ms - rng.uniform(150.0, 700.0)
-    yield told.DeleteController(at_ms=_rounded(at_ms))
+    yield DeleteController(at_ms=_rounded(at_ms))
     for node in plan.cluster.nodes:
         changed_ms = min(at_ms + rng.expovariate(1.0 / READ_WITHIN_MS), plan.calm_ms)
-        yield told.ChangeRegistration(at_ms=_rounded(changed_ms), node=node, rack=f"rack-{rng.randrange(1_000)}")
+        yield ChangeRegistration(at_ms=_rounded(changed_ms), node=node, rack=f"rack-{rng.randrange(1_000)}")
 
 
 def _stray_isrs(rng: Random, plan: Plan) -> Iterator[Happening]:
     created = [each for each in plan.happenings if isinstance(each, CreateTopic)]
     for _ in range(8):
         topic = rng.choice(created)
-        yield told.AskIsr(
+        yield AskIsr(
             at_ms=_rounded(rng.uniform(1_500.0, plan.calm_ms)),
             topic=topic.topic,
             partition=rng.randrange(topic.partitions),

@@ -13,8 +13,22 @@ from random import Random
 
 import msgspec
 
-from controller.simulator import plan as told
-from controller.simulator.plan import UNCLEAN, CreateTopic, Happening, Plan, Reassign
+from controller.simulator.plan import (
+    UNCLEAN,
+    AddPartitions,
+    BreakLogDirectory,
+    CreateTopic,
+    DeleteController,
+    DeleteTopic,
+    ElectLeaders,
+    Happening,
+    Kill,
+    LosePower,
+    PauseController,
+    Plan,
+    Reassign,
+    SetConfig,
+)
 from controller.simulator.randomness import Streams
 
 BETWEEN_MS = (400.0, 3_000.0)
@@ -78,7 +92,7 @@ def _election(rng: Random, plan: Plan, created: list[CreateTopic], at_ms: float)
     """Never unclean where clients write: what they were promised would not hold."""
     topic = rng.choice(created)
     znode, unclean = rng.random() < BY_ZNODE, rng.random() < 0.3
-    return told.ElectLeaders(
+    return ElectLeaders(
         at_ms=at_ms,
         topic=topic.topic,
         partition=rng.randrange(topic.partitions),
@@ -91,7 +105,7 @@ def _config(rng: Random, plan: Plan, created: list[CreateTopic], at_ms: float) -
     topic = rng.choice(created)
     choices = [{"min.insync.replicas": "1"}, {"min.insync.replicas": "2"}, {UNCLEAN: "true"}, {UNCLEAN: "false"}]
     config = {"retention.ms": "86400000"} if _is_written(plan, topic) else rng.choice(choices)
-    return told.SetConfig(at_ms=at_ms, topic=topic.topic, config=config)
+    return SetConfig(at_ms=at_ms, topic=topic.topic, config=config)
 
 
 def _is_written(plan: Plan, topic: CreateTopic) -> bool:
@@ -99,7 +113,7 @@ def _is_written(plan: Plan, topic: CreateTopic) -> bool:
 
 
 def _pause(rng: Random, at_ms: float) -> Happening:
-    return told.PauseController(at_ms=at_ms, for_ms=rng.choice((0.0, 300.0, 1_000.0, 3_000.0)))
+    return PauseController(at_ms=at_ms, for_ms=rng.choice((0.0, 300.0, 1_000.0, 3_000.0)))
 
 
 def _during(rng: Random, plan: Plan, created: list[CreateTopic], pause: Happening) -> Iterator[Happening]:
@@ -107,23 +121,23 @@ def _during(rng: Random, plan: Plan, created: list[CreateTopic], pause: Happenin
     moments = [min(plan.calm_ms, round(pause.at_ms + rng.uniform(*span), 1)) for span in WHILE_PAUSED_MS]
     topic = rng.choice(created)
     if rng.random() < 0.6:
-        yield told.DeleteController(at_ms=moments[0])
+        yield DeleteController(at_ms=moments[0])
     partition = rng.randrange(topic.partitions)
-    yield told.ElectLeaders(at_ms=moments[1], topic=topic.topic, partition=partition)
+    yield ElectLeaders(at_ms=moments[1], topic=topic.topic, partition=partition)
     replicas = rng.sample(list(plan.cluster.nodes), rng.choice((1, 2, 3)))
-    yield told.Reassign(at_ms=moments[2], topic=topic.topic, partition=partition, replicas=replicas)
+    yield Reassign(at_ms=moments[2], topic=topic.topic, partition=partition, replicas=replicas)
 
 
 def _where_leaders_died(rng: Random, plan: Plan, created: list[CreateTopic]) -> Iterator[Happening]:
     """A little after brokers are missed somebody asks for a leader at any price."""
     topics = [each for each in created if not _is_written(plan, each)]
-    killed = [each for each in plan.happenings if isinstance(each, told.Kill | told.LosePower)]
+    killed = [each for each in plan.happenings if isinstance(each, Kill | LosePower)]
     for kill in killed[:MOST_ASKED]:
         at_ms = round(kill.at_ms + plan.cluster.session_timeout_ms + rng.uniform(*MISSED_MS), 1)
         if topics and at_ms < plan.calm_ms and rng.random() < AT_ANY_PRICE:
             topic = rng.choice(topics)
             for partition in range(min(topic.partitions, 2)):
-                yield told.ElectLeaders(at_ms=at_ms, topic=topic.topic, partition=partition, unclean=True)
+                yield ElectLeaders(at_ms=at_ms, topic=topic.topic, partition=partition, unclean=True)
 
 
 def _meanwhile(rng: Random, move: Reassign, plan: Plan) -> Happening:
@@ -132,15 +146,15 @@ def _meanwhile(rng: Random, move: Reassign, plan: Plan) -> Happening:
     draw = rng.random()
     written = plan.records is not None and move.topic == plan.records.topic
     if draw < 0.3:
-        return told.AddPartitions(at_ms=at_ms, topic=move.topic, partitions=rng.randint(2, 9))
+        return AddPartitions(at_ms=at_ms, topic=move.topic, partitions=rng.randint(2, 9))
     if draw < 0.5 and not written:
-        return told.DeleteTopic(at_ms=at_ms, topic=move.topic)
+        return DeleteTopic(at_ms=at_ms, topic=move.topic)
     replicas = rng.sample(list(plan.cluster.nodes), rng.choice((1, 2, 3)))
-    return told.Reassign(at_ms=at_ms, topic=move.topic, partition=move.partition, replicas=replicas, znode=True)
+    return Reassign(at_ms=at_ms, topic=move.topic, partition=move.partition, replicas=replicas, znode=True)
 
 
 def _broken_directory(rng: Random, plan: Plan, at_ms: float) -> Happening:
-    return told.BreakLogDirectory(
+    return BreakLogDirectory(
         at_ms=at_ms,
         node=rng.choice(list(plan.cluster.nodes)),
         directory=rng.choice(LOG_DIRECTORIES),

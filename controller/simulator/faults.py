@@ -17,14 +17,38 @@ from controller.pending import Task
 from controller.scenarios.faults import InjectedFault
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import by_znode
-from controller.simulator import plan as told
 from controller.simulator.broker_process import BrokerProcess, World
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults_between import ON_ENSEMBLE, ON_NETWORK, Undo, cut_off, isolate
 from controller.simulator.faults_of_disks import ON_DISKS, DiskFaults, back, living
 from controller.simulator.hand_edits import ON_HAND_EDITS, HandEdits, controller_named
 from controller.simulator.hostile_clients import HostileClients
-from controller.simulator.plan import Fault
+from controller.simulator.plan import (
+    ChangeRegistration,
+    CutZooKeeper,
+    DeleteController,
+    Depose,
+    Drift,
+    ElectLeaders,
+    Expire,
+    Fault,
+    Happening,
+    HostileClient,
+    Isolate,
+    Kill,
+    LosePower,
+    LoseReply,
+    Pause,
+    PauseController,
+    Reassign,
+    ResetZooKeeper,
+    SlowZooKeeper,
+    SpoilZnode,
+    StepWall,
+    Stop,
+    describe,
+    kind_of,
+)
 from controller.simulator.process import ProcessState
 from controller.simulator.spoiled_znodes import SpoiledZnodes, change_registration
 from controller.trace import FaultInjected, TraceEvent
@@ -108,13 +132,13 @@ class Faults:
         """Whether a session's writes are the administrator's."""
         return session == self._shell.session()
 
-    def tell(self, happening: told.Happening) -> None:
+    def tell(self, happening: Happening) -> None:
         """To the trace. Kills and the like by the broker alone, as scenarios' faults are told."""
-        kind, node = told.kind_of(happening), getattr(happening, "node", None)
-        if isinstance(happening, told.Kill | told.LosePower | told.Stop | told.Pause | told.Expire):
+        kind, node = kind_of(happening), getattr(happening, "node", None)
+        if isinstance(happening, Kill | LosePower | Stop | Pause | Expire):
             self._host.take(FaultInjected(kind, str(node)))
         else:
-            self._host.take(FaultInjected(kind, told.told(happening).partition(" ")[2]))
+            self._host.take(FaultInjected(kind, describe(happening).partition(" ")[2]))
 
     def mend(self) -> None:
         """Every fault that lasts ends: ways and clocks are good again, ZooKeeper's servers run, nobody stands still.
@@ -142,21 +166,21 @@ class Faults:
     def _process(self, node: int) -> BrokerProcess | None:
         return living(self._host.processes, node)
 
-    def _kill(self, fault: told.Kill) -> Undo | None:
+    def _kill(self, fault: Kill) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
         process.kill()
         return back(self._host.processes, process, self._restart)
 
-    def _stop(self, fault: told.Stop) -> Undo | None:
+    def _stop(self, fault: Stop) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
         process.stop()
         return back(self._host.processes, process, self._restart)
 
-    def _pause(self, fault: told.Pause) -> Undo | None:
+    def _pause(self, fault: Pause) -> Undo | None:
         process = self._process(fault.node)
         if process is None or process.process.state is not ProcessState.RUNNING:
             return None
@@ -165,18 +189,18 @@ class Faults:
 
     # -- clocks
 
-    def _drift(self, fault: told.Drift) -> Undo:
+    def _drift(self, fault: Drift) -> Undo:
         machine = self._host.world.machines[fault.node]
         machine.set_rate(fault.rate)
         return partial(machine.set_rate, 1.0)
 
-    def _step_wall(self, fault: told.StepWall) -> Undo:
+    def _step_wall(self, fault: StepWall) -> Undo:
         self._host.world.machines[fault.node].step_wall(fault.by_ms)
         return _nothing
 
     # -- sessions
 
-    def _cut_zookeeper(self, fault: told.CutZooKeeper) -> Undo | None:
+    def _cut_zookeeper(self, fault: CutZooKeeper) -> Undo | None:
         """Of the life that it is in: the next one has connections of its own, which are cut by the whole way alone."""
         if fault.way == "both":
             link = Link(fault.node, ZOOKEEPER)
@@ -189,7 +213,7 @@ class Faults:
         process.connection.cut(**ways)
         return lambda: process.connection.heal(**ways) if process.alive else None
 
-    def _slow_zookeeper(self, fault: told.SlowZooKeeper) -> Undo | None:
+    def _slow_zookeeper(self, fault: SlowZooKeeper) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
@@ -200,21 +224,21 @@ class Faults:
 
         return undo
 
-    def _reset_zookeeper(self, fault: told.ResetZooKeeper) -> Undo | None:
+    def _reset_zookeeper(self, fault: ResetZooKeeper) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
         process.connection.reset()
         return _nothing
 
-    def _lose_reply(self, fault: told.LoseReply) -> Undo | None:
+    def _lose_reply(self, fault: LoseReply) -> Undo | None:
         process = self._process(fault.node)
         if process is None:
             return None
         process.connection.lose_reply(applied=fault.applied)
         return _nothing
 
-    def _expire(self, fault: told.Expire) -> Undo | None:
+    def _expire(self, fault: Expire) -> Undo | None:
         process = self._process(fault.node)
         session = 0 if process is None else process.connection.session()
         if session not in self._host.world.zookeeper.sessions():
@@ -223,7 +247,7 @@ class Faults:
         self._host.world.zookeeper.expire(session)
         return _nothing
 
-    def _delete_controller(self, fault: told.DeleteController) -> Undo | None:
+    def _delete_controller(self, fault: DeleteController) -> Undo | None:
         zookeeper = self._host.world.zookeeper
         row = zookeeper.row(paths.CONTROLLER)
         if row is None or not zookeeper.running:
@@ -232,13 +256,13 @@ class Faults:
         self._shell.multi([Delete(paths.CONTROLLER, ANY_VERSION)])
         return _nothing
 
-    def _depose(self, fault: told.Depose) -> Undo | None:
+    def _depose(self, fault: Depose) -> Undo | None:
         process = self._process(controller_named(self._host.world.zookeeper))
         if process is None or process.process.state is not ProcessState.RUNNING:
             return None
         process.pause()
         self._host.take(FaultInjected("pause", str(process.node_id)))
-        self._delete_controller(told.DeleteController(at_ms=fault.at_ms))
+        self._delete_controller(DeleteController(at_ms=fault.at_ms))
 
         def undo() -> None:
             self._host.take(FaultInjected("resume", str(process.node_id)))
@@ -248,11 +272,11 @@ class Faults:
 
     # -- what is asked for by znodes
 
-    def ask(self, operation: told.Reassign | told.ElectLeaders) -> str:
+    def ask(self, operation: Reassign | ElectLeaders) -> str:
         """By the znode that the controller watches for it. What came of it, in words: nobody answers but ZooKeeper."""
         return self._written(by_znode.asked_for(self._host.world.zookeeper, operation))
 
-    def _pause_controller(self, fault: told.PauseController) -> Undo | None:
+    def _pause_controller(self, fault: PauseController) -> Undo | None:
         zookeeper = self._host.world.zookeeper
         if zookeeper.row(paths.CONTROLLER_PAUSE) is not None or self._written(by_znode.paused()) != by_znode.WRITTEN:
             return None
@@ -264,13 +288,13 @@ class Faults:
         self._shell.multi(operations)
         return by_znode.WRITTEN
 
-    def _spoil_znode(self, fault: told.SpoilZnode) -> Undo | None:
+    def _spoil_znode(self, fault: SpoilZnode) -> Undo | None:
         return self._spoiled.begin(fault) if self._host.world.zookeeper.running else None
 
-    def _hostile_client(self, fault: told.HostileClient) -> Undo:
+    def _hostile_client(self, fault: HostileClient) -> Undo:
         return self._hostile.begin(fault)
 
-    def _change_registration(self, fault: told.ChangeRegistration) -> Undo | None:
+    def _change_registration(self, fault: ChangeRegistration) -> Undo | None:
         zookeeper = self._host.world.zookeeper
         return change_registration(zookeeper, fault) if zookeeper.running else None
 
@@ -280,7 +304,7 @@ class Faults:
         """Nothing passes between it and those any more."""
         cut_off(self._host.world.network, node, others)
 
-    def _isolate(self, fault: told.Isolate) -> Undo:
+    def _isolate(self, fault: Isolate) -> Undo:
         return isolate(self._host.world.network, fault.node, [node for node in self._nodes if node != fault.node])
 
 
@@ -289,21 +313,21 @@ def _begun(task: Task[None]) -> None:
 
 
 _CARRY_OUT: dict[type, Callable[..., Undo | None]] = {
-    told.Kill: Faults._kill,
-    told.Stop: Faults._stop,
-    told.Pause: Faults._pause,
-    told.Drift: Faults._drift,
-    told.StepWall: Faults._step_wall,
-    told.CutZooKeeper: Faults._cut_zookeeper,
-    told.SlowZooKeeper: Faults._slow_zookeeper,
-    told.ResetZooKeeper: Faults._reset_zookeeper,
-    told.LoseReply: Faults._lose_reply,
-    told.Expire: Faults._expire,
-    told.DeleteController: Faults._delete_controller,
-    told.Depose: Faults._depose,
-    told.Isolate: Faults._isolate,
-    told.PauseController: Faults._pause_controller,
-    told.SpoilZnode: Faults._spoil_znode,
-    told.HostileClient: Faults._hostile_client,
-    told.ChangeRegistration: Faults._change_registration,
+    Kill: Faults._kill,
+    Stop: Faults._stop,
+    Pause: Faults._pause,
+    Drift: Faults._drift,
+    StepWall: Faults._step_wall,
+    CutZooKeeper: Faults._cut_zookeeper,
+    SlowZooKeeper: Faults._slow_zookeeper,
+    ResetZooKeeper: Faults._reset_zookeeper,
+    LoseReply: Faults._lose_reply,
+    Expire: Faults._expire,
+    DeleteController: Faults._delete_controller,
+    Depose: Faults._depose,
+    Isolate: Faults._isolate,
+    PauseController: Faults._pause_controller,
+    SpoilZnode: Faults._spoil_znode,
+    HostileClient: Faults._hostile_client,
+    ChangeRegistration: Faults._change_registration,
 }

@@ -11,10 +11,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from controller.simulator import plan as told
 from controller.simulator.conditions import GOOD, Condition
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.network import Network
+from controller.simulator.plan import Cut, ElectZooKeeper, KillZooKeeper, Lossy, Reset, Shut, Slow
 
 Undo: TypeAlias = Callable[[], None]
 
@@ -26,20 +26,20 @@ def _nothing() -> None:
 # -- the network
 
 
-def _cut(network: Network, fault: told.Cut) -> Undo:
+def _cut(network: Network, fault: Cut) -> Undo:
     network.cut(fault.source, fault.target)
     return partial(network.heal, fault.source, fault.target)
 
 
-def _shut(network: Network, fault: told.Shut) -> Undo:
+def _shut(network: Network, fault: Shut) -> Undo:
     return _way(network, fault.source, fault.target, Condition(shut=True))
 
 
-def _slow(network: Network, fault: told.Slow) -> Undo:
+def _slow(network: Network, fault: Slow) -> Undo:
     return _way(network, fault.source, fault.target, Condition(slower=fault.slower, more_ms=fault.more_ms))
 
 
-def _lossy(network: Network, fault: told.Lossy) -> Undo:
+def _lossy(network: Network, fault: Lossy) -> Undo:
     return _way(network, fault.source, fault.target, Condition(loss=fault.loss))
 
 
@@ -48,7 +48,7 @@ def _way(network: Network, source: int, target: int, condition: Condition) -> Un
     return partial(network.set_way, source, target, GOOD)
 
 
-def _reset(network: Network, fault: told.Reset) -> Undo:
+def _reset(network: Network, fault: Reset) -> Undo:
     network.reset(fault.source, fault.target, fault.late_ms or None)
     return _nothing
 
@@ -74,14 +74,14 @@ def isolate(network: Network, node: int, others: Sequence[int]) -> Undo:
 # -- ZooKeeper's servers
 
 
-def _elect_zookeeper(ensemble: Ensemble, fault: told.ElectZooKeeper) -> Undo | None:
+def _elect_zookeeper(ensemble: Ensemble, fault: ElectZooKeeper) -> Undo | None:
     if ensemble.leader is None:
         return None
     ensemble.elect_again()
     return _nothing
 
 
-def _kill_zookeeper(ensemble: Ensemble, fault: told.KillZooKeeper) -> Undo | None:
+def _kill_zookeeper(ensemble: Ensemble, fault: KillZooKeeper) -> Undo | None:
     if fault.server not in ensemble.running:
         return None
     ensemble.kill(fault.server)
@@ -94,8 +94,8 @@ def _kill_zookeeper(ensemble: Ensemble, fault: told.KillZooKeeper) -> Undo | Non
 
 
 ON_NETWORK: Mapping[type, Callable[[Network, Any], Undo | None]] = MappingProxyType(
-    {told.Cut: _cut, told.Shut: _shut, told.Slow: _slow, told.Lossy: _lossy, told.Reset: _reset}
+    {Cut: _cut, Shut: _shut, Slow: _slow, Lossy: _lossy, Reset: _reset}
 )
 ON_ENSEMBLE: Mapping[type, Callable[[Ensemble, Any], Undo | None]] = MappingProxyType(
-    {told.ElectZooKeeper: _elect_zookeeper, told.KillZooKeeper: _kill_zookeeper}
+    {ElectZooKeeper: _elect_zookeeper, KillZooKeeper: _kill_zookeeper}
 )

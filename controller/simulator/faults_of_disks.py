@@ -7,9 +7,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from controller.simulator import plan as told
 from controller.simulator.broker_process import BrokerProcess, World
 from controller.simulator.faults_between import Undo
+from controller.simulator.plan import BreakDisk, BreakLogDirectory, LosePower, SlowDisk
 
 
 def living(processes: Mapping[int, BrokerProcess], node: int) -> BrokerProcess | None:
@@ -43,7 +43,7 @@ class DiskFaults:
         self._restart = restart
         self._powerless = powerless
 
-    def lose_power(self, fault: told.LosePower) -> Undo | None:
+    def lose_power(self, fault: LosePower) -> Undo | None:
         process = living(self._processes, fault.node)
         if process is None or fault.node not in self._disks:
             return None
@@ -51,14 +51,14 @@ class DiskFaults:
         process.kill(power=True)
         return back(self._processes, process, self._restart)
 
-    def break_disk(self, fault: told.BreakDisk) -> Undo | None:
+    def break_disk(self, fault: BreakDisk) -> Undo | None:
         disk = self._disks.get(fault.node)
         if disk is None or disk.broken:
             return None
         disk.fail()
         return partial(self.mend, fault.node)
 
-    def break_log_directory(self, fault: told.BreakLogDirectory) -> Undo | None:
+    def break_log_directory(self, fault: BreakLogDirectory) -> Undo | None:
         """One of several, so that the broker lives on with the others."""
         disk = self._disks.get(fault.node)
         if disk is None or disk.broken:
@@ -77,7 +77,7 @@ class DiskFaults:
             process.kill()
             self._restart(node)
 
-    def slow_disk(self, fault: told.SlowDisk) -> Undo | None:
+    def slow_disk(self, fault: SlowDisk) -> Undo | None:
         disk = self._disks.get(fault.node)
         if disk is None:
             return None
@@ -91,9 +91,9 @@ class DiskFaults:
 
 ON_DISKS: Mapping[type, Callable[[DiskFaults, Any], Undo | None]] = MappingProxyType(
     {
-        told.LosePower: DiskFaults.lose_power,
-        told.BreakDisk: DiskFaults.break_disk,
-        told.BreakLogDirectory: DiskFaults.break_log_directory,
-        told.SlowDisk: DiskFaults.slow_disk,
+        LosePower: DiskFaults.lose_power,
+        BreakDisk: DiskFaults.break_disk,
+        BreakLogDirectory: DiskFaults.break_log_directory,
+        SlowDisk: DiskFaults.slow_disk,
     }
 )

@@ -9,8 +9,8 @@ from typing import Any
 from controller.clock import Clock
 from controller.core.obstacles import epoch_in, named_in
 from controller.pending import Pending
-from controller.simulator import plan as told
 from controller.simulator.faults_between import Undo
+from controller.simulator.plan import EditController, EditControllerEpoch
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ControllerZnode, encode_controller
 from controller.zookeeper.drive import drive
@@ -38,7 +38,7 @@ class HandEdits:
         self._expires = expires
         self._epoch_edited = False
 
-    def edit_controller(self, fault: told.EditController) -> Undo | None:
+    def edit_controller(self, fault: EditController) -> Undo | None:
         row = self._zookeeper.row(paths.CONTROLLER)
         if not self._zookeeper.running or (row is None and fault.how != "persistent"):
             return None
@@ -52,7 +52,7 @@ class HandEdits:
         self._write([SetData(paths.CONTROLLER, data, ANY_VERSION)])
         return _nothing
 
-    def edit_epoch(self, fault: told.EditControllerEpoch) -> Undo | None:
+    def edit_epoch(self, fault: EditControllerEpoch) -> Undo | None:
         row = self._zookeeper.row(paths.CONTROLLER_EPOCH)
         if not self._zookeeper.running or row is None:
             return None
@@ -113,6 +113,6 @@ def _nothing() -> None:
 
 
 ON_HAND_EDITS: dict[type, Callable[..., Undo | None]] = {
-    told.EditController: HandEdits.edit_controller,
-    told.EditControllerEpoch: HandEdits.edit_epoch,
+    EditController: HandEdits.edit_controller,
+    EditControllerEpoch: HandEdits.edit_epoch,
 }

@@ -32,7 +32,7 @@ from controller.simulator.faults import Faults, as_happening
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import Observer, controller_epoch, partitions
 from controller.simulator.pipeline import Pipeline
-from controller.simulator.plan import told
+from controller.simulator.plan import describe
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.randomness import Streams
 from controller.simulator.records import SimulatedRecordClients
@@ -267,7 +267,7 @@ class SimulatedHost:
         happening = as_happening(fault, self.clock.now_ms())
         undo = self._the_faults().begin(happening)
         if undo is None:
-            raise HostFailure(f"{told(happening)}: makes no sense now")
+            raise HostFailure(f"{describe(happening)}: makes no sense now")
         lasts_ms = getattr(fault, "for_ms", 0.0)
         if lasts_ms:
             self.clock.call_later(lasts_ms, undo)

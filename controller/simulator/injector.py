@@ -10,14 +10,13 @@ from functools import partial
 
 from controller.pending import Pending
 from controller.scenarios.host import ZOOKEEPER, Link
-from controller.simulator import plan as told
 from controller.simulator import stray_isrs
 from controller.simulator.administrator import Administrator, Asked
 from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.faults import Faults
 from controller.simulator.faults_between import Undo
 from controller.simulator.host import SimulatedHost
-from controller.simulator.plan import Happening, Outside, Plan
+from controller.simulator.plan import AskIsr, Happening, Operation, Outside, PauseController, Plan, describe
 from controller.simulator.sentinel import Sentinel
 from controller.trace import FaultInjected
 from controller.zookeeper.drive import drive
@@ -38,7 +37,7 @@ class Injector:
         self._is_calm = False
         self._asking = 0
         self._wanted: dict[int, bool] = {}
-        self._ends_late: list[tuple[told.PauseController, Undo]] = []
+        self._ends_late: list[tuple[PauseController, Undo]] = []
         self.faults = Faults(host, plan.cluster.brokers, self.start, sentinel.expires, sentinel.forgotten.lost_power)
         sentinel.is_by_hand = self.faults.is_by_hand
 
@@ -64,7 +63,7 @@ class Injector:
         return "nothing" if self._is_calm else await self._carry_out(happening)
 
     async def _carry_out(self, happening: Happening) -> str:
-        if isinstance(happening, told.Operation):
+        if isinstance(happening, Operation):
             self.faults.tell(happening)
             if getattr(happening, "znode", False):
                 # Nobody answers; a client's request that comes later counts, and takes the znode's word out.
@@ -75,24 +74,24 @@ class Injector:
             outcome = await self._administrator.carry_out(happening)
             self._asking -= 1
             return outcome
-        if isinstance(happening, told.AskIsr):
+        if isinstance(happening, AskIsr):
             return await self._ask_isr(happening)
         undo = self.faults.begin(happening)
         if undo is None:
             return "nothing"
         self.faults.tell(happening)
         lasts_ms = getattr(happening, "for_ms", 0.0)
-        if isinstance(happening, told.PauseController) and happening.after_calm_ms:
+        if isinstance(happening, PauseController) and happening.after_calm_ms:
             self._asking += 1
             self._ends_late.append((happening, undo))
         elif lasts_ms:
             await self._host.clock.sleep(lasts_ms)
             if not self._is_calm:
-                self._host.take(FaultInjected("end", told.told(happening)))
+                self._host.take(FaultInjected("end", describe(happening)))
                 undo()
         return "ended"
 
-    async def _ask_isr(self, fault: told.AskIsr) -> str:
+    async def _ask_isr(self, fault: AskIsr) -> str:
         request = stray_isrs.request_of(self._host.world.zookeeper, fault)
         if request is None:
             return "nothing"
@@ -149,9 +148,9 @@ class Injector:
         for pause, undo in self._ends_late:
             host.clock.call_later(pause.after_calm_ms, partial(self._end_late, pause, undo))
 
-    def _end_late(self, pause: told.PauseController, undo: Undo) -> None:
+    def _end_late(self, pause: PauseController, undo: Undo) -> None:
         self._asking -= 1
-        self._host.take(FaultInjected("end", told.told(pause)))
+        self._host.take(FaultInjected("end", describe(pause)))
         undo()
 
     def _start_if_down(self, node: int) -> None:

@@ -409,15 +409,15 @@ def kind_of(happening: Happening) -> str:
     return tag
 
 
-def told(happening: Happening) -> str:
-    """The happening as a line for a person."""
+def describe(happening: Happening) -> str:
+    """Return the happening as one line of text for a person."""
     fields = {name: getattr(happening, name) for name in happening.__struct_fields__ if name != "at_ms"}
-    words = [f"{name}={_told(value)}" for name, value in fields.items() if value not in (0, {})]
+    words = [f"{name}={_format_value(value)}" for name, value in fields.items() if value not in (0, {})]
     return " ".join([kind_of(happening), *words])
 
 
-def _told(value: object) -> str:
-    """A number in the same words whether it was drawn or read."""
+def _format_value(value: object) -> str:
+    """Format a value; a number is formatted alike whether it was generated or read from a file."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float | int) else str(value)

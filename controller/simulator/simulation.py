@@ -15,11 +15,23 @@ from typing import Any
 from controller.pending import Pending
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.scenarios.host import ZOOKEEPER, Link
-from controller.simulator import plan as told
 from controller.simulator.host import PORT
 from controller.simulator.network import Address
 from controller.simulator.own_node import OwnNode
-from controller.simulator.plan import Fault, Operation, Plan, PlanCluster
+from controller.simulator.plan import (
+    AddPartitions,
+    CreateTopic,
+    CutZooKeeper,
+    DeleteTopic,
+    Expire,
+    Fault,
+    Kill,
+    Operation,
+    Pause,
+    Plan,
+    PlanCluster,
+    Stop,
+)
 from controller.simulator.simulated_world import SimulatedWorld
 from controller.zookeeper.drive import drive
 
@@ -70,7 +82,7 @@ class Simulation(SimulatedWorld):
     ) -> Pending[str]:
         """Asks the controller, as an administrator would, some times if need be. "done", or why not."""
         return self.inject(
-            told.CreateTopic(
+            CreateTopic(
                 at_ms=self.now_ms,
                 topic=topic,
                 partitions=partitions,
@@ -80,11 +92,11 @@ class Simulation(SimulatedWorld):
         )
 
     def delete_topic(self, topic: str) -> Pending[str]:
-        return self.inject(told.DeleteTopic(at_ms=self.now_ms, topic=topic))
+        return self.inject(DeleteTopic(at_ms=self.now_ms, topic=topic))
 
     def add_partitions(self, topic: str, partitions: int) -> Pending[str]:
         """`partitions`: how many there are to be."""
-        return self.inject(told.AddPartitions(at_ms=self.now_ms, topic=topic, partitions=partitions))
+        return self.inject(AddPartitions(at_ms=self.now_ms, topic=topic, partitions=partitions))
 
     def ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float = 5_000.0) -> Pending[Any]:
         """One Kafka request from outside, in the latest version that is spoken here. Fails with a `PeerError`."""
@@ -114,15 +126,15 @@ class Simulation(SimulatedWorld):
 
     def kill(self, broker: int, for_ms: float = 0.0) -> None:
         """SIGKILL; with `for_ms` it is started again so much later."""
-        self.inject(told.Kill(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+        self.inject(Kill(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
 
     def stop(self, broker: int, for_ms: float = 0.0) -> None:
         """SIGTERM: a controlled shutdown begins."""
-        self.inject(told.Stop(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+        self.inject(Stop(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
 
     def pause(self, broker: int, for_ms: float = 0.0) -> None:
         """SIGSTOP."""
-        self.inject(told.Pause(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+        self.inject(Pause(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
 
     def resume(self, broker: int) -> None:
         if self._alive(self._known(broker)):
@@ -130,7 +142,7 @@ class Simulation(SimulatedWorld):
 
     def expire(self, broker: int) -> None:
         """Its ZooKeeper session ends at the server."""
-        self.inject(told.Expire(at_ms=self.now_ms, node=self._known(broker)))
+        self.inject(Expire(at_ms=self.now_ms, node=self._known(broker)))
 
     def cut(self, source: int, target: int) -> None:
         """What `source` opens to `target` passes nothing, both ways, and refuses nothing."""
@@ -142,7 +154,7 @@ class Simulation(SimulatedWorld):
 
     def cut_zookeeper(self, broker: int, for_ms: float = 0.0) -> None:
         """Nothing passes between a broker and ZooKeeper."""
-        self.inject(told.CutZooKeeper(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
+        self.inject(CutZooKeeper(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
 
     def heal_zookeeper(self, broker: int) -> None:
         drive(self.host.heal(Link(self._known(broker), ZOOKEEPER)))
