@@ -114,7 +114,7 @@ class Administrator:
         place = len(self.asked)
         asked = Asked(operation, self._clock.now_ms())
         self.asked.append(asked)
-        settled, trouble = True, "no controller was found"
+        settled, problem = True, "no controller was found"
         for attempt in range(ATTEMPTS):
             if attempt:
                 await self._clock.sleep(BETWEEN_MS)
@@ -124,18 +124,18 @@ class Administrator:
             try:
                 error = await self._ask(controller, operation)
             except PeerError as lost:
-                settled, trouble = False, str(lost)
+                settled, problem = False, str(lost)
                 continue
             if error == ErrorCode.NONE:
                 self.asked[place] = replace(asked, ended_ms=self._clock.now_ms(), acknowledged=True)
                 return "done"
-            trouble = f"error {error}"
+            problem = f"error {error}"
             settled = settled and error != ErrorCode.REQUEST_TIMED_OUT
             if error not in _AGAIN:
                 break
         if settled:
             self.asked[place] = replace(asked, ended_ms=self._clock.now_ms())
-        return trouble
+        return problem
 
     async def ask_isr(self, fault: AskIsr, request: AlterIsrRequest) -> str | None:
         """Return what is wrong with the controller's answer; None: nothing, or there is no answer."""

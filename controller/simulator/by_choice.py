@@ -41,7 +41,7 @@ class ByChoice:
         self._paused_in: int | None = None
         self._moving: dict[str, frozenset[int]] = {}
         self._going: dict[int, int] = {}
-        self._untold: dict[int, str] = {}
+        self._unnotified: dict[int, str] = {}
         self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
         self._known: dict[
             int, tuple[int, int]
@@ -103,8 +103,8 @@ class ByChoice:
         except DamagedZnode:
             return  # of no sense, it is nobody's to change
         if broker in state.isr:
-            told = f"{topic}-{partition} leaves broker {broker}, which is in the ISR {list(state.isr)} still"
-            self._violated("partition-states-sound", [winner], told)
+            detail = f"{topic}-{partition} leaves broker {broker}, which is in the ISR {list(state.isr)} still"
+            self._violated("partition-states-sound", [winner], detail)
 
     def _is_paused_before(self, epoch: int) -> bool:
         """Whether the term of that epoch began after the pause, which is there still."""
@@ -127,7 +127,7 @@ class ByChoice:
             if event.why in ELECTIONS and event.leader == going:
                 self._violated(INVARIANT, [node], f"{name}: {going} is elected ({event.why}), and is shutting down")
             elif event.why == "controlled shutdown" and going in event.previous_isr and event.leader >= 0:
-                self._untold[going] = name
+                self._unnotified[going] = name
 
     def sent(self, event: RequestSent) -> None:
         known = (event.controller_epoch, event.to_broker_epoch)
@@ -135,26 +135,26 @@ class ByChoice:
         if event.api == "StopReplica":
             self._stopped[event.to_broker] = known
         elif event.api == "LeaderAndIsr":
-            self._untold.pop(event.to_broker, None)
+            self._unnotified.pop(event.to_broker, None)
 
     def registered(self, node: int) -> None:
         """What was said of its life before says nothing of this one."""
         self._going.pop(node, None)
-        self._untold.pop(node, None)
+        self._unnotified.pop(node, None)
 
     def noted(self, node: int, event: Noted, epoch: int, winner: int, zookeeper: InMemoryZooKeeper) -> None:
         going = SHUTTING_DOWN.fullmatch(event.message)
         if going is not None:
             self._going[int(going[2])] = int(going[1])
-            self._untold.pop(int(going[2]), None)
+            self._unnotified.pop(int(going[2]), None)
         elif node == winner and event.message.endswith(GIVEN_BACK):
             moving = [path for path, partitions in self._moving.items() if partitions]
             if moving:
                 self._violated(INVARIANT, [node], f"leaders are given back while partitions move: {sorted(moving)}")
         elif event.message == ALL_MOVED and self._going.get(node) == epoch:
-            if node in self._untold:
-                told = f"it was never told that it leads {self._untold[node]} no more"
-                self._violated(INVARIANT, [node, winner], f"everything was moved, and {told}")
+            if node in self._unnotified:
+                detail = f"it was never told that it leads {self._unnotified[node]} no more"
+                self._violated(INVARIANT, [node, winner], f"everything was moved, and {detail}")
             led = _led_by(zookeeper, node)
             if led:
                 self._violated(INVARIANT, [node, winner], f"everything was moved, it is told, and it leads {led}")

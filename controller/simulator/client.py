@@ -90,9 +90,9 @@ class SimulatedClient:
             await self._clock.sleep(self._interval_ms)
             if self._closed:
                 return
-            body, trouble = await self._metadata_body()
+            body, problem = await self._metadata_body()
             if not self._closed:
-                self._seen(failed_metadata(trouble) if body is None else self._judge(body))
+                self._seen(failed_metadata(problem) if body is None else self._judge(body))
 
     def _judge(self, body: bytes) -> MetadataSeen:
         # Most answers are the one before, byte for byte.
@@ -105,7 +105,7 @@ class SimulatedClient:
     async def _metadata_body(self) -> tuple[bytes | None, str]:
         """The body of the first answer of any broker, or the last trouble in words."""
         deadline_ms = self._clock.now_ms() + REQUEST_TIMEOUT_MS
-        trouble = "no broker was asked"
+        problem = "no broker was asked"
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
             node = self._rng.choice([node for node in self._brokers if node != self._shunned] or list(self._brokers))
             try:
@@ -113,9 +113,9 @@ class SimulatedClient:
             except PeerError as error:
                 if isinstance(error, PeerTimedOut):
                     self._shunned = node  # until another keeps it waiting: real clients turn from a silent broker too
-                trouble = str(error)
+                problem = str(error)
             await self._clock.sleep(RECONNECT_BACKOFF_MS)
-        return None, trouble
+        return None, problem
 
     async def _ask(self, node: int, api_key: ApiKey, version: int, body: bytes, timeout_ms: float) -> bytes:
         """Over the connection that there is to that broker, or a new one."""
@@ -146,20 +146,20 @@ class SimulatedClient:
         deadline_ms = self._clock.now_ms() + CREATE_TIMEOUT_MS
         left = list(topics)
         asked_before = False
-        trouble = "no controller was found"
+        problem = "no controller was found"
         while left:
             if self._clock.now_ms() >= deadline_ms:
-                raise HostFailure(f"topics {[topic.name for topic in left]} were not created: {trouble}")
+                raise HostFailure(f"topics {[topic.name for topic in left]} were not created: {problem}")
             address = await self._controller()
             if address is not None:
                 try:
                     answer = await self._create(address, left)
                 except PeerError as error:
-                    trouble = str(error)
+                    problem = str(error)
                 else:
-                    troubles = [(topic, _trouble(answer, topic, asked_before)) for topic in left]
-                    left = [topic for topic, why in troubles if why is not None]
-                    trouble = next((why for _, why in troubles if why is not None), "")
+                    problems = [(topic, _creation_error(answer, topic, asked_before)) for topic in left]
+                    left = [topic for topic, why in problems if why is not None]
+                    problem = next((why for _, why in problems if why is not None), "")
                 asked_before = True
             await self._clock.sleep(RECONNECT_BACKOFF_MS)
 
@@ -195,7 +195,7 @@ _PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REPLICATION_FACTOR)
 """Errors that time mends: a controller that is new, or has not yet heard of a broker that has just registered."""
 
 
-def _trouble(answer: CreateTopicsResponse, topic: TopicSpec, asked_before: bool) -> str | None:
+def _creation_error(answer: CreateTopicsResponse, topic: TopicSpec, asked_before: bool) -> str | None:
     """None: the topic is there. Else what kept it from being created for now; HostFailure for what asking again would
     not mend."""
     result = next((each for each in answer.topics if each.name == topic.name), None)
@@ -205,10 +205,10 @@ def _trouble(answer: CreateTopicsResponse, topic: TopicSpec, asked_before: bool)
         return None
     if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and asked_before:
         return None  # by the request whose answer did not come
-    trouble = f"error {result.error_code}, {result.error_message}"
+    problem = f"error {result.error_code}, {result.error_message}"
     if result.error_code in _PASSING:
-        return trouble
-    raise HostFailure(f"topic {topic.name} was not created: {trouble}")
+        return problem
+    raise HostFailure(f"topic {topic.name} was not created: {problem}")
 
 
 def _decode_metadata(body: bytes) -> MetadataResponse:

@@ -58,8 +58,8 @@ def log_text(records: Sequence[TraceRecord], nodes: Sequence[int], last: int | N
     """As one text; with `last`, that many events from the end on."""
     header, *lines = log_lines(records, nodes)
     left_out = 0 if last is None else max(0, len(lines) - last)
-    told = [f"{left_out} events before"] if left_out else []
-    return "\n".join([*told, header, *lines[left_out:]]) + "\n"
+    omission = [f"{left_out} events before"] if left_out else []
+    return "\n".join([*omission, header, *lines[left_out:]]) + "\n"
 
 
 def _changes(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
@@ -76,8 +76,8 @@ def _changes(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
 
 def event_text(event: TraceEvent) -> str:
     """The event as a line for a person, without its time and place."""
-    tell = _TEXTS.get(type(event))
-    return str(event) if tell is None else " ".join(tell(event).split("\n", 1)[0].split())
+    format_event = _TEXTS.get(type(event))
+    return str(event) if format_event is None else " ".join(format_event(event).split("\n", 1)[0].split())
 
 
 def _members(members: Sequence[int]) -> str:

@@ -53,7 +53,7 @@ class SimulatedConsumer:
         self.positions = [0] * len(routes.partitions)
         self.progress_ms = [routes.clock.now_ms()] * len(routes.partitions)
         self._routes = routes
-        self.trouble: str | None = None
+        self.failure: str | None = None
 
     def begin(self) -> None:
         self._routes.learn()
@@ -118,7 +118,7 @@ class SimulatedConsumer:
             headers = headers_of(view[: whole_bytes(view)])
         except CorruptBatch as error:
             topic, number = self._routes.partitions[place]
-            self.trouble = f"{topic}-{number}, {WRONG_CRC} from offset {self.positions[place]} on: {error}"
+            self.failure = f"{topic}-{number}, {WRONG_CRC} from offset {self.positions[place]} on: {error}"
             return False
         for header in headers:
             payload = view[at + HEADER_BYTES : at + header.size_bytes]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from controller.storage.disk_memory import MemoryDisk
 
 
-def _nobody(_for_ms: float) -> None:
+def _ignore_wait(_for_ms: float) -> None:
     pass
 
 
@@ -23,7 +23,7 @@ class SimulatedDisk(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
         self.a_change_ms = 0.0
-        self.waits: Callable[[float], None] = _nobody
+        self.waits: Callable[[float], None] = _ignore_wait
         self._broken_directories: tuple[str, ...] = ()
         self._broken_for_good: tuple[str, ...] = ()
 
@@ -52,7 +52,7 @@ class SimulatedDisk(MemoryDisk):
         if for_good:
             self._broken_for_good += (directory,)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.fail_after = None
         self.a_change_ms = 0.0
         self._broken_directories = self._broken_for_good
@@ -60,4 +60,4 @@ class SimulatedDisk(MemoryDisk):
     def process_ended(self) -> None:
         """Whoever had it open has not any more."""
         self.locks.clear()
-        self.waits = _nobody
+        self.waits = _ignore_wait

@@ -178,9 +178,9 @@ def _shows_another(estate: Estate, topics: Mapping[str, Partitions]) -> str | No
             if row is None:
                 return f"shows {name}-{partition}, which there is not"
             isr = [member for member in isrs[row] if member != NO_BROKER]
-            told = (shown.leader, shown.leader_epoch, shown.zk_version, list(shown.isr))
-            if told != (leaders[row], epochs[row], versions[row], isr):
-                return f"shows {name}-{partition} as {told}, ZooKeeper has leader {leaders[row]}, ISR {isr}"
+            metadata = (shown.leader, shown.leader_epoch, shown.zk_version, list(shown.isr))
+            if metadata != (leaders[row], epochs[row], versions[row], isr):
+                return f"shows {name}-{partition} as {metadata}, ZooKeeper has leader {leaders[row]}, ISR {isr}"
             count += 1
     return None if count == len(estate.keys) else f"shows {count} partitions of {len(estate.keys)}"
 

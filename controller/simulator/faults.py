@@ -71,7 +71,7 @@ def as_happening(fault: InjectedFault, at_ms: float) -> Fault:
     return happening
 
 
-class Struck(Protocol):
+class FaultTarget(Protocol):
     """The host on whose cluster they are carried out."""
 
     @property
@@ -96,7 +96,7 @@ class Faults:
 
     def __init__(
         self,
-        host: Struck,
+        host: FaultTarget,
         brokers: int,
         restart: Callable[[int], None],
         expires: Callable[[int], None] = _nothing,
@@ -132,7 +132,7 @@ class Faults:
         """Whether a session's writes are the administrator's."""
         return session == self._shell.session()
 
-    def tell(self, happening: Happening) -> None:
+    def trace(self, happening: Happening) -> None:
         """To the trace. Kills and the like by the broker alone, as scenarios' faults are told."""
         kind, node = kind_of(happening), getattr(happening, "node", None)
         if isinstance(happening, Kill | LosePower | Stop | Pause | Expire):
@@ -140,13 +140,13 @@ class Faults:
         else:
             self._host.take(FaultInjected(kind, describe(happening).partition(" ")[2]))
 
-    def mend(self) -> None:
+    def heal_all(self) -> None:
         """Every fault that lasts ends: ways and clocks are good again, ZooKeeper's servers run, nobody stands still.
         Who is dead stays dead."""
         host = self._host
-        self._spoiled.mend()
-        self._hostile.mend()
-        host.world.network.mend()
+        self._spoiled.repair_all()
+        self._hostile.end_all()
+        host.world.network.heal_all()
         for server in range(1, host.ensemble.servers + 1):
             if server not in host.ensemble.running:
                 host.ensemble.start(server)
@@ -154,12 +154,12 @@ class Faults:
             if node in host.world.machines:
                 host.world.machines[node].set_rate(1.0)
             drive(host.heal(Link(node, ZOOKEEPER)))
-            self._disks.mend(node)
+            self._disks.repair(node)
             process = living(host.processes, node)
             if process is not None:
                 process.zookeeper_slower = 1.0
                 process.resume()
-        self._edits.mend()
+        self._edits.repair()
 
     # -- processes
 

@@ -56,7 +56,7 @@ class DiskFaults:
         if disk is None or disk.broken:
             return None
         disk.fail()
-        return partial(self.mend, fault.node)
+        return partial(self.repair, fault.node)
 
     def break_log_directory(self, fault: BreakLogDirectory) -> Undo | None:
         """One of several, so that the broker lives on with the others."""
@@ -64,15 +64,15 @@ class DiskFaults:
         if disk is None or disk.broken:
             return None
         disk.fail_directory(fault.directory, for_good=not fault.for_ms)
-        return partial(self.mend, fault.node)
+        return partial(self.repair, fault.node)
 
-    def mend(self, node: int) -> None:
+    def repair(self, node: int) -> None:
         """A broker that has found its disk broken does not try it again until it is started anew."""
         disk, process = self._disks.get(node), living(self._processes, node)
         if disk is None:
             return
         before = (disk.broken, disk.broken_directories)
-        disk.mend()
+        disk.repair()
         if before != (disk.broken, disk.broken_directories) and process is not None:
             process.kill()
             self._restart(node)

@@ -63,7 +63,7 @@ class HandEdits:
             self._write([SetData(paths.CONTROLLER_EPOCH, EPOCHS[fault.how], ANY_VERSION)])
         return self._delete_unreadable
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Repair what candidates report, as the log tells an administrator to. An idle controller notices a change of
         the epoch at its next write only: after one, an election is forced."""
         self._delete_persistent()

@@ -273,7 +273,7 @@ class SimulatedHost:
             self.clock.call_later(lasts_ms, undo)
 
     async def mend(self) -> None:
-        self._the_faults().mend()
+        self._the_faults().heal_all()
 
     def _the_faults(self) -> Faults:
         """Made with the first: they have a session of their own."""

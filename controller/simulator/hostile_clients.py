@@ -55,7 +55,7 @@ class HostileClients:
         self._begun[client] = None
         return partial(self._end, client)
 
-    def mend(self) -> None:
+    def end_all(self) -> None:
         """Ends every client; its machine closes its connections."""
         for client in list(self._begun):
             self._end(client)

@@ -72,7 +72,7 @@ class SharedImages:
             assert isinstance(value, UpdateMetadataRequest)
             known = self._decoded[id(frame.rest)] = _Decoded(
                 frame.rest,
-                self._told(value.topic_states),
+                self._interned_states(value.topic_states),
                 tuple(self._brokers.setdefault(one, one) for one in value.live_brokers),
                 value.partitions_follow,
                 value.complete_but,
@@ -85,7 +85,7 @@ class SharedImages:
         assert isinstance(value, UpdateMetadataRequest)
         return Request(own.header, known.all_of(value))
 
-    def _told(self, states: tuple[UpdateMetadataTopicState, ...]) -> tuple[UpdateMetadataTopicState, ...]:
+    def _interned_states(self, states: tuple[UpdateMetadataTopicState, ...]) -> tuple[UpdateMetadataTopicState, ...]:
         """A new controller tells the same of everything more than once."""
         return next((one.topic_states for one in self._decoded.values() if one.topic_states == states), states)
 

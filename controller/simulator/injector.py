@@ -64,7 +64,7 @@ class Injector:
 
     async def _carry_out(self, happening: Happening) -> str:
         if isinstance(happening, Operation):
-            self.faults.tell(happening)
+            self.faults.trace(happening)
             if getattr(happening, "znode", False):
                 # Nobody answers; a client's request that comes later counts, and takes the znode's word out.
                 now_ms = self._host.clock.now_ms()
@@ -79,7 +79,7 @@ class Injector:
         undo = self.faults.begin(happening)
         if undo is None:
             return "nothing"
-        self.faults.tell(happening)
+        self.faults.trace(happening)
         lasts_ms = getattr(happening, "for_ms", 0.0)
         if isinstance(happening, PauseController) and happening.after_calm_ms:
             self._asking += 1
@@ -95,7 +95,7 @@ class Injector:
         request = stray_isrs.request_of(self._host.world.zookeeper, fault)
         if request is None:
             return "nothing"
-        self.faults.tell(fault)
+        self.faults.trace(fault)
         wrong = await self._administrator.ask_isr(fault, request)
         if wrong is not None:
             self._sentinel.violated(stray_isrs.INVARIANT, [], wrong)
@@ -139,7 +139,7 @@ class Injector:
         self._sentinel.terms_last = False
         host, nodes = self._host, self._plan.cluster.nodes
         host.take(FaultInjected("calm", f"core {list(self._plan.core)}, others {self._plan.outside.value}"))
-        self.faults.mend()
+        self.faults.heal_all()
         for node in nodes:
             if node in self._plan.core:
                 self._start_if_down(node)

@@ -353,7 +353,7 @@ class Network:
             if connection.near.open:
                 connection.reset() if late_ms is None else connection.break_off(late_ms)
 
-    def mend(self) -> None:
+    def heal_all(self) -> None:
         """Every link is healed, every way good."""
         for link in list(self._cut):
             self.heal(*link)

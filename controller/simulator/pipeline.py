@@ -64,8 +64,8 @@ class Pipeline:
         self._send(api_key, version, body)
         return answer
 
-    def tell(self, api_key: ApiKey, version: int, body: bytes) -> None:
-        """A request that is not answered."""
+    def send_without_response(self, api_key: ApiKey, version: int, body: bytes) -> None:
+        """Send a request that has no response."""
         if self.broken is None:
             self._correlation_id += 1
             self._send(api_key, version, body)

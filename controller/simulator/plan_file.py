@@ -62,13 +62,13 @@ def parse_plan(text: str, source: str) -> Plan:
         raise PlanError(f"{source}: not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise PlanError(f"{source}: {error}") from error
-    trouble = plan_trouble(plan)
-    if trouble is not None:
-        raise PlanError(f"{source}: {trouble}")
+    problem = plan_error(plan)
+    if problem is not None:
+        raise PlanError(f"{source}: {problem}")
     return plan
 
 
-def plan_trouble(plan: Plan) -> str | None:
+def plan_error(plan: Plan) -> str | None:
     """What the types alone do not say; None if all is well."""
     nodes = plan.cluster.nodes
     if plan.plan != FORMAT:
@@ -82,13 +82,13 @@ def plan_trouble(plan: Plan) -> str | None:
     if plan.records is not None and plan.records.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return f"records: acks: expected -1, 1 or 0, found {plan.records.acks}"
     for index, happening in enumerate(plan.happenings):
-        trouble = _trouble(plan, happening)
-        if trouble is not None:
-            return f"happenings[{index}] ({kind_of(happening)}): {trouble}"
+        error = _happening_error(plan, happening)
+        if error is not None:
+            return f"happenings[{index}] ({kind_of(happening)}): {error}"
     return None
 
 
-def _trouble(plan: Plan, happening: Happening) -> str | None:
+def _happening_error(plan: Plan, happening: Happening) -> str | None:
     if not 0 <= happening.at_ms <= plan.calm_ms:
         return f"at_ms: expected 0 to calm_ms ({plan.calm_ms:g}), found {happening.at_ms:g}"
     for name in ("node", "source", "target"):
@@ -109,8 +109,8 @@ def _trouble(plan: Plan, happening: Happening) -> str | None:
         return "partition: expected 0 or more; unclean, or by the znode, not both"
     if isinstance(happening, AskIsr) and happening.partition < 0:
         return f"partition: expected 0 or more, found {happening.partition}"
-    if isinstance(happening, SpoilZnode) and (trouble := spoil_trouble(happening.what, happening.topic)):
-        return trouble
+    if isinstance(happening, SpoilZnode) and (error := spoil_trouble(happening.what, happening.topic)):
+        return error
     if isinstance(happening, HostileClient) and not 0 < happening.rate <= RATE_MAX:
         return f"rate: expected more than 0 and at most {RATE_MAX} a second, found {happening.rate:g}"
     if isinstance(happening, BreakLogDirectory) and happening.directory not in plan.cluster.log_directories:

@@ -52,12 +52,12 @@ _UNKNOWN_FATE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, Error
 
 
 class SimulatedProducer:
-    """Sends at its rate from `begin` on until `stop`. `log.open` is 0 once all has ended; `trouble` says why it gave up
+    """Sends at its rate from `begin` on until `stop`. `log.open` is 0 once all has ended; `failure` says why it gave up
     before it was asked to."""
 
     def __init__(self, number: int, routes: Routes, workload: RecordWorkload) -> None:
         self.log = SendLog(number)
-        self.trouble: str | None = None
+        self.failure: str | None = None
         self._routes = routes
         self._clock = routes.clock
         self._workload = workload
@@ -179,7 +179,7 @@ class SimulatedProducer:
         body = encode_request_body(ApiKey.PRODUCE, _PRODUCE_VERSION, request)
         pipeline = self._routes.pipeline(node)
         if self._workload.acks == ACKS_NONE:
-            pipeline.tell(ApiKey.PRODUCE, _PRODUCE_VERSION, body)
+            pipeline.send_without_response(ApiKey.PRODUCE, _PRODUCE_VERSION, body)
             for batch in batches:
                 self._end(batch, INDETERMINATE)
             return
@@ -217,7 +217,7 @@ class SimulatedProducer:
             self._end(batch, ACKNOWLEDGED, offset)
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._end(batch, ACKNOWLEDGED)  # written before; where, the broker no longer knows
-        elif self.trouble is None and (code in _TRANSIENT or self._may_come_later(batch, code)):
+        elif self.failure is None and (code in _TRANSIENT or self._may_come_later(batch, code)):
             self._again(batch, code)
         else:
             self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error=ErrorCode(code).name)
@@ -263,9 +263,9 @@ class SimulatedProducer:
 
     def _give_up(self, why: str) -> None:
         """Sends no more; what is in flight still comes to its end."""
-        if self.trouble is not None:
+        if self.failure is not None:
             return
-        self.trouble = f"producer {self.log.producer}: {why}"
+        self.failure = f"producer {self.log.producer}: {why}"
         self._stopped = True
         for lane in self._lanes:
             while lane.due:

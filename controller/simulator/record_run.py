@@ -154,11 +154,11 @@ class RecordRun:
                 yield Missing(name, (), found.detail)
         yield from self._replicas_agree()
         is_served = self._keeps and self._served()
-        for trouble in history.troubles:
-            if WRONG_CRC in trouble:
-                yield Missing("records-as-sent", (), trouble)
-            elif is_served and NOT_IN_TIME not in trouble:
-                yield Missing("clients-served", (), trouble)
+        for failure in history.troubles:
+            if WRONG_CRC in failure:
+                yield Missing("records-as-sent", (), failure)
+            elif is_served and NOT_IN_TIME not in failure:
+                yield Missing("clients-served", (), failure)
 
     @property
     def _keeps(self) -> bool:

@@ -91,7 +91,7 @@ class SimulatedRecordClients:
     def history(self) -> History:
         consumers = self._consumers if self._final is None else [*self._consumers, self._final]
         reads = [consumer.log for consumer in consumers]
-        found = [*(each.trouble for each in self._producers), *(each.trouble for each in consumers)]
-        troubles = [trouble for trouble in found if trouble is not None]
+        found = [*(each.failure for each in self._producers), *(each.failure for each in consumers)]
+        failures = [failure for failure in found if failure is not None]
         sends = [producer.log for producer in self._producers]
-        return history_of(self._partitions, sends, reads, self._finals, troubles)
+        return history_of(self._partitions, sends, reads, self._finals, failures)

@@ -220,8 +220,8 @@ class Sentinel(Recorder):
             assert named is not None
             self._named[path] = named
         assignment = self._assignment_of(named[0]).get(named[1], ())
-        for trouble in _unsound(state, last, assignment, clean=self.is_clean(named[0])):
-            self.violated("partition-states-sound", [node], f"{_where(path)}: {trouble}")
+        for problem in _unsound(state, last, assignment, clean=self.is_clean(named[0])):
+            self.violated("partition-states-sound", [node], f"{_where(path)}: {problem}")
 
     def _note_begun(self, path: str, leader_epoch: int) -> None:
         """After a write past all sessions (spoil-znode) the zxid of the leader epoch's first write is not known."""
@@ -323,10 +323,10 @@ class Sentinel(Recorder):
         """(2) Whoever is elected is first in the assignment's order."""
         seen = (event.why, event.leader, event.isr, event.assignment, event.previous_isr, event.live, event.unclean)
         if seen not in self._rightful:
-            troubles = list(election_troubles(event))
-            for trouble in troubles:
-                self.violated("leaders-in-assignment-order", [node], trouble)
-            if not troubles:
+            problems = list(election_troubles(event))
+            for problem in problems:
+                self.violated("leaders-in-assignment-order", [node], problem)
+            if not problems:
                 if len(self._rightful) >= KEPT_ALIKE:
                     self._rightful.clear()
                 self._rightful.add(seen)
@@ -422,24 +422,24 @@ def _unsound(
     state: PartitionState, last: PartitionState | None, assignment: tuple[int, ...], *, clean: bool
 ) -> list[str]:
     """What is wrong with a state that was just written over the last one of the same incarnation."""
-    troubles = []
+    problems = []
     members = set(state.isr)
     if not members or len(members) < len(state.isr):
-        troubles.append(f"the ISR is {list(state.isr)}")
+        problems.append(f"the ISR is {list(state.isr)}")
     if state.leader != NOBODY and state.leader not in members:
-        troubles.append(f"leader {state.leader} is not in the ISR {list(state.isr)}")
+        problems.append(f"leader {state.leader} is not in the ISR {list(state.isr)}")
     if not members.issubset(assignment):
         isr = list(state.isr)
-        troubles.append(f"the ISR {isr} is not within the assignment {list(assignment)}")
+        problems.append(f"the ISR {isr} is not within the assignment {list(assignment)}")
     if last is None:
-        return troubles
+        return problems
     if state.leader_epoch < last.leader_epoch:
-        troubles.append(f"leader epoch {state.leader_epoch} after {last.leader_epoch}")
+        problems.append(f"leader epoch {state.leader_epoch} after {last.leader_epoch}")
     if state.leader != last.leader and state.leader_epoch <= last.leader_epoch:
-        troubles.append(f"leader {state.leader} after {last.leader}, both in leader epoch {state.leader_epoch}")
+        problems.append(f"leader {state.leader} after {last.leader}, both in leader epoch {state.leader_epoch}")
     if clean and state.leader not in (NOBODY, last.leader) and state.leader not in last.isr:
-        troubles.append(f"leader {state.leader} was elected from outside the ISR {list(last.isr)}")
-    return troubles
+        problems.append(f"leader {state.leader} was elected from outside the ISR {list(last.isr)}")
+    return problems
 
 
 _CHECKS: dict[type, Callable[..., None]] = {

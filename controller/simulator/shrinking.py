@@ -20,7 +20,7 @@ from controller.simulator.plan import (
     Outside,
     Plan,
 )
-from controller.simulator.plan_file import plan_trouble
+from controller.simulator.plan_file import plan_error
 from controller.simulator.sentinel import Violation
 from controller.simulator.swarm import run_plan
 
@@ -54,7 +54,7 @@ class Shrinker:
                 return replace(least, name=f"{plan.name}-least")
 
     def _breaks(self, plan: Plan) -> bool:
-        if self.runs >= self._limit or plan_trouble(plan) is not None:
+        if self.runs >= self._limit or plan_error(plan) is not None:
             return False
         self.runs += 1
         violation = run_plan(plan).violation

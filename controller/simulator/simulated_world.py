@@ -36,7 +36,7 @@ WITHIN_MS = 60_000.0
 LOOK_MS = 20.0
 """How often it is looked whether a world is at rest."""
 
-Told = Callable[[TraceRecord], None]
+Subscriber = Callable[[TraceRecord], None]
 
 
 class NotInTime(Exception):
@@ -132,9 +132,9 @@ class SimulatedWorld:
     def run_until_rest(self, within_ms: float = WITHIN_MS) -> None:
         """Until nothing is missing of a cluster at rest among the brokers that run (`unrest`). NotInTime."""
         limit_ms = self.now_ms + within_ms
-        while (trouble := self.unrest()) is not None:
+        while (problem := self.unrest()) is not None:
             if self.now_ms >= limit_ms:
-                raise NotInTime(f"not at rest within {within_ms:g} ms: {trouble}")
+                raise NotInTime(f"not at rest within {within_ms:g} ms: {problem}")
             self.run_for(LOOK_MS)
 
     def answer(self, pending: Pending[Any], within_ms: float = WITHIN_MS) -> Any:
@@ -230,15 +230,15 @@ class SimulatedWorld:
         """The trace so far for reading: a node a column, an event a line."""
         return log_text(self.sentinel.records, [*self._brokers, *sorted(self._own)])
 
-    def subscribe(self, told: Told) -> Callable[[], None]:
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Tells `told` of each event from now on, as it happens and before anything else does; gives what ends that.
         It may look at the world, and must not step it: to act, it sets a timer (`clock.call_later(0, ...)`)."""
         subscribers = self.sentinel.subscribers
-        subscribers.append(told)
+        subscribers.append(subscriber)
 
         def end() -> None:
-            if told in subscribers:
-                subscribers.remove(told)
+            if subscriber in subscribers:
+                subscribers.remove(subscriber)
 
         return end
 

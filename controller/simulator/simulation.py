@@ -114,7 +114,7 @@ class Simulation(SimulatedWorld):
 
     def inject(self, happening: Fault | Operation) -> Pending[str]:
         """Whatever a plan may have happen, at its `at_ms` or at once if that is past, for its `for_ms` (0: until it is
-        undone by hand, or by `mend`). Answered when it is over: "ended", or "nothing" if it made no sense then."""
+        undone by hand, or by `heal_all`). Answered when it is over: "ended", or "nothing" if it made no sense then."""
         self.sentinel.expect_errors_of(happening)
         return self.injector.take(happening)
 
@@ -159,9 +159,9 @@ class Simulation(SimulatedWorld):
     def heal_zookeeper(self, broker: int) -> None:
         drive(self.host.heal(Link(self._known(broker), ZOOKEEPER)))
 
-    def mend(self) -> None:
+    def heal_all(self) -> None:
         """Every fault that lasts ends; who is dead stays dead."""
-        self.injector.faults.mend()
+        self.injector.faults.heal_all()
 
     # -- nodes of the user's own
 

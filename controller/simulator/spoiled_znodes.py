@@ -53,7 +53,7 @@ class SpoiledZnodes:
         self._spoiled[path] = (value, sound)
         return lambda: self._repair(path)
 
-    def mend(self) -> None:
+    def repair_all(self) -> None:
         """Repairs every znode that is still spoiled."""
         for path in list(self._spoiled):
             self._repair(path)

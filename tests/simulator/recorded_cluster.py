@@ -79,9 +79,9 @@ class RecordedCluster:
             receive(node, frame, *rest)
 
         async def lingering(*arguments: Any) -> str | None:
-            trouble = await controlled_shutdown(*arguments)
+            problem = await controlled_shutdown(*arguments)
             await self.host.clock.sleep(LINGER_MS)
-            return trouble
+            return problem
 
         def in_sync(partition: Partition, broker: int) -> bool:
             return (partition.topic, partition.index, broker) in self.caught_up

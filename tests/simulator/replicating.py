@@ -64,7 +64,7 @@ IN_HASTE = {
     "replica_socket_timeout_ms": "400",
     "controller_socket_timeout_ms": "400",
 }
-STEPS = (*["produce"] * 8, *["tell"] * 6, *["elect", "restart"] * 2, "wait", "die", "cut", "mend", "keep")
+STEPS = (*["produce"] * 8, *["send"] * 6, *["elect", "restart"] * 2, "wait", "die", "cut", "heal", "keep")
 
 
 class Machine:
@@ -149,7 +149,7 @@ class World:
         )
         self.leader, self.leader_epoch, self.zk_version = 1, 0, 0
         self.isr: tuple[int, ...] = REPLICAS
-        self.untold: set[int] = set()
+        self.unnotified: set[int] = set()
         self.sent = 0
         self.acknowledged: dict[int, bytes] = {}
         """Offset to value."""
@@ -158,7 +158,7 @@ class World:
         clock = ProcessClock(self.clock, process)
         self.network.listen(process, address(CONTROLLER), Server(self, clock, lambda: 0.1).accept)
         for broker in REPLICAS:
-            self.tell(broker)
+            self.send_leader_and_isr(broker)
 
     # -- the controller
 
@@ -181,11 +181,11 @@ class World:
                 self.isr, self.zk_version = asked.new_isr, self.zk_version + 1
                 result = AlterIsrPartitionResult(0, 0, self.leader, self.leader_epoch, self.isr, self.zk_version)
                 for broker in REPLICAS:
-                    self.tell_metadata(broker)
+                    self.send_metadata(broker)
         topic = AlterIsrTopicResult("t", (result,)) if self.newest < 2 else AlterIsrTopicResult("", (result,), TOPIC_ID)
         respond([encode_response(request.header, AlterIsrResponse(0, (topic,)))])
 
-    def tell_metadata(self, broker: int) -> None:
+    def send_metadata(self, broker: int) -> None:
         machine = self.machines[broker]
         if machine.process.alive:
             state = UpdateMetadataPartitionState(
@@ -196,11 +196,11 @@ class World:
                 ApiKey.UPDATE_METADATA, UpdateMetadataRequest(CONTROLLER, 1, (topic,), live(*REPLICAS, CONTROLLER))
             )
 
-    def tell(self, broker: int) -> None:
+    def send_leader_and_isr(self, broker: int) -> None:
         """What it is now; nothing new, if it knows."""
-        self.untold.discard(broker)
+        self.unnotified.discard(broker)
         machine = self.machines[broker]
-        self.tell_metadata(broker)
+        self.send_metadata(broker)
         if machine.process.alive:
             state = LeaderAndIsrPartitionState(
                 0, 1, self.leader, self.leader_epoch, self.isr, self.zk_version, REPLICAS
@@ -211,7 +211,7 @@ class World:
     def change(self, leader: int, isr: tuple[int, ...]) -> None:
         self.leader, self.isr = leader, isr
         self.leader_epoch, self.zk_version = self.leader_epoch + 1, self.zk_version + 1
-        self.untold = set(REPLICAS)
+        self.unnotified = set(REPLICAS)
         if leader != NOBODY:
             self.holds_what_was_acknowledged(leader)
 
@@ -249,14 +249,14 @@ class World:
 
     def step(self) -> None:
         names = (
-            ["produce"] * 8 + ["tell"] * 6 + ["elect"] * 2 + ["restart"] * 2 + ["wait", "die", "cut", "mend", "keep"]
+            ["produce"] * 8 + ["send"] * 6 + ["elect"] * 2 + ["restart"] * 2 + ["wait", "die", "cut", "heal", "keep"]
         )
         name, machine = self.draw.choice(names), self.machines[self.draw.choice(REPLICAS)]
         match name:
             case "produce" if machine.leads:
                 self.produce(machine)
-            case "tell" if machine.id in self.untold:
-                self.tell(machine.id)
+            case "send" if machine.id in self.unnotified:
+                self.send_leader_and_isr(machine.id)
             case "elect" if machine.id in self.isr and machine.process.alive:
                 self.elect(machine.id)
             case "wait":
@@ -267,8 +267,8 @@ class World:
                 self.restart(machine)
             case "cut":
                 self.network.cut(machine.id, self.draw.choice((*REPLICAS, CONTROLLER)))
-            case "mend":
-                self.mend()
+            case "heal":
+                self.heal_all()
             case "keep" if machine.process.alive:
                 machine.checkpoint()
         self.pass_ms(self.draw.choice((0.0, 0.5, 1.0, 3.0)))
@@ -293,9 +293,9 @@ class World:
         machine.boot()
         if self.leader == NOBODY:
             self.elect()
-        self.tell(machine.id)
+        self.send_leader_and_isr(machine.id)
 
-    def mend(self) -> None:
+    def heal_all(self) -> None:
         for source in REPLICAS:
             for target in (*REPLICAS, CONTROLLER):
                 self.network.heal(source, target)
@@ -305,13 +305,13 @@ class World:
 
     def calm(self) -> None:
         """All run, all know, no link is cut: the logs become the same, and the ISR whole."""
-        self.mend()
+        self.heal_all()
         for machine in self.machines.values():
             if not machine.process.alive:
                 self.restart(machine)
         self.elect(self.leader)
         for broker in REPLICAS:
-            self.tell(broker)
+            self.send_leader_and_isr(broker)
         self.pass_ms(CALM_MS)
         before = len(self.acknowledged)
         self.produce(self.machines[self.leader])

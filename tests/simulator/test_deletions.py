@@ -181,9 +181,9 @@ def test_a_broker_that_could_not_be_told_of_a_deletion_forgets_the_topic(repaire
         assert controller is not None
         world.pause(controller)
         world.expire(controller)
-        world.mend()
+        world.heal_all()
         world.run_until(lambda: world.controller not in (None, controller))
-    world.mend()
+    world.heal_all()
     world.run_until_rest()
     assert spoiled.result() == "ended"
     assert ("gone", 0) not in (world.metadata(broker) or {})
@@ -198,7 +198,7 @@ def test_a_broker_whose_session_ended_before_a_deletion_forgets_the_topic(others
     world.run_until(lambda: broker not in world.registered)
     assert world.answer(world.delete_topic("gone")) == "done"
     world.run_until(lambda: world.zookeeper.row(paths.topic("gone")) is None)
-    world.mend()
+    world.heal_all()
     world.run_until_rest()
     assert ("gone", 0) not in (world.metadata(broker) or {})
 

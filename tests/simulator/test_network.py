@@ -210,7 +210,7 @@ def test_a_request_has_its_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "error"),
+    ("fault", "error"),
     [
         ("slow", PeerTimedOut),
         ("cut", PeerUnreachable),
@@ -221,22 +221,20 @@ def test_a_request_has_its_answer() -> None:
         ("wrong answer", PeerUnreachable),
     ],
 )
-def test_a_request_without_an_answer_ends_with_why(trouble: str, error: type[PeerError]) -> None:
+def test_a_request_without_an_answer_ends_with_why(fault: str, error: type[PeerError]) -> None:
     world = World()
-    answering(
-        world, after_ms=5000.0 if trouble in ("slow", "killed under it") else 0.0, delta=trouble == "wrong answer"
-    )
-    if trouble == "cut":
+    answering(world, after_ms=5000.0 if fault in ("slow", "killed under it") else 0.0, delta=fault == "wrong answer")
+    if fault == "cut":
         world.network.cut(1, 2)
-    if trouble == "killed":
+    if fault == "killed":
         world.far.die()
-    if trouble == "paused":
+    if fault == "paused":
         world.far.pause()
     pending = asked(world)
-    if trouble == "cut after opening":
+    if fault == "cut after opening":
         world.pass_ms(9)
         world.network.cut(1, 2)
-    if trouble == "killed under it":
+    if fault == "killed under it":
         world.pass_ms(100)
         world.far.die()
     world.pass_ms(10_000)

@@ -134,7 +134,7 @@ class Run:
 def test_what_was_refused_is_sent_again_one_batch_after_the_other_and_all_is_taken_in_order() -> None:
     run = Run([TOO_FEW] * 8)
     assert set(run.send(400.0)) == {ACKNOWLEDGED}
-    assert run.producer.trouble is None
+    assert run.producer.failure is None
     assert run.leader.asked == [0, 4, 5, 6, 0, 0, 0, 0, 0, 4, 5, 6, 7]
     known = run.leader.log.producers.producer(7)
     assert known is not None
@@ -153,7 +153,7 @@ def test_a_batch_that_the_next_one_passed_is_sent_again_until_its_time_is_over(
     run = Run(fates)
     outcomes = run.send(400.0)
     assert run.leader.asked[:5] == [0, 4, 5, 6, 0]
-    assert run.producer.trouble == "producer 0: a batch was not delivered in time"
+    assert run.producer.failure == "producer 0: a batch was not delivered in time"
     assert outcomes[:5] == [FAILED, FAILED, FAILED, FAILED, passed]
     offsets = [offset for offset in run.producer.log.offset if offset >= 0]
     assert offsets == sorted(set(offsets))
@@ -177,7 +177,7 @@ def test_out_of_order_after_what_was_acknowledged_makes_it_give_up_at_once() -> 
     run.leader.log.restart_at(run.leader.log.log_end_offset)
     run.leader.fates = iter([TOO_FEW])
     run.send(800.0)
-    assert run.producer.trouble == "producer 0: OUT_OF_ORDER_SEQUENCE_NUMBER for a batch"
+    assert run.producer.failure == "producer 0: OUT_OF_ORDER_SEQUENCE_NUMBER for a batch"
 
 
 def lane(*, again: Iterable[tuple[int, bool]] = (), acknowledged: Iterable[int] = ()) -> Lane:

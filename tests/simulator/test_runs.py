@@ -25,12 +25,12 @@ from controller.zookeeper.watches import StandingWatches
 from tests.simulator.scenarios import FAULTS, scenario
 
 
-def trouble(result: SimulationResult) -> str:
+def violation(result: SimulationResult) -> str:
     return "\n".join(f"{each.name}: {each.detail}" for each in result.report.judgement.invariants if not each.held)
 
 
 def assert_passes(result: SimulationResult) -> None:
-    assert result.report.verdict == "pass", f"seed {result.report.seed}: {trouble(result)}"
+    assert result.report.verdict == "pass", f"seed {result.report.seed}: {violation(result)}"
     assert not result.could_not_run
 
 
@@ -113,7 +113,7 @@ def test_a_leader_cut_off_for_longer_than_its_lease_stands_again_in_the_same_ses
 
 def found(name: str, seeds: int = 25) -> str:
     """The first trouble that any seed finds; "" if none does."""
-    return next((text for seed in range(seeds) if (text := trouble(simulate(scenario(name), seed)))), "")
+    return next((text for seed in range(seeds) if (text := violation(simulate(scenario(name), seed)))), "")
 
 
 def test_a_lease_that_nobody_watches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_broker_that_starts_in_the_middle_of_a_failover_does_not_tell_clients_
     """In this seed a client asks it between the new controller's first request, of the brokers alone, and the next."""
     assert_passes(simulate(without_records("rolling-restart"), 95))
     monkeypatch.setattr(MetadataCache, "for_clients", property(lambda cache: cache.snapshot))
-    assert "0 of 24 partitions led" in trouble(simulate(without_records("rolling-restart"), 95))
+    assert "0 of 24 partitions led" in violation(simulate(without_records("rolling-restart"), 95))
 
 
 def test_a_request_that_fails_in_its_handler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def test_a_request_that_fails_in_its_handler_is_found(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Broker, "_update_metadata", broken)
     result = simulate(load_scenario("broker-kill", {"recovery_ms": "100"}), 1)
-    assert "no-defects" in trouble(result)
-    assert "planted" in trouble(result)
+    assert "no-defects" in violation(result)
+    assert "planted" in violation(result)
 
 
 def test_a_run_without_errors_is_not_accused_of_any() -> None:

@@ -85,13 +85,13 @@ STRIKES: dict[str, Callable[[Simulation, int], None]] = {
 @pytest.mark.parametrize("name", sorted(STRIKES))
 def test_a_struck_controller_has_a_successor_and_the_world_comes_to_rest_again(name: str) -> None:
     made = world()
-    struck = made.controller
-    assert struck is not None
-    STRIKES[name](made, struck)
+    broker = made.controller
+    assert broker is not None
+    STRIKES[name](made, broker)
     made.run_until(lambda: made.controller_epoch == 2 and made.controller is not None)
-    made.mend()
-    if struck not in made.running:
-        made.start(struck)
+    made.heal_all()
+    if broker not in made.running:
+        made.start(broker)
     made.run_until_rest()
     assert made.running == (1, 2, 3)
     assert made.paused == ()

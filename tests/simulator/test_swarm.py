@@ -30,7 +30,7 @@ from controller.simulator.plan import (
     SetConfig,
     kind_of,
 )
-from controller.simulator.plan_file import plan_trouble
+from controller.simulator.plan_file import plan_error
 from controller.simulator.shrinking import Shrinker
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import FaultInjected, Noted
@@ -74,7 +74,7 @@ def test_what_is_drawn_is_of_every_kind_and_size() -> None:
     assert {plan.outside for plan in plans} == set(Outside)
     assert {kind_of(each) for plan in plans for each in plan.faults} == {*KINDS, *MORE}
     assert {kind_of(each) for plan in plans for each in plan.happenings} == {*KINDS, *MORE, *OPERATIONS}
-    assert all(plan_trouble(plan) is None for plan in plans)
+    assert all(plan_error(plan) is None for plan in plans)
     assert any(len(plan.core) < plan.cluster.brokers for plan in plans)
     assert all(2 * len(plan.core) > plan.cluster.brokers for plan in plans)
 

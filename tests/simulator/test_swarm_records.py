@@ -237,7 +237,7 @@ def test_a_broken_disk_answers_reads_and_refuses_changes_until_it_is_mended() ->
     with pytest.raises(OSError, match="failed"):
         file.append(b"after")
     assert file.read_at(0, 6) == b"before"
-    disk.mend()
+    disk.repair()
     file.append(b"after")
     assert file.size() == 11
 

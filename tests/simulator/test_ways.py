@@ -34,7 +34,7 @@ def test_a_way_that_is_shut_is_so_for_connections_that_either_end_opens() -> Non
     world.pass_ms(10_000)
     assert answers == []
     assert len(world.accepted) == 1, "what was opened did arrive; its acceptance does not"
-    world.network.mend()
+    world.network.heal_all()
     world.pass_ms(20)
     assert answers == [True]
 
@@ -50,7 +50,7 @@ def test_mending_heals_cuts_and_ways_alike() -> None:
     world.network.heal(1, 2)
     world.pass_ms(1_000)
     assert to_far == [], "healed, and shut still"
-    world.network.mend()
+    world.network.heal_all()
     world.pass_ms(20)
     assert to_far == [b"kept"]
 
