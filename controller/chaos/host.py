@@ -203,7 +203,7 @@ class RealHost:
     async def inject(self, fault: InjectedFault) -> None:
         raise HostFailure(f"{kind_of(fault)}: a fault of simulated worlds, which real processes can't have")
 
-    async def mend(self) -> None:
+    async def heal_all(self) -> None:
         raise HostFailure("mend: only a simulated world has faults that it ends")
 
     async def expire(self, node: int) -> None:

@@ -152,7 +152,7 @@ class ScenarioHost(Protocol):
         """Begins a fault whose nodes are brokers' ids (ZOOKEEPER, where a way leads there). HostFailure if it makes no
         sense now, and on a host that can't do it."""
 
-    def mend(self) -> Task[None]:
+    def heal_all(self) -> Task[None]:
         """Every fault that lasts ends. HostFailure on a host that has no such faults."""
 
     def expire(self, node: int) -> Task[None]:

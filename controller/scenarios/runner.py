@@ -172,7 +172,7 @@ class _Run:
                 await self._server(step, nodes[0])
             case Mend():
                 self._fault("mend", "everything")
-                await self.host.mend()
+                await self.host.heal_all()
             case InjectedFault():
                 await self._inject(step, nodes)
             case Kill() | Stop() | Restart() | Pause() | Resume() | Expire():

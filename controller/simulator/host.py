@@ -272,7 +272,7 @@ class SimulatedHost:
         if lasts_ms:
             self.clock.call_later(lasts_ms, undo)
 
-    async def mend(self) -> None:
+    async def heal_all(self) -> None:
         self._the_faults().heal_all()
 
     def _the_faults(self) -> Faults:

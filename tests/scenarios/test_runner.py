@@ -78,7 +78,7 @@ class ScriptedHost:
         nodes = [f" {name}={getattr(fault, name)}" for name in NODE_FIELDS if hasattr(fault, name)]
         self.calls.append(f"inject {kind_of(fault)}{''.join(nodes)}")
 
-    async def mend(self) -> None:
+    async def heal_all(self) -> None:
         self.calls.append("mend")
 
     async def expire(self, node: int) -> None:
