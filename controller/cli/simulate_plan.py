@@ -32,7 +32,7 @@ from controller.simulator.drawing import draw_plan
 from controller.simulator.inspection import inside
 from controller.simulator.plan import Plan, describe
 from controller.simulator.plan_file import PlanError, load_plan, plan_text
-from controller.simulator.sentinel import Violation
+from controller.simulator.safety_checker import Violation
 from controller.simulator.shrinking import Shrinker
 from controller.simulator.swarm import PlanRun, PlanWorld, run_plan
 

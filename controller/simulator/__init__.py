@@ -45,7 +45,7 @@ from controller.simulator.plan import (
     StepWall,
     Stop,
 )
-from controller.simulator.sentinel import Violation
+from controller.simulator.safety_checker import Violation
 from controller.simulator.simulated_world import BrokenInvariant, NotInTime
 from controller.simulator.simulation import Simulation
 from controller.trace_records import TraceRecord

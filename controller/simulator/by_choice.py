@@ -1,4 +1,4 @@
-"""What a controller moves by choice, and may not at times: looked at as it happens, for the sentinel.
+"""What a controller moves by choice, and may not at times: looked at as it happens, for the safety checker.
 
     paused              in a term that began while /admin/camerlengo_pause was there nobody is given back to a preferred
                         leader and no reassignment begins, for as long as it stays

@@ -19,7 +19,7 @@ from controller.core.placement import assign_replicas
 from controller.scenarios.host import ClusterSpec, Workload
 from controller.simulator.estate_wholeness import Estate, missing
 from controller.simulator.host import SimulatedHost
-from controller.simulator.sentinel import Sentinel
+from controller.simulator.safety_checker import SafetyChecker
 from controller.trace import FaultInjected
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
@@ -86,20 +86,20 @@ class EstateWorld:
 
     def __init__(self, spec: EstateSpec, seed: int = 1) -> None:
         self.spec = spec
-        self.sentinel = Sentinel(clean=True)
-        self.host = SimulatedHost(seed, self.sentinel)
+        self.safety_checker = SafetyChecker(clean=True)
+        self.host = SimulatedHost(seed, self.safety_checker)
         cluster = ClusterSpec(spec.brokers, 1, spec.session_timeout_ms, settings=spec.settings)
         booted = drive(self.host.boot(cluster, Workload(NEVER_MS)))
         self.clock = self.host.clock
         self.clock.run_until(lambda: booted.done, 10_000.0)
         booted.result()
         self.zookeeper = self.host.world.zookeeper
-        self.sentinel.guard(self.zookeeper, self.clock.now_ms)
+        self.safety_checker.attach(self.zookeeper, self.clock.now_ms)
         self.estate = Estate(self.host, spec.topics(Random(f"{seed}/estate")))
 
     def build(self, limit_ms: float = 600_000.0) -> None:
         """What goes on in it is not recorded: a line for each replica would be more than all the rest. NotWhole."""
-        self.sentinel.enabled = False
+        self.safety_checker.enabled = False
         for operations in _batches(_znodes(self.estate.topics)):
             self.zookeeper.restore(operations)
         former = self._hold_controller()
@@ -117,8 +117,8 @@ class EstateWorld:
         self.until_whole(tuple(brokers), limit_ms)
         if self.spec.logs:
             self._until_parked(limit_ms)
-        self.sentinel.records.clear()
-        self.sentinel.enabled = True
+        self.safety_checker.records.clear()
+        self.safety_checker.enabled = True
 
     def _hold_controller(self) -> InMemoryConnection:
         """A former controller's session, which owns /controller until every broker is registered."""
@@ -159,15 +159,15 @@ class EstateWorld:
         for node in nodes:
             self.host.take(FaultInjected("kill", str(node)))
             drive(self.host.kill(node)).result()
-            self.sentinel.died(node)
+            self.safety_checker.died(node)
 
     def until_whole(self, live: Sequence[int], limit_ms: float) -> float:
         """Runs until the brokers of `live` are whole without the others: the virtual time that took. NotWhole, also for
         an invariant that did not hold."""
         began_ms, until_ms = self.clock.now_ms(), self._until(limit_ms)
         while True:
-            if self.sentinel.violation is not None:
-                raise NotWhole(str(self.sentinel.violation))
+            if self.safety_checker.violation is not None:
+                raise NotWhole(str(self.safety_checker.violation))
             found = missing(self.estate, live)
             if found is None:
                 return self.clock.now_ms() - began_ms

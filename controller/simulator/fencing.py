@@ -3,7 +3,7 @@
 
 `Fencing.unfenced` judges one applied multi. Only the writes of `broker_writes.py` and `broker_data_writes.py` may
 go without the check; they are listed here by operation and path, so that a new write is refused until it is fenced or
-listed. Used by the simulator's sentinel and by the controller's tests.
+listed. Used by the simulator's safety checker and by the controller's tests.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from controller.simulator.faults import Faults
 from controller.simulator.faults_between import Undo
 from controller.simulator.host import SimulatedHost
 from controller.simulator.plan import AskIsr, Happening, Operation, Outside, PauseController, Plan, describe
-from controller.simulator.sentinel import Sentinel
+from controller.simulator.safety_checker import SafetyChecker
 from controller.trace import FaultInjected
 from controller.zookeeper.drive import drive
 
@@ -29,17 +29,21 @@ WRITTEN_MS = 100.0
 class Injector:
     """`begin` once the host is booted. `calm` ends all faults; `running` says what is still asked of the cluster."""
 
-    def __init__(self, plan: Plan, host: SimulatedHost, sentinel: Sentinel, administrator: Administrator) -> None:
+    def __init__(
+        self, plan: Plan, host: SimulatedHost, safety_checker: SafetyChecker, administrator: Administrator
+    ) -> None:
         self._plan = plan
         self._host = host
-        self._sentinel = sentinel
+        self._safety_checker = safety_checker
         self._administrator = administrator
         self._is_calm = False
         self._asking = 0
         self._wanted: dict[int, bool] = {}
         self._ends_late: list[tuple[PauseController, Undo]] = []
-        self.faults = Faults(host, plan.cluster.brokers, self.start, sentinel.expires, sentinel.forgotten.lost_power)
-        sentinel.is_by_hand = self.faults.is_by_hand
+        self.faults = Faults(
+            host, plan.cluster.brokers, self.start, safety_checker.expires, safety_checker.forgotten.lost_power
+        )
+        safety_checker.is_by_hand = self.faults.is_by_hand
 
     @property
     def asking(self) -> int:
@@ -98,7 +102,7 @@ class Injector:
         self.faults.trace(fault)
         wrong = await self._administrator.ask_isr(fault, request)
         if wrong is not None:
-            self._sentinel.violated(stray_isrs.INVARIANT, [], wrong)
+            self._safety_checker.violated(stray_isrs.INVARIANT, [], wrong)
         return "ended"
 
     # -- processes
@@ -124,7 +128,7 @@ class Injector:
     def _ended(self, process: BrokerProcess) -> None:
         """One that gave up of itself (its registration was another session's for too long, S06) is started again."""
         node, failure = process.node_id, process.failure
-        self._sentinel.died(node)
+        self._safety_checker.died(node)
         if failure is not None:
             process.failure = None  # told here; to the host it would be the end of the run
             self._host.take(FaultInjected("gave-up", failure))
@@ -136,7 +140,7 @@ class Injector:
     def calm(self) -> None:
         """Every fault ends in the core; who is outside becomes what the plan says, for good."""
         self._is_calm = True
-        self._sentinel.terms_last = False
+        self._safety_checker.terms_last = False
         host, nodes = self._host, self._plan.cluster.nodes
         host.take(FaultInjected("calm", f"core {list(self._plan.core)}, others {self._plan.outside.value}"))
         self.faults.heal_all()

@@ -85,7 +85,7 @@ class RecordRun:
     def _look(self) -> None:
         """(3) Every member of an ISR has what is committed: what its leader takes for that, and what was acknowledged
         by all. Looked at from time to time, in the members that live."""
-        if not self._keeps or self._rest.sentinel.violation is not None:
+        if not self._keeps or self._rest.safety_checker.violation is not None:
             return
         acknowledged = self._host.acknowledged() if self._workload.acks == ACKS_ALL else [0] * len(self._partitions)
         states = self._rest.partitions()
@@ -99,16 +99,16 @@ class RecordRun:
         led = self._replica(state.leader, topic, number)
         if led is not None and led.role is Role.LEADER and led.leader_epoch == state.leader_epoch:
             committed = max(committed, led.high_watermark)
-        sentinel = self._rest.sentinel
+        safety_checker = self._rest.safety_checker
         for member in state.isr:
             held = self._replica(member, topic, number)
             if held is None or held.log is None or held.log.log_end_offset >= committed:
                 continue
-            if not sentinel.forgotten.may_have_forgotten(member, paths.partition_state(topic, number)):
+            if not safety_checker.forgotten.may_have_forgotten(member, paths.partition_state(topic, number)):
                 detail = (
                     f"{topic}-{number}: it is in the ISR and has {held.log.log_end_offset} of {committed} committed"
                 )
-                sentinel.violated("committed-by-all", [member, state.leader], detail)
+                safety_checker.violated("committed-by-all", [member, state.leader], detail)
 
     def _replica(self, node: int, topic: str, number: int) -> Partition | None:
         inside = self._rest.node(node)
@@ -164,7 +164,7 @@ class RecordRun:
     def _keeps(self) -> bool:
         """Whether what is below a high watermark stays."""
         names = [paths.partition_state(*name) for name in self._partitions]
-        return self._clean and not any(name in self._rest.sentinel.forgotten.broken for name in names)
+        return self._clean and not any(name in self._rest.safety_checker.forgotten.broken for name in names)
 
     def _promised(self) -> dict[str, RecordChecker]:
         promised = dict(ALWAYS)

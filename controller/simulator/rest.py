@@ -22,7 +22,7 @@ from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.hand_edits import controller_named
 from controller.simulator.host import SimulatedHost
 from controller.simulator.observer import partitions
-from controller.simulator.sentinel import NOBODY, Sentinel
+from controller.simulator.safety_checker import NOBODY, SafetyChecker
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     decode_broker_registration,
@@ -49,7 +49,7 @@ class Rest:
 
     host: SimulatedHost
     core: Sequence[int]
-    sentinel: Sentinel
+    safety_checker: SafetyChecker
     administrator: Administrator
     _held: dict[int, dict[tuple[str, int], PartitionView]] = field(default_factory=dict)
 
@@ -142,7 +142,7 @@ def _one_controller(rest: Rest) -> Iterator[Missing]:
             yield Missing(
                 "converged", (node,), f"it takes {inside.controller.active_controller_id} for controller (S10)"
             )
-    for node, open_epoch in rest.sentinel.open_terms():
+    for node, open_epoch in rest.safety_checker.open_terms():
         if node in rest.core:
             yield Missing("old-terms-resigned", (node,), f"epoch {open_epoch} was never resigned")
 

@@ -21,7 +21,7 @@ from controller.simulator.plan import (
     Plan,
 )
 from controller.simulator.plan_file import plan_error
-from controller.simulator.sentinel import Violation
+from controller.simulator.safety_checker import Violation
 from controller.simulator.swarm import run_plan
 
 RUNS = 600

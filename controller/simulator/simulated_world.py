@@ -26,7 +26,7 @@ from controller.simulator.plan import PROTOCOL, UNCLEAN, Plan
 from controller.simulator.process import ProcessState
 from controller.simulator.rest import Rest, missing
 from controller.simulator.run import trace_hash
-from controller.simulator.sentinel import Sentinel, Violation
+from controller.simulator.safety_checker import SafetyChecker, Violation
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
@@ -58,15 +58,15 @@ class SimulatedWorld:
         """In place of a constructor: booted, with nothing begun."""
         cluster = plan.cluster
         self._brokers = cluster.nodes
-        self.sentinel = Sentinel(
+        self.safety_checker = SafetyChecker(
             clean=cluster.settings.get(UNCLEAN, "false") != "true",
             leaders_write=control_versions(cluster.settings.get(PROTOCOL, "2.8")).alter_isr is None,
         )
-        self.sentinel.unclean_topics = plan.unclean_topics
+        self.safety_checker.unclean_topics = plan.unclean_topics
         if plan.has_hostile_clients:
-            self.sentinel.unclean_topics |= hostile_clients.TOPIC_NAMES
-            self.sentinel.terms_last = plan.terms_last
-        self.host = SimulatedHost(plan.seed, self.sentinel, kills_forget=False)
+            self.safety_checker.unclean_topics |= hostile_clients.TOPIC_NAMES
+            self.safety_checker.terms_last = plan.terms_last
+        self.host = SimulatedHost(plan.seed, self.safety_checker, kills_forget=False)
         settings = tuple(sorted(cluster.settings.items()))
         spec = ClusterSpec(
             cluster.brokers, cluster.zookeeper_servers, cluster.session_timeout_ms, racks=racks, settings=settings
@@ -75,12 +75,12 @@ class SimulatedWorld:
         self.host.clock.run_until(lambda: booted.done, BOOT_LIMIT_MS)
         booted.result()
         world = self.host.world
-        self.sentinel.guard(world.zookeeper, self.host.clock.now_ms)
-        self.sentinel.is_paused = self._is_paused
+        self.safety_checker.attach(world.zookeeper, self.host.clock.now_ms)
+        self.safety_checker.is_paused = self._is_paused
         self.administrator = Administrator(
             self.host.connection, self.host.clock, world.streams.stream("administrator"), world.addresses
         )
-        self.injector = Injector(plan, self.host, self.sentinel, self.administrator)
+        self.injector = Injector(plan, self.host, self.safety_checker, self.administrator)
         self._own: dict[int, OwnNode] = {}
         self._lives: dict[int, int] = {}
 
@@ -143,11 +143,11 @@ class SimulatedWorld:
         return pending.result()
 
     def _is_broken(self) -> bool:
-        return self.sentinel.violation is not None
+        return self.safety_checker.violation is not None
 
     def _raise_if_broken(self) -> None:
-        if self.sentinel.violation is not None:
-            raise BrokenInvariant(self.sentinel.violation)
+        if self.safety_checker.violation is not None:
+            raise BrokenInvariant(self.safety_checker.violation)
 
     # -- what is so
 
@@ -219,21 +219,21 @@ class SimulatedWorld:
     @property
     def records(self) -> Sequence[TraceRecord]:
         """The trace so far: every event with its time and node, in order."""
-        return self.sentinel.records
+        return self.safety_checker.records
 
     @property
     def trace_hash(self) -> str:
         """Of the trace so far: equal for equal runs."""
-        return trace_hash(self.sentinel.records)
+        return trace_hash(self.safety_checker.records)
 
     def log(self) -> str:
         """The trace so far for reading: a node a column, an event a line."""
-        return log_text(self.sentinel.records, [*self._brokers, *sorted(self._own)])
+        return log_text(self.safety_checker.records, [*self._brokers, *sorted(self._own)])
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Tells `told` of each event from now on, as it happens and before anything else does; gives what ends that.
         It may look at the world, and must not step it: to act, it sets a timer (`clock.call_later(0, ...)`)."""
-        subscribers = self.sentinel.subscribers
+        subscribers = self.safety_checker.subscribers
         subscribers.append(subscriber)
 
         def end() -> None:
@@ -243,7 +243,7 @@ class SimulatedWorld:
         return end
 
     def _rest(self) -> Rest:
-        return Rest(self.host, self.running, self.sentinel, self.administrator)
+        return Rest(self.host, self.running, self.safety_checker, self.administrator)
 
     def _alive(self, broker: int) -> bool:
         process = self.host.processes.get(broker)

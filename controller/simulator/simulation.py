@@ -115,7 +115,7 @@ class Simulation(SimulatedWorld):
     def inject(self, happening: Fault | Operation) -> Pending[str]:
         """Whatever a plan may have happen, at its `at_ms` or at once if that is past, for its `for_ms` (0: until it is
         undone by hand, or by `heal_all`). Answered when it is over: "ended", or "nothing" if it made no sense then."""
-        self.sentinel.expect_errors_of(happening)
+        self.safety_checker.expect_errors_of(happening)
         return self.injector.take(happening)
 
     def start(self, broker: int) -> None:

@@ -1,8 +1,9 @@
 """The fault `spoil-znode`: a value that decodes and makes no sense stands in a znode for a while, then it is repaired.
 
-Written past every session, as by an administrator's hand: the sentinel judges what nodes write. What was there is put
-back only where the value still stands, for the znode may have gone meanwhile, and somebody else's may stand there.
-Drawn from a stream of its own and added to a plan that is drawn already: the rest of the plan is what it was.
+The fault writes past every session, as an administrator does by hand, because the safety checker judges what nodes
+write. The repair restores the former value only where the spoiled value still stands: the znode may have been deleted
+or rewritten meanwhile. The faults come from a random stream of their own and are added to a generated plan, so that the
+rest of the plan stays as it was.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from controller.simulator.plan import Plan
 from controller.simulator.record_run import RecordRun
 from controller.simulator.rest import Missing, Rest, missing
 from controller.simulator.run import trace_hash
-from controller.simulator.sentinel import Violation
+from controller.simulator.safety_checker import Violation
 from controller.simulator.simulation import Simulation
 from controller.trace_records import TraceRecord
 from controller.zookeeper.drive import drive
@@ -52,17 +52,17 @@ class PlanWorld:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.simulation = Simulation.of_plan(plan)
-        self.sentinel = self.simulation.sentinel
+        self.safety_checker = self.simulation.safety_checker
         self.host = self.simulation.host
         for each in plan.happenings:
-            self.sentinel.expect_errors_of(each)
+            self.safety_checker.expect_errors_of(each)
         self.administrator = self.simulation.administrator
         self.injector = self.simulation.injector
-        self.rest = Rest(self.host, plan.core, self.sentinel, self.administrator)
+        self.rest = Rest(self.host, plan.core, self.safety_checker, self.administrator)
         self._late_since_ms: float | None = None
         self.records: RecordRun | None = None
         if plan.records is not None:
-            clean = self.sentinel.is_clean(plan.records.topic)
+            clean = self.safety_checker.is_clean(plan.records.topic)
             self.records = RecordRun(plan, plan.records, self.host, self.rest, clean=clean)
         self.injector.begin()
 
@@ -72,18 +72,18 @@ class PlanWorld:
 
     def run_to(self, at_ms: float) -> None:
         """On to that moment, or to the first violation."""
-        clock, sentinel = self.host.clock, self.sentinel
-        clock.run_until(lambda: sentinel.violation is not None, at_ms)
-        if sentinel.violation is None:
+        clock, safety_checker = self.host.clock, self.safety_checker
+        clock.run_until(lambda: safety_checker.violation is not None, at_ms)
+        if safety_checker.violation is None:
             clock.advance_to(at_ms)
 
     def settle(self) -> float | None:
         """From the calm on, until the core is at rest and stays so: how long that took. None: it did not, which is a
         violation by now."""
-        plan, sentinel = self.plan, self.sentinel
+        plan, safety_checker = self.plan, self.safety_checker
         until_ms = plan.calm_ms + plan.bound_ms
         rested_ms: float | None = None
-        while sentinel.violation is None:
+        while safety_checker.violation is None:
             found = self._missing()
             if found is None:
                 rested_ms = self.now_ms if rested_ms is None else rested_ms
@@ -96,7 +96,7 @@ class PlanWorld:
                 rested_ms = None
                 if self.now_ms >= until_ms:
                     late = f"{plan.bound_ms / 1000:g} s after the calm: {found.detail}"
-                    sentinel.violated(found.invariant, found.nodes, late)
+                    safety_checker.violated(found.invariant, found.nodes, late)
             self.run_to(self.now_ms + LOOK_MS)
         return None
 
@@ -106,12 +106,14 @@ class PlanWorld:
         self.host.clock.run_until(lambda: all(one.done for one in asked.values()), self.now_ms + ANSWERED_MS)
         for node, one in asked.items():
             if not (one.done and one.result()):
-                self.sentinel.violated("clients-answered", [node], "a client's request for metadata has no answer")
+                self.safety_checker.violated(
+                    "clients-answered", [node], "a client's request for metadata has no answer"
+                )
 
     def _judge_records(self) -> None:
         found = None if self.records is None else self.records.judge()
         if found is not None:
-            self.sentinel.violated(found.invariant, found.nodes, found.detail)
+            self.safety_checker.violated(found.invariant, found.nodes, found.detail)
 
     def _missing(self) -> Missing | None:
         found = missing(self.rest)
@@ -134,7 +136,9 @@ class PlanWorld:
                 if one.api == "PRODUCE":
                     self._late_since_ms = self.now_ms if self._late_since_ms is None else self._late_since_ms
                     if self.now_ms > self._late_since_ms + LATE_MS:
-                        self.sentinel.violated(found.invariant, found.nodes, f"{found.detail}, and all else rests")
+                        self.safety_checker.violated(
+                            found.invariant, found.nodes, f"{found.detail}, and all else rests"
+                        )
                 return found
         return None
 
@@ -142,7 +146,7 @@ class PlanWorld:
         """To the end, the first violation, or `until_ms`; what `settle` gives, None if it did not come to that."""
         plan = self.plan
         self.run_to(plan.calm_ms if until_ms is None else min(plan.calm_ms, until_ms))
-        if self.sentinel.violation is not None or self.now_ms < plan.calm_ms:
+        if self.safety_checker.violation is not None or self.now_ms < plan.calm_ms:
             return None
         self.injector.calm()
         if until_ms is None:
@@ -153,7 +157,7 @@ class PlanWorld:
     def result(self, rest_ms: float | None) -> PlanRun:
         ended_ms = self.now_ms
         drive(self.host.shut_down()).result()
-        return PlanRun(self.plan, self.sentinel.violation, ended_ms, rest_ms, self.sentinel.records)
+        return PlanRun(self.plan, self.safety_checker.violation, ended_ms, rest_ms, self.safety_checker.records)
 
 
 def run_plan(plan: Plan) -> PlanRun:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
-from controller.simulator.sentinel import Violation
+from controller.simulator.safety_checker import Violation
 from controller.simulator.swarm import PlanRun, PlanWorld
 from tests.cli.ending import status_of
 

@@ -75,7 +75,7 @@ def made(operation: Operation) -> Simulation:
     """t-0 on A and B, t-1 on B and C; broker 1 is the controller."""
     settings = {**QUIET, **operation.settings}
     world = Simulation(len(BROKERS), seed=SEED, session_timeout_ms=1_000, settings=settings, start=False)
-    world.sentinel.unclean_topics = frozenset({"t"})
+    world.safety_checker.unclean_topics = frozenset({"t"})
     world.start(CONTROLLER)
     world.run_until(lambda: world.controller == CONTROLLER)
     for broker in (A, B, C):
@@ -115,12 +115,12 @@ def carried_out(operation: Operation, strike: Strike | None = None) -> tuple[End
 
     def committed(by: int, writes: Sequence[Write]) -> None:
         nonlocal count
-        world.sentinel._committed(by, writes)
-        if by != world.sentinel._winner:
+        world.safety_checker._committed(by, writes)
+        if by != world.safety_checker._winner:
             return
         count += 1
         if strike is not None and count == strike.at:
-            victim = world.sentinel._nodes[by]
+            victim = world.safety_checker._nodes[by]
             world.clock.call_later(strike.after_ms, lambda: world.kill(victim, for_ms=DEAD_MS))
 
     world.zookeeper.on_commit(committed)

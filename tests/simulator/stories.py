@@ -78,7 +78,7 @@ class Operator:
         """As `delete-controller` in a plan, with what stands in its place at once."""
         row = self.world.zookeeper.row(paths.CONTROLLER)
         assert row is not None
-        self.world.sentinel.expires(row.stat.ephemeral_owner)
+        self.world.safety_checker.expires(row.stat.ephemeral_owner)
         self.write(Delete(paths.CONTROLLER, ANY_VERSION), *more)
 
     def say(self, text: str) -> None:

@@ -225,7 +225,7 @@ def test_a_topic_that_no_controller_can_read_stays_in_the_metadata_of_the_broker
 def with_topics(others: int) -> tuple[Simulation, int]:
     """A cluster at rest with the topic "gone" of one replica; and a broker that does not hold it."""
     world = Simulation(brokers=4, seed=3, session_timeout_ms=2_000)
-    world.sentinel.expected_errors = OF_SPOILED_ZNODES
+    world.safety_checker.expected_errors = OF_SPOILED_ZNODES
     world.run_until(lambda: len(world.registered) == 4)
     for name in ("gone", *(f"other-{number}" for number in range(others))):
         assert world.answer(world.create_topic(name, 1, 1)) == "done"

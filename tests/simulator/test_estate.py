@@ -100,10 +100,10 @@ def test_all_brokers_left_hold_one_metadata_image(built: EstateWorld) -> None:
 
 
 def test_every_request_was_answered_and_no_invariant_broken(built: EstateWorld) -> None:
-    events = [record.event for record in built.sentinel.records]
+    events = [record.event for record in built.safety_checker.records]
     sent = [event for event in events if isinstance(event, RequestSent) and event.to_broker not in LOST]
     answered = [event for event in events if isinstance(event, RequestAnswered) and event.to_broker not in LOST]
-    assert built.sentinel.violation is None
+    assert built.safety_checker.violation is None
     assert len(sent) == len(answered) > len(LEFT)
 
 
@@ -209,7 +209,7 @@ def test_an_invariant_that_breaks_while_it_is_waited_for_ends_the_wait() -> None
     world = EstateWorld(EstateSpec(brokers=3, partitions=30, a_topic=7))
     world.build()
     world.lose([2])
-    world.sentinel.violated("partition-states-sound", [1], "planted")
+    world.safety_checker.violated("partition-states-sound", [1], "planted")
     with pytest.raises(NotWhole, match="planted"):
         world.until_whole([1, 3], 60_000.0)
     world.close()
@@ -221,7 +221,7 @@ def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked()
     world.build()
     world.lose([2, 5])
     world.until_whole([1, 3, 4, 6, 7, 8], 60_000.0)
-    assert world.sentinel.violation is None
+    assert world.safety_checker.violation is None
     for broker in (1, 3, 4, 6, 7, 8):
         partitions_here = list(_node(world, broker).broker.replicas.partitions())
         assert partitions_here

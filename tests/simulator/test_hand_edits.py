@@ -27,7 +27,7 @@ def resting(topics: int = 1) -> Simulation:
     for number in range(topics):
         assert world.answer(world.create_topic(f"t{number}", 4, 2)) == "done"
     world.run_until_rest()
-    world.sentinel.expected_errors = OF_HAND_EDITS
+    world.safety_checker.expected_errors = OF_HAND_EDITS
     return world
 
 
@@ -169,7 +169,7 @@ def test_a_broker_that_knows_no_earlier_epoch_is_told_by_those_that_refuse_its_o
     fresh = other_than(world.controller)
     world.kill(fresh)
     world.run_for(4_000.0)
-    world.sentinel.expected_errors += ("ephemeral",)
+    world.safety_checker.expected_errors += ("ephemeral",)
     for broker in BROKERS:
         if broker != fresh:
             world.pause(broker, for_ms=5_000.0)

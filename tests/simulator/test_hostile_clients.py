@@ -87,8 +87,8 @@ def test_a_cluster_bears_a_hostile_client(kind: HostileKind, monkeypatch: pytest
 def test_some_operations_are_carried_out_and_no_topic_of_a_plan_is_touched() -> None:
     world = PlanWorld(attacked("operations"))
     world.run_to(4_400.0)
-    assert world.sentinel.violation is None
-    written = [one.event for one in world.sentinel.records if isinstance(one.event, PartitionStateWritten)]
+    assert world.safety_checker.violation is None
+    written = [one.event for one in world.safety_checker.records if isinstance(one.event, PartitionStateWritten)]
     created = {event.topic for event in written if event.why == "initial"} - {"t"}
     assert len(created) >= 3
     assert created <= TOPIC_NAMES
@@ -148,7 +148,7 @@ def test_a_term_that_ends_without_a_fault_is_found() -> None:
     controller = world.simulation.node(world.simulation.controller or 0)
     assert controller is not None
     controller.controller.resign("a client asked for something")
-    violation = world.sentinel.violation
+    violation = world.safety_checker.violation
     assert violation is not None
     assert violation.invariant == "terms-last"
     assert violation.detail == "epoch 1 ended without a fault: a client asked for something"

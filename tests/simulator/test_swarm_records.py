@@ -193,7 +193,7 @@ def test_a_broker_that_lost_power_does_not_lead_on_before_it_is_registered_again
     )
     world = PlanWorld(stricken)
     rested_ms = world.finish()
-    broken = set(world.sentinel.forgotten.broken)
+    broken = set(world.safety_checker.forgotten.broken)
     run = world.result(rested_ms)
     assert run.violation is None, str(run.violation)
     assert not broken
@@ -203,7 +203,7 @@ def test_all_of_an_isr_without_power_at_once_may_lose_and_the_swarm_knows() -> N
     at_once = [LosePower(at_ms=4_000.0, node=node, for_ms=200.0) for node in (1, 2, 3)]
     world = PlanWorld(plan(*at_once))
     rested_ms = world.finish()
-    broken = set(world.sentinel.forgotten.broken)
+    broken = set(world.safety_checker.forgotten.broken)
     assert world.result(rested_ms).violation is None
     assert broken
 

@@ -171,7 +171,7 @@ def _run_cluster(plan: Plan, produce_per_s: float, partitions: int) -> tuple[flo
     """CPU seconds, and events of the trace, from when it is at rest on."""
     world = PlanWorld(plan)
     world.run_to(TOPIC_AT_MS)
-    registered = sum(isinstance(record.event, BrokerRegistered) for record in world.sentinel.records)
+    registered = sum(isinstance(record.event, BrokerRegistered) for record in world.safety_checker.records)
     assert registered == plan.cluster.brokers, f"{registered} brokers would share the topic"
     world.run_to(SETTLE_MS - WARM_UP_MS)
     if produce_per_s:
@@ -179,14 +179,14 @@ def _run_cluster(plan: Plan, produce_per_s: float, partitions: int) -> tuple[flo
         drive(world.host.produce(workload, [(TOPIC, number) for number in range(partitions)])).result()
     world.run_to(SETTLE_MS)
     with _built():
-        events, began_s = len(world.sentinel.records), time.process_time()
+        events, began_s = len(world.safety_checker.records), time.process_time()
         world.run_to(plan.calm_ms)
         took_s = time.process_time() - began_s
     violation = world.result(None).violation
     assert violation is None, str(violation)
     history = world.host.history()
     assert history is None or (history.sends.outcome == ACKNOWLEDGED).any(), "nothing was acknowledged"
-    return took_s, len(world.sentinel.records) - events
+    return took_s, len(world.safety_checker.records) - events
 
 
 def _estate(arguments: argparse.Namespace) -> list[Row]:

@@ -64,7 +64,7 @@ class Violation:
         return f"{self.invariant} at {self.at_ms:.1f} ms{whose}: {self.detail}"
 
 
-class Sentinel(Recorder):
+class SafetyChecker(Recorder):
     """The recorder of a run, and its judge while it goes on. `violation` is the first, None so far. Once `guard` was
     called it knows ZooKeeper's writes too. `subscribers` are told of each event, once it has been looked at.
     `expected_errors`: words of errors that a node may
@@ -118,7 +118,7 @@ class Sentinel(Recorder):
     def is_clean(self, topic: str) -> bool:
         return self.clean and topic not in self.unclean_topics
 
-    def guard(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
+    def attach(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
         self._zookeeper = zookeeper
         self._fencing = Fencing(zookeeper.row, leaders_write=self._leaders_write)
         self._now_ms = now_ms
@@ -443,14 +443,14 @@ def _unsound(
 
 
 _CHECKS: dict[type, Callable[..., None]] = {
-    SessionStarted: Sentinel._session_started,
-    ControllerElected: Sentinel._elected,
-    ControllerResigned: Sentinel._resigned,
-    EphemeralSeen: Sentinel._ephemeral,
-    Noted: Sentinel._noted,
-    BrokerRegistered: Sentinel._registered,
-    PartitionStateWritten: Sentinel._written,
-    RequestSent: Sentinel._sent,
-    RequestAnswered: Sentinel._answered,
-    ReplicaRoleApplied: Sentinel._role,
+    SessionStarted: SafetyChecker._session_started,
+    ControllerElected: SafetyChecker._elected,
+    ControllerResigned: SafetyChecker._resigned,
+    EphemeralSeen: SafetyChecker._ephemeral,
+    Noted: SafetyChecker._noted,
+    BrokerRegistered: SafetyChecker._registered,
+    PartitionStateWritten: SafetyChecker._written,
+    RequestSent: SafetyChecker._sent,
+    RequestAnswered: SafetyChecker._answered,
+    ReplicaRoleApplied: SafetyChecker._role,
 }
