@@ -50,7 +50,7 @@ class _VirtualTimer:
 
 
 class VirtualClock:
-    """Time that passes only when it is told to. Timers fire in order of due time, then of being set.
+    """Virtual time, which passes only when it is advanced. Timers fire in order of due time, then of being set.
 
     `wall_ms` is `epoch_ms` plus the virtual time, so that what is written down is repeatable too.
 

@@ -2,7 +2,7 @@
 
 A `Pending` is what every port hands back. It is *already sent*: making one is the request, awaiting it only waits
 for the answer, so a coroutine can hold several and keep them all in flight. `await` yields the Pending itself to
-whoever drives the coroutine, and only while it is unanswered; the driver (an event thread that blocks, a scheduler
+the driver of the coroutine, and only while it is unanswered; the driver (an event thread that blocks, a scheduler
 of virtual time) resumes the coroutine once it is done. This module knows no thread and no event loop.
 """
 

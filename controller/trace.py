@@ -82,7 +82,7 @@ class PartitionStateWritten:
 
     `why`: "initial", "offline", "controlled shutdown", "reassigned", "preferred" (an election), "replica offline"
     (ISR shrunk by the controller, or the leader taken away), "alter isr" (asked for by the leader), "reassignment"
-    (a new leader epoch alone, for the replicas to hear of who else is one).
+    (a new leader epoch alone, so that the replicas learn the new assignment).
     `live`: the brokers that the decision took for eligible; `previous_isr`: what it chose from.
     """
 
@@ -145,7 +145,7 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRoleApplied:
-    """A broker became leader or follower of a partition, as LeaderAndIsr told it."""
+    """A broker became leader or follower of a partition, as a LeaderAndIsr request asked."""
 
     controller_epoch: int
     topic: str
@@ -233,8 +233,8 @@ class EphemeralSeen:
 
 @dataclass(frozen=True, slots=True)
 class MetadataSeen:
-    """A client's answer to a metadata request: how many partitions it expects, how many have a leader that is
-    among the brokers of the same answer, who is said to be controller (-1: nobody), which brokers are listed."""
+    """A metadata response that a client received: how many partitions the client expects, how many have a leader that
+    is listed among the brokers of the same response, the controller's id (-1: none), and the listed brokers."""
 
     partitions_expected: int
     partitions_led: int

@@ -1,7 +1,7 @@
 """Trace events with their time and place, and their form as a line of JSON.
 
 A record is one event, the node that emitted it and when. Processes that share a machine write their records as
-lines (`encode_record`), on the machine's monotonic clock, and whoever collects them moves them to one zero.
+lines (`encode_record`), on the machine's monotonic clock, and the collector shifts them to a common zero.
 A line is a JSON object: `at_ms`, `node`, `event` (the type's name), then the event's own fields.
 """
 

@@ -63,7 +63,11 @@ def create_topics(bootstrap: str, topics: Sequence[TopicSpec]) -> None:
 
 
 def _attempt(admin: Any, topics: Sequence[TopicSpec], *, asked_before: bool) -> dict[str, str]:
-    """The topics that are not there yet, each with what kept it. HostFailure for what another attempt won't mend."""
+    """Try to create the topics, and return those that do not exist yet, each with the error.
+
+    Raises:
+        HostFailure: the error is one that another attempt cannot resolve.
+    """
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic
 
@@ -123,13 +127,14 @@ def _noted(came: list[int]) -> Iterator[None]:
 
 
 class MetadataClient:
-    """Asks, judges the answer, tells `seen`, waits `interval_ms`, and asks again, until closed.
+    """Request metadata every `interval_ms` until closed, evaluate each response and pass the result to `seen`.
 
-    A real client stays with the broker that it has a connection to, and a broker cut off from ZooKeeper answers as
-    before. So there is one client for each broker of `bootstrap`, which begins with that one and goes to others as it
-    likes; they ask in turn. Every RENEWAL_S one of them makes way for a new one, which has asked its own broker first:
-    else all may end at the same. One that had no answer is left out for a while, as a client turns from a silent
-    broker. Nobody asks before `begin`; the topics that are expected may be set at any time.
+    A real client keeps using the broker that it has a connection to, and a broker cut off from ZooKeeper responds as
+    before. So there is one client for each broker of `bootstrap`; it starts at that broker and may move to others. The
+    clients send requests in turn. Every RENEWAL_S one of them is replaced by a new client, which has sent its first
+    request to its own broker: otherwise all clients may end at the same broker. A client that got no response is
+    skipped for a while, as a client turns away from a silent broker. No request is sent before `begin`. The expected
+    topics may be set at any time.
     """
 
     def __init__(self, bootstrap: str, interval_ms: float, seen: Callable[[MetadataSeen], None]) -> None:

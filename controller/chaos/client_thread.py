@@ -9,7 +9,7 @@ from controller.log import logger
 
 
 class ClientThread(threading.Thread):
-    """Does `work` until that returns, and has started when it is made. `trouble`: what ended it before its time."""
+    """A thread that starts on construction and runs `work`. `trouble`: the error that ended it early, or None."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         super().__init__(name=name.replace(" ", "-"), daemon=True)

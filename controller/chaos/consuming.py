@@ -55,8 +55,10 @@ class _Reader:
         self.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in partitions])
 
     def take(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Partition and offset of what came within that time. Passing errors, of which librdkafka mends all that it
-        tells of here, are not records."""
+        """Return partition and offset of each record that arrived within the timeout.
+
+        Error messages are skipped: all errors that librdkafka reports here are temporary, and it recovers by itself.
+        """
         messages = self.consumer.consume(_BATCH, timeout_s)
         now_ms = self._now_ms()
         taken = []
@@ -111,8 +113,11 @@ class ConsumingClient:
 
 @dataclass(slots=True)
 class _Standing:
-    """How far the final read of one partition is. `start`, `end` -1: not told yet; `full_since_ms`: since when all
-    up to `end` is read, though more was acknowledged."""
+    """The progress of the final read of one partition.
+
+    `start`, `end`: -1 until the leader has returned them. `full_since_ms`: the time since which everything up to `end`
+    has been read although records beyond it were acknowledged.
+    """
 
     expected: int
     progress_ms: float
@@ -126,9 +131,10 @@ class _Standing:
 
 
 class FinalReader:
-    """Reads every partition from its beginning to its end, once nobody writes any more.
+    """Reads every partition from its beginning to its end, after all producers have stopped.
 
-    `expected`: for each partition an offset before which something was acknowledged; it is waited for, for SETTLE_MS.
+    `expected`: for each partition an offset below which a record was acknowledged. If the partition ends before it, the
+    reader waits SETTLE_MS for the end to reach it.
     """
 
     def __init__(
@@ -183,7 +189,7 @@ class FinalReader:
             standing.reached = Reached.END
 
     def _ask(self, place: int) -> None:
-        """The beginning and the end that the partition's leader tells now."""
+        """Ask the partition's leader for its log start offset and its end."""
         from confluent_kafka import KafkaException, TopicPartition
 
         standing = self._standings[place]

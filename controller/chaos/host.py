@@ -45,7 +45,7 @@ STOP_GRACE_S = 30.0
 LEADER_LIMIT_MS = 15_000.0
 """How long a busy ensemble may take to name its leader."""
 HEARD_LIMIT_MS = 5_000.0
-"""How long brokers may take to hear of new topics; one that is cut off never does."""
+"""How long brokers may take to learn of new topics. A broker that is cut off never learns of them."""
 HEARD_LOOK_MS = 20.0
 HEARD_ANSWER_S = 1.0
 _LOG_LINES = 12
@@ -324,7 +324,7 @@ class RealHost:
             try:
                 metadata[node] = metadata_of(LOOPBACK, self._port(node))
             except OSError:
-                continue  # a registered broker without metadata is what the checker is told
+                continue  # the checker sees a registered broker without metadata
         partitions = self._observer.partitions()
         return Snapshot(partitions, tuple(sorted(registered)), controller, self._observer.controller_epoch(), metadata)
 
@@ -332,7 +332,7 @@ class RealHost:
         self.close()
 
     def close(self) -> None:
-        """Ends whatever was started, in the order in which nobody is left asking. Safe to call twice."""
+        """Stop everything that was started: clients before the servers that they use. Safe to call twice."""
         self._standstills.close()
         if self._record_clients is not None:
             self._record_clients.close()

@@ -28,7 +28,7 @@ from controller.zookeeper.operations import Row
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS = 30_000
-"""The observer's own session: long, because a fault that it does not survive is one that nobody measures."""
+"""The observer's own session timeout. It is long because a fault that ends this session cannot be measured."""
 ANSWER_S = 30.0
 
 _LOOK = "look"
@@ -36,7 +36,7 @@ _END = "end"
 
 
 class Observer:
-    """Looks again whenever a watch says so, on a thread of its own, and tells `seen` of what came and went."""
+    """A thread that reads ZooKeeper's ephemeral nodes whenever a watch fires, and passes the changes to `seen`."""
 
     def __init__(self, connect: str, clock: Clock, seen: Callable[[EphemeralSeen], None]) -> None:
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -68,7 +68,7 @@ class Observer:
         self._client.close()
 
     def now(self) -> tuple[Mapping[int, int], int]:
-        """Registered brokers with their sessions, and the controller (-1: nobody)."""
+        """Return the registered brokers with their sessions, and the controller's id (-1: none)."""
         with self._lock:
             return self._last.registered, self._last.controller
 

@@ -50,8 +50,11 @@ def producer_config(bootstrap: str, workload: RecordWorkload) -> dict[str, Any]:
 
 
 class ProducingClient:
-    """Sends from its making on, until `stop`. `log` is the thread's own until the thread has ended (`join`). `trouble`:
-    what librdkafka calls fatal, or what else ended the thread before its time; this producer sends no more then."""
+    """A producer that sends from its construction until `stop`.
+
+    `log` belongs to the thread until the thread has ended (`join`). `trouble`: an error that librdkafka calls fatal, or
+    another one that ended the thread early; the producer sends nothing afterwards.
+    """
 
     def __init__(
         self,
@@ -80,11 +83,14 @@ class ProducingClient:
         return self._fatal or self._thread.trouble
 
     def stop(self) -> None:
-        """Sends nothing more; what was sent comes to its end."""
+        """Stop sending. Requests in flight are completed."""
         self._stopped.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether every operation ended and the thread with it. If not, the thread is told to leave them open."""
+        """Wait for the thread to end, and return True if it did, with all operations completed.
+
+        After `timeout_s` the thread is instructed to leave them open.
+        """
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._abandoned.set()
@@ -133,6 +139,6 @@ class ProducingClient:
             outcome = FAILED if error.code() in self._never_written else INDETERMINATE
             self.log.ended(sequence, outcome, now_ms, error=error.str())
         elif self._workload.acks == ACKS_NONE:
-            self.log.ended(sequence, INDETERMINATE, now_ms)  # sent, and nobody said a word
+            self.log.ended(sequence, INDETERMINATE, now_ms)  # sent, and never acknowledged
         else:
             self.log.ended(sequence, ACKNOWLEDGED, now_ms, offset=message.offset())

@@ -1,8 +1,8 @@
-"""Whether the machine kept up: a thread that has nothing to do but to wake, and that notes when it was not let.
+"""Detection of host stalls: a thread that only sleeps and wakes, and records each time when it woke late.
 
-A machine whose cores others have taken, that was suspended or swaps, stops brokers as a fault would that nobody
-injected: an acknowledged ping comes too late, a lease runs out, a session ends. The brokers' traces can't tell that
-from a defect; the run's own process, which stood still with them, can.
+A machine that is overloaded, suspended or swapping stalls brokers like a fault that the run did not inject: a ping is
+acknowledged too late, a lease runs out, a session expires. The brokers' traces cannot distinguish that from a defect.
+The run's own process, which stalls with them, can.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from controller.trace import StoodStill
 
 LOOK_MS = 20.0
 LEAST_MS = 250.0
-"""What is told of: far more than a scheduler's turn, far less than any session can bear."""
+"""The shortest stall that is reported: far above a scheduler's time slice, far below any session timeout."""
 _CLOSE_S = 10.0
 
 
 class StandstillWatch:
-    """Tells `seen` of each time for which its thread got no turn, when it is over. `now_ms` is monotonic."""
+    """Reports each period in which its thread was not scheduled to `seen`, after it ended. `now_ms` is monotonic."""
 
     def __init__(self, now_ms: Callable[[], float], seen: Callable[[StoodStill], None]) -> None:
         self._now_ms = now_ms

@@ -16,7 +16,7 @@ from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, e
 
 FORMAT = 1
 SHOWN = 40
-"""So many findings are told as text; --json has them all."""
+"""The maximum number of findings in the text output; --json has them all."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,5 @@
-"""One run of a scenario in virtual time, as `camerlengo simulate` does it: told as it goes, stopped where one likes,
-looked into, logged, and made a second time to see that nothing differs."""
+"""One run of a scenario in virtual time, for `camerlengo simulate`: reports progress, stops at a given time to inspect
+the state, writes a log, and runs a second time to verify that nothing differs."""
 
 from __future__ import annotations
 

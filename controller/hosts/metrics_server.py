@@ -61,7 +61,7 @@ class MetricsServer:
                     writer.write(self._response(await reader.readuntil(b"\r\n\r\n")))
                     await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # whoever asks so is not answered; the next one is
+            pass  # such a client gets no response; the next one does
         finally:
             self._answering -= 1
             writer.close()

@@ -25,8 +25,10 @@ class NetworkThread:
         return threading.current_thread() is self._thread
 
     def call(self, action: Callable[[], None]) -> None:
-        """Runs `action` on the loop: at once when called there, else as soon as it comes to it. Dropped after `stop`,
-        when there is nobody left to answer to."""
+        """Run `action` on the loop: at once if called from the loop's thread, otherwise as soon as the loop is free.
+
+        After `stop` the action is dropped: no connection is left to respond to.
+        """
         if self.on_loop():
             action()
             return

@@ -59,7 +59,7 @@ class _Job:
         self.error: Exception | None = None
 
     def turn(self) -> bool:
-        """Do pieces for about TURN_US. Whether the work is over."""
+        """Run pieces of the work for about TURN_US, and return True if the work is complete."""
         spent_us = 0
         try:
             while spent_us < TURN_US:
@@ -67,7 +67,7 @@ class _Job:
                 time.sleep(0)  # lets go of the GIL
         except StopIteration:
             return True
-        except Exception as error:  # noqa: BLE001 - raised to whoever put the job
+        except Exception as error:  # noqa: BLE001 - passed to the submitter of the job
             self.error = error
             return True
         return False

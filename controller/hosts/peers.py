@@ -268,10 +268,10 @@ class Link(asyncio.Protocol):
         _, link = await asyncio.get_running_loop().create_connection(cls, *address)
         return link
 
-    # -- for whoever asks
+    # -- for the sender of requests
 
     def expect(self, expected: Callable[[Outcome], None]) -> None:
-        """Called with the next frame, or with what broke the connection: at once, if it is broken."""
+        """Set the callback for the next frame or connection error. On a broken connection it is called at once."""
         self._expected = expected
         if self._broken is not None:
             self._hand_over(self._broken)

@@ -62,7 +62,7 @@ COLLECTOR = (50_000, 20, 100)
 """Thresholds of the garbage collector: with Python's own a large request makes it look at everything several times."""
 """On top of what the limits within a shutdown add up to."""
 
-# Kafka's for zookeeper.set.acl: whoever made a znode may do everything with it, the world may read.
+# Kafka's for zookeeper.set.acl: the creator of a znode has all permissions, everyone else may read.
 SECURE_ACL = (ACL(PERM_ALL, "auth", ""), ACL(PERM_READ, "world", "anyone"))
 
 
@@ -103,7 +103,7 @@ class BrokerProcess:
         self._notices.put(notice)
 
     def _tripped(self, _loop: object, context: dict[str, Any]) -> None:
-        """An exception that nobody on the loop took: told where every other defect is."""
+        """Report an exception that no code on the loop caught in the trace, like every other defect."""
         error = context.get("exception")
         where = "".join(traceback.format_exception(error)).rstrip() if error is not None else repr(context)
         self._trace.emit(Noted("error", f"{context['message']}\n{where}"))
@@ -269,7 +269,7 @@ class BrokerProcess:
         run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
 
     def _release(self, clean: bool) -> None:
-        """`clean`: the logs are closed so that the next start has nothing to recover, once nobody can use them."""
+        """Stop the threads and servers. `clean`: then close the logs, so that the next start has nothing to recover."""
         if not self._events.stop(THREAD_LIMIT_S):
             logger.warning("the event thread is still in a handler; it ends with the process")
         self._server.close()

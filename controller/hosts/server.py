@@ -23,7 +23,7 @@ from controller.trace import Noted, Trace
 
 BACKLOG = 128
 ACCEPT_AGAIN_S = 0.2
-"""How long nobody is accepted after that failed, for want of file descriptors most likely."""
+"""How long the server accepts no connection after `accept` failed, most likely for lack of file descriptors."""
 SAY_AGAIN_S = 60.0
 """How often at most the log says that connections are refused."""
 RESERVE_MAX = 4_096
@@ -41,11 +41,13 @@ class CannotListen(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`queued_bytes`: of all requests, as far as they have arrived, that are not answered. `idle_ms`: how long a
-    connection may neither send nor take anything when nobody owes it an answer; None: for ever. `descriptors`: a
-    connection whose descriptor's number is this or above is refused. The system gives the lowest number that is free,
-    so this many descriptors are open then, whoever holds them. `stall_ms`: how long a request that has begun to arrive
-    may bring no byte."""
+    """The server's limits on requests and connections.
+
+    `queued_bytes`: of all unanswered requests, as far as they have arrived. `idle_ms`: how long a connection may be
+    idle, that is, nothing is sent or received and no request is in flight; None: no limit. `descriptors`: a connection
+    whose descriptor's number is this or above is refused. The system assigns the lowest free number, so at least this
+    many descriptors are then open in the process. `stall_ms`: how long a partly received request may bring no byte.
+    """
 
     request_bytes: int
     queued_bytes: int = 400 * 1024 * 1024
@@ -174,7 +176,7 @@ class Server:
         self.turns.close()
 
     def _failed(self, error: Exception) -> None:
-        """Steps let it out that should have told it themselves."""
+        """Log an error that a request's steps raised instead of reporting it themselves."""
         self.note("error", "".join(traceback.format_exception(error)).rstrip())
 
     def _release(self) -> None:

@@ -59,10 +59,10 @@ class Host(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether requests that are held take as much as they may; who is stalled then is told when they don't."""
+        """True if the held requests have reached their limit. Below the limit, stalled connections are resumed."""
 
     def hold(self, size: int) -> None:
-        """So many bytes more of requests (less, if negative)."""
+        """Add `size` bytes to the total of the held requests (subtract them, if negative)."""
 
     def stall(self, connection: Connection) -> None:
         """Calls `connection.go_on` once it is not full."""
@@ -104,7 +104,7 @@ class Connection:
         self._frames: deque[bytes] = deque()
         self._slots: deque[_Slot] = deque()
         self._outgoing = Outgoing(sock)
-        self._held = 0  # bytes of requests, as the host was told
+        self._held = 0  # bytes of requests, as reported to the host
         self._unanswered = 0  # bytes of those that were taken up
         self._reading = self._writing = self._taking = self._flushing = False
         self._working: Working | None = None  # a request that takes several slices; the next one waits for it
@@ -192,7 +192,8 @@ class Connection:
                 self._host.end_large(self)
 
     def _may_read(self) -> bool:
-        """A request that has begun to arrive is read on, since nobody's room would be given back otherwise."""
+        """Return True if the connection may read. A partly received request is read to its end: its memory is freed
+        only after it was answered."""
         if self._is_large:
             return self._host.may_go_on(self)
         return bool(self._buffer.begun_bytes) or not self._host.full

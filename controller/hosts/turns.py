@@ -53,7 +53,7 @@ class Working:
 
 
 class Turns:
-    """`on_error` is told of an error that steps let out; they are over then."""
+    """A queue of steps. `on_error` is called with an exception that steps raise; these steps end then."""
 
     def __init__(self, network: NetworkThread, on_error: Callable[[Exception], None]) -> None:
         self._network = network
@@ -101,7 +101,7 @@ class Turns:
         self._schedule()
 
     def close(self) -> None:
-        """No job begins any more. One that runs ends by itself; nobody waits for it."""
+        """Start no further job. A running job ends by itself and is not waited for."""
         self._closed = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
@@ -134,7 +134,7 @@ class Turns:
                 return
             try:
                 goes_on = working.step()
-            except Exception as error:  # noqa: BLE001 - told; the steps of other requests go on
+            except Exception as error:  # noqa: BLE001 - reported; the steps of other requests go on
                 self._on_error(error)
                 goes_on = False
             if not goes_on:

@@ -65,7 +65,7 @@ class Campaign:
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a run; times in virtual ms. `trouble` is the first thing that was wrong, in a line."""
+    """The stored result of a run; times in virtual ms. `trouble` is the first error, in one line."""
 
     number: int
     point: int
@@ -86,7 +86,7 @@ _RESULT = msgspec.json.Decoder(Result)
 
 
 def run(campaign: Campaign, number: int) -> tuple[Result, Report]:
-    """Return what is kept of a run, and its report, of which files can be written."""
+    """Execute a run, and return its result and its report, from which files can be written."""
     point, seed = campaign.run_of(number)
     scenario = campaign.points[point].scenario
     if scenario is None:
@@ -126,8 +126,8 @@ def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Report]:
 
 
 def plan_report(run: PlanRun) -> Report:
-    """Return the report of a plan's run, for the same pages as a scenario's. It has no failovers: no client watches a
-    set of topics throughout, by which recovery could be told."""
+    """Return the report of a plan's run, for the same pages as a scenario's. It has no failovers: no client observes a
+    set of topics throughout, which would be needed to determine the recovery."""
     plan = run.plan
     scenario = Scenario(
         name=plan.name,

@@ -38,7 +38,7 @@ class ClusterColumns:
     """n partitions, a row each, as they stand once everything that can be led is led.
 
     `brokers`: the registered ones' ids, ascending; `racks` by broker, "" for none. `assignment` and `isr` are padded
-    with -1; `isr` has live members only, `leader` is -1 where nobody can lead. `live` is bool beside `assignment`.
+    with -1; `isr` has live members only, `leader` is -1 where no replica can lead. `live` is bool beside `assignment`.
     """
 
     brokers: tuple[int, ...]
@@ -87,8 +87,8 @@ def settled(
     min_in_sync: Ids,
     unclean: Mask,
 ) -> ClusterColumns:
-    """The cluster of the live brokers `racks`, after the controller has elected whoever it can: a leader that is not
-    live is replaced, and dead members leave the ISR."""
+    """Return the cluster with the live brokers `racks`, after the controller has elected all electable leaders: a
+    leader that is not live is replaced, and dead members leave the ISR."""
     brokers = tuple(sorted(racks))
     live = live_mask(assignment, brokers)
     led = live_mask(leader, brokers)

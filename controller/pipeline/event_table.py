@@ -1,7 +1,7 @@
 """The one table of events: its columns, whether an event comes from a trace or from a line of a real broker's log.
 
 A row an event. Always set: `run` (which cluster or run: events of different runs are never compared), `at` (UTC; a
-trace has no calendar, its zero is the first moment of 1970), `day`, `node` (-1: nobody's, or not said), `event`,
+trace has no calendar, its zero is the first moment of 1970), `day`, `node` (-1: none, or unknown), `event`,
 `origin` ("trace" or "log"), `file` and `place` (the row of a trace; the byte in a log at which the line begins, after
 decompression). The other columns are the events' fields and null where an event has none of that name.
 """

@@ -91,8 +91,11 @@ def take_in(paths: Sequence[Path], folder: Path, quiet_s: float, write: Writer) 
 
 
 def counts_by_minute(events: DataFrame, late: str) -> DataFrame:
-    """How many events of each kind each broker had in each minute. A minute is told once, when the newest event is
-    `late` ("2 minutes") past its end; what comes for it after that is left out."""
+    """Count the events by minute, broker and kind.
+
+    A minute is reported once, when the newest event is `late` ("2 minutes") past its end; events of that minute that
+    arrive later are dropped.
+    """
     timed = events.where(f.col("at").isNotNull()).withWatermark("at", late)
     counted = timed.groupBy("run", f.window("at", "1 minute").alias("minute"), "node", "event").agg(
         f.count("*").alias("events")

@@ -63,5 +63,5 @@ def _map(labels: tuple[str, ...], values: Any, title: str, left: int) -> Iterato
 
 
 def _colour(value: int, most: int) -> str:
-    """Any loss at all is told from none."""
+    """Return the colour of a value. Every loss above 0 has another colour than 0."""
     return _PALETTE[0] if value == 0 else _PALETTE[1 + (value * (len(_PALETTE) - 2)) // most]

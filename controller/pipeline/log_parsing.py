@@ -138,7 +138,7 @@ def _cut(words: pa.Array, at: str, *, reverse: bool = False) -> tuple[pa.Array, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Heads:
-    """The lines that are whole: their numbers in the block, their parts, and the error told below each, if any."""
+    """The complete lines: their numbers in the block, their parts, and the error printed below each, if any."""
 
     rows: pa.Array
     parts: _Parts

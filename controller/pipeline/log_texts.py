@@ -125,7 +125,8 @@ STATE_CHANGES = (
             r"^Received (?:update metadata|UpdateMetadata) request with correlation id (?P<sequence>[0-9]+) from an "
             r"old controller (?P<controller>[0-9]+) with epoch (?P<controller_epoch>[0-9]+).*epoch is "
             r"(?P<known_epoch>[0-9]+)", {"api": "UpdateMetadata", "reason": "stale controller epoch"}),
-    # Below INFO, where many a log4j configuration puts these logs, a line a partition tells again what the others told.
+    # Below INFO, the level that many log4j configurations set for these logs, one line for each partition repeats what
+    # the other lines report.
     *map(_noted, (
         "Stopped fetchers as part of", "Cached leader info ", "Deleted partition ", "Received LeaderAndIsr request ",
         "Received StopReplica request ", "Received response ", "Sending become-leader LeaderAndIsr request ",

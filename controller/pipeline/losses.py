@@ -30,8 +30,11 @@ LOST_AT_ONCE = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcomes:
-    """A row a case: `leader` then (-1: nobody); whether the partition went `offline`, has a leader that was not in
-    the ISR (`unclean`), fell `under` min.insync.replicas while led; and whether its leadership `moved`."""
+    """The outcomes, one row for each case.
+
+    `leader`: after the failure (-1: none). The masks: the partition went `offline`, has a leader that was not in the
+    ISR (`unclean`), fell `under` min.insync.replicas while it has a leader, or its leadership `moved`.
+    """
 
     leader: Ids
     offline: Mask

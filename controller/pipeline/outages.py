@@ -52,8 +52,10 @@ def broker_losses(events: DataFrame, states: DataFrame) -> DataFrame:
 
 
 def deletions(events: DataFrame) -> DataFrame:
-    """run, topic, `started_at` and `gone_at` (null: not seen to end) of topics that were deleted; by name, so of a name
-    that was deleted twice only the whole time."""
+    """Return run, topic, `started_at` and `gone_at` (null: the end was not seen) of deleted topics.
+
+    There is one row for each name, so a name that was deleted twice has one interval over both deletions.
+    """
     named = f.regexp_extract("message", r"^Deletion of topic (\S+) ", 1)
     told = events.where((f.col("event") == "TopicDeletion") & (named != "")).select(
         "run", named.alias("topic"), "at", f.col("message").endswith("successfully completed").alias("gone")

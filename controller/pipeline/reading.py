@@ -23,7 +23,7 @@ from controller.scenarios.records.table import SENDS
 
 BLOCK_BYTES = 4 * 1024 * 1024
 LONGEST_RECORD_BYTES = 4 * BLOCK_BYTES
-"""A stack trace beyond this is cut: its rest is still told from events, but no longer belongs to one."""
+"""A longer stack trace is cut: its rest is still distinguished from events, but no longer attached to one."""
 DAMAGED = "compressed data end here, damaged"
 UNREADABLE = "a file that can't be read"
 
@@ -103,7 +103,7 @@ def _first_record(chunk: Chunk, stream: _Stream) -> int | None:
     chunk begins at 0, whatever stands there; what stands before another one's first record is the earlier chunk's."""
     if chunk.start == 0:
         return 0
-    before = chunk.start - 1  # that byte tells whether a line begins at `start`
+    before = chunk.start - 1  # that byte shows whether a line begins at `start`
     stream.go_to(before)
     held = b""
     while new := stream.read():

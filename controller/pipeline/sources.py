@@ -91,7 +91,7 @@ def _of_file(path: Path, file: Path, several: bool, chunk_bytes: int) -> Iterato
 
 
 def _run_of(path: Path, file: Path, several: bool) -> str:
-    """A trace's run: its folder, told from others by what of its path is its own."""
+    """Return the name of a trace's run: its directory, with as much of its path as distinguishes it from others."""
     below = file.parent.relative_to(path) if path.is_dir() else Path()
     own = [path.resolve().name] if several and path.is_dir() else [file.parent.resolve().name] if several else []
     return "/".join([*own, *below.parts])

@@ -1,8 +1,8 @@
-"""Every state that a partition went through, from events alone: DataFrames in, DataFrames out, by window functions.
+"""All states of each partition, computed from events: DataFrames in, DataFrames out, with window functions.
 
-Real logs and traces differ in what they say of a state, and are made equal here. A log tells an election's kind only by
-what the controller wrote before it (its last marker: an election that was asked for, a broker shutting down, a
-reassignment); it repeats states that did not change; and it says nothing of ISR changes that leaders made themselves
+Real logs and traces have different information about a state; this module normalises it. A log shows the kind of an
+election only by the line that the controller wrote before it (its last marker: a requested election, a broker's
+shutdown, a reassignment). A log repeats states that did not change. It has no ISR changes that leaders made themselves
 (Kafka logs those elsewhere): a gap in the znode's versions shows that there were some.
 """
 

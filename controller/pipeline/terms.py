@@ -19,9 +19,9 @@ RESIGNED, KILLED, RESTARTED, SUPERSEDED, LEADING = (
 
 
 def controller_terms(events: DataFrame) -> DataFrame:
-    """A row a term: run, node, controller_epoch, `elected_at`, `end` (how it ended, as far as events tell), `ended_at`
-    (null where they don't), `last_sign_at` (the last event of that node before its end or its successor's election),
-    `succeeded_at`."""
+    """Return one row for each term: run, node, controller_epoch, `elected_at`, `end` (how it ended, as far as events
+    show it), `ended_at` (null where they do not), `last_sign_at` (the last event of that node before its end or its
+    successor's election), `succeeded_at`."""
     elected = f.col("event") == "ControllerElected"
     struck = (f.col("event") == "FaultInjected") & f.col("fault").isin("kill", "stop", "restart")
     began = (
@@ -63,8 +63,9 @@ def controller_terms(events: DataFrame) -> DataFrame:
 
 
 def failover_phases(events: DataFrame) -> DataFrame:
-    """A row a phase of each failover, in order: run, node, controller_epoch, `number`, phase, `at`, `duration_ms`. The
-    last row of each is the whole, phase "all". A log tells when phases begin, a trace how long each took."""
+    """Return one row for each phase of each failover, in order: run, node, controller_epoch, `number`, phase, `at`,
+    `duration_ms`. The last row of each is the total, phase "all". A log has the times when phases begin, a trace their
+    durations."""
     taken = events.where(f.col("event").isin("ControllerElected", "FailoverPhase", "FailoverCompleted"))
     by_node = Window.partitionBy("run", "node").orderBy("at", "place")
     of_term = f.last(f.when(f.col("event") == "ControllerElected", f.col("controller_epoch")), ignorenulls=True)

@@ -50,7 +50,7 @@ def _two_writers(events: DataFrame) -> DataFrame:
     wrote = events.where(
         f.col("event").isin("ControllerElected", "PartitionStateWritten") & f.col("controller_epoch").isNotNull()
     )
-    # A state that a controller tells of was written by the node whose line it is.
+    # A state that a controller logs was written by the node of that line.
     writers = wrote.groupBy("run", "controller_epoch").agg(
         f.sort_array(f.collect_set("node")).alias("nodes"), f.max("at").alias("at")
     )

@@ -16,8 +16,8 @@ def judge_metadata(
 ) -> MetadataSeen:
     """Counts the partitions of `topics` that the answer shows as led by a broker that it lists.
 
-    A partition is expected to be led unless the answer shows it with an ISR of which no broker is listed: nobody
-    may lead that one. A partition that the answer does not have is expected.
+    A partition is expected to have a leader unless the response shows it with an ISR of which no broker is listed: no
+    replica of it is electable. A partition that is not in the response is expected.
     """
     listed = frozenset(brokers)
     expected = led = 0

@@ -14,9 +14,12 @@ from controller.scenarios.host import Observation, PartitionView
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a condition may look at. `since_ms`: when the wait began, or when the last fault struck if that was
-    later than the step before; an answer given before does not count. `node`: the step's own, or None. `former`: the
-    session that a broker had when it was last killed, stopped, restarted or expired."""
+    """The state that a condition is evaluated on.
+
+    `since_ms`: when the wait began, or when the last fault was injected if that was later than the step before. A
+    response received before that time does not count. `node`: the step's own, or None. `former`: the session that a
+    broker had when it was last killed, stopped, restarted or expired.
+    """
 
     now: Observation
     since_ms: float
@@ -39,7 +42,8 @@ class Condition:
 
 
 def _registered(view: View) -> Missing:
-    """In a session that it did not have before it was struck: an old one may linger, or its end not be seen yet."""
+    """Require a session that the broker did not have before the fault: the old session may not have expired yet, or
+    the observer may not have seen its end."""
     nodes = view.running if view.node is None else (view.node,)
     absent = [node for node in nodes if view.now.registered.get(node, 0) in (0, view.former.get(node))]
     if not absent:

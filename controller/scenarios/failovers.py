@@ -1,8 +1,9 @@
-"""The failovers of a run, from its trace alone: when a fault struck, when it was noticed, when a client saw it over.
+"""The failovers of a run, computed from its trace: times of the fault, of its detection and of the recovery.
 
-Detected: the broker's ephemeral was seen gone. Recovered: the first answer to a client after that which shows every
-partition led that can be, the broker gone and, where the broker was the controller, another in its place. A broker that
-came back, and has metadata from the controller again, need not be gone from the answer, nor one that was elected again.
+Detected: the observer saw the removal of the broker's ephemeral node. Recovered: the first metadata response to a
+client after that which shows a leader for every electable partition, does not list the broker and, if the broker was
+the controller, names another one. A broker that came back, and has metadata from the controller again, may be listed; a
+broker that was elected again may be the controller.
 """
 
 from __future__ import annotations
@@ -65,8 +66,10 @@ def first_fault(records: Sequence[TraceRecord]) -> int:
 
 
 def _struck(event: FaultInjected) -> int | None:
-    """The broker whose session a fault endangers: itself, or the near end of its link to ZooKeeper. None for a server
-    of ZooKeeper's."""
+    """Return the broker whose session a fault endangers: the target, or the broker's end of its link to ZooKeeper.
+
+    None if the target is a ZooKeeper server.
+    """
     if event.fault != "cut":
         return int(event.target) if event.target.isdigit() else None
     source, _, target = event.target.partition("->")
@@ -91,7 +94,7 @@ def _of_fault(records: Sequence[TraceRecord], index: int, node: int) -> Iterator
 
 
 def _until_next_fault(records: Sequence[TraceRecord], index: int, node: int) -> Sequence[TraceRecord]:
-    """What followed a fault, up to the next one that struck the same broker."""
+    """Return the records after a fault, up to the next fault of the same broker."""
     for later in range(index + 1, len(records)):
         event = records[later].event
         if isinstance(event, FaultInjected) and event.fault in FATAL_FAULTS and _struck(event) == node:

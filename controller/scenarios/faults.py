@@ -1,8 +1,8 @@
-"""Faults that only a simulated world can have, as steps of a scenario: of ways, clocks, disks and replies.
+"""Scenario steps for faults that only a simulated cluster can have: of links, clocks, disks and replies.
 
-Each is named and has the fields as in a plan (docs/swarm.md), without its moment: a step's is when its turn comes. It
-lasts for `for_ms`, 0 until a step `mend`; the scenario goes on at once. The kinds that both hosts can do (`kill`, `cut`
-and so on) are in `language.py`.
+Each has the name and fields that it has in a plan (docs/swarm.md), except for the time: a step begins when the scenario
+reaches it. The fault lasts for `for_ms`, or with 0 until a step `mend`; the scenario continues at once. The kinds that
+both hosts support (`kill`, `cut` and so on) are in `language.py`.
 """
 
 from __future__ import annotations
@@ -101,9 +101,11 @@ class EditControllerEpoch(_Lasting, frozen=True, kw_only=True, tag="edit-control
 
 
 class SpoilZnode(_Node, frozen=True, kw_only=True, tag="spoil-znode"):
-    """A value that decodes and makes no sense is put into a znode, and the former one when the fault ends: `what`
-    "state" (of the partition), "registration" (of the node) or "topic" (a topic that nobody has created, on the
-    node)."""
+    """A znode gets a value that decodes but is invalid. When the fault ends, it gets its former value again.
+
+    `what`: "state" (of the partition), "registration" (of the node) or "topic" (a topic that was never created, on the
+    node).
+    """
 
     what: str
     topic: str = ""
@@ -115,8 +117,10 @@ class ElectZooKeeper(_Brief, frozen=True, kw_only=True, tag="elect-zookeeper"):
 
 
 class PauseController(_Lasting, frozen=True, kw_only=True, tag="pause-controller"):
-    """It is to move nothing by choice, whoever it is. With `for_ms` 0 for good: an operator said so, and `mend` takes
-    nothing back."""
+    """The controller, whichever broker it is, must make no optional moves.
+
+    With `for_ms` 0 the pause is permanent: it is an operator's order, and `mend` does not revoke it.
+    """
 
 
 # -- the network
@@ -156,12 +160,15 @@ class LosePower(_Node, frozen=True, kw_only=True, tag="lose-power"):
 
 
 class BreakDisk(_Node, frozen=True, kw_only=True, tag="break-disk"):
-    """Its disk refuses every change; when it is whole again the broker is started anew."""
+    """Every change to the broker's disk fails; when the disk works again, the broker is restarted."""
 
 
 class BreakLogDirectory(_Node, frozen=True, kw_only=True, tag="break-log-directory"):
-    """One of its log directories, as `log.dirs` names it, refuses every change; when it can be used again the broker is
-    started anew. With `for_ms` 0 it stays so for good, and `mend` does not help."""
+    """Every change to one of the broker's log directories, as `log.dirs` names it, fails.
+
+    When the directory works again, the broker is restarted. With `for_ms` 0 the fault is permanent; `mend` does not end
+    it.
+    """
 
     directory: str
 
@@ -171,7 +178,7 @@ class SlowDisk(_Node, frozen=True, kw_only=True, tag="slow-disk"):
 
 
 class Mend(Step, frozen=True, kw_only=True, tag="mend"):
-    """Every fault that lasts ends, those of `cut` and `pause` too. Who is dead stays dead."""
+    """Ends every lasting fault, including those of `cut` and `pause`. Dead brokers stay dead."""
 
 
 SimulatedFault = (

@@ -75,11 +75,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What can be seen from outside at this moment, without asking anybody: the observer's standing look at
-    ZooKeeper and the client's latest answer.
+    """The state that is visible from outside now, without a request: the observer's view of ZooKeeper, which watches
+    keep current, and the client's latest response.
 
-    `registered`: broker id to the session that owns /brokers/ids/N; `controller`: whom /controller names, -1 nobody;
-    `metadata`: the latest answer and when it came.
+    `registered`: broker id to the session that owns /brokers/ids/N; `controller`: the id in /controller, -1 for none;
+    `metadata`: the latest response and when it arrived.
     """
 
     registered: Mapping[int, int]
@@ -149,11 +149,14 @@ class ScenarioHost(Protocol):
     def heal(self, link: Link) -> Task[None]: ...
 
     def inject(self, fault: InjectedFault) -> Task[None]:
-        """Begins a fault whose nodes are brokers' ids (ZOOKEEPER, where a way leads there). HostFailure if it makes no
-        sense now, and on a host that can't do it."""
+        """Begin a fault whose nodes are broker ids (or ZOOKEEPER, for the end of a link).
+
+        Raises:
+            HostFailure: the fault is impossible in the present state, or not supported by this host.
+        """
 
     def heal_all(self) -> Task[None]:
-        """Every fault that lasts ends. HostFailure on a host that has no such faults."""
+        """End every lasting fault. Raises HostFailure on a host that has no such faults."""
 
     def expire(self, node: int) -> Task[None]:
         """Ends the ZooKeeper session of a healthy broker, at the server."""
@@ -165,8 +168,11 @@ class ScenarioHost(Protocol):
         """The servers that run, by number, in order."""
 
     def kill_zookeeper(self, server: int) -> Task[None]:
-        """SIGKILL to one server of the ensemble. Its clients lose their connections and go to another; without a
-        quorum nobody is served and no session ends."""
+        """Send SIGKILL to one server of the ensemble.
+
+        Its clients lose their connections and connect to another server. Without a quorum no client is served and no
+        session expires.
+        """
 
     def start_zookeeper(self, server: int) -> Task[None]:
         """Starts a server that was killed. Returns when it serves, as part of the ensemble."""

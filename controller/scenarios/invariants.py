@@ -1,7 +1,8 @@
-"""What must hold through every run, whatever struck it: checkers over a trace and the last look at the cluster.
+"""Invariants of every run under any faults: checkers over the trace and the final snapshot of the cluster.
 
-Each checker takes the `Evidence` and gives a `Finding`: it held, it did not (with the first place where), or the
-evidence could not tell (`held` None). The numbers in their docstrings are those of the list in `docs/scenarios.md`.
+Each checker receives the `Evidence` and returns a `Finding`: the invariant held, it was violated (with the first
+violation), or the evidence is insufficient (`held` None). The numbers in their docstrings are those of the list in
+`docs/scenarios.md`.
 """
 
 from __future__ import annotations
@@ -171,8 +172,9 @@ ELECTIONS_FROM_ISR = ("offline", "controlled shutdown", "reassigned", "preferred
 
 
 def leaders_in_assignment_order(evidence: Evidence) -> Finding:
-    """(2) Whoever is elected is the first of the assignment that is live and in the ISR that it was chosen from
-    (a new partition: the first live one; an unclean election: the first live one, with nobody live in the ISR)."""
+    """(2) The elected leader is the first replica of the assignment that is live and in the ISR before the election
+    (a new partition: the first live one; an unclean election: the first live one, when no live replica is in the ISR).
+    """
     return _finding(_misordered(evidence), "every leader elected was the first eligible one in assignment order")
 
 

@@ -33,8 +33,11 @@ class InvariantResult:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`verdict`: "fail" if anything was violated, "unknown" if nothing was but something could not be told,
-    else "pass". `records`: their history, joined; None if there were none."""
+    """The result of all checks of a run.
+
+    `verdict`: "fail" if anything was violated, "unknown" if nothing was but a check had insufficient evidence, else
+    "pass". `records`: the joined history of the records; None if there were none.
+    """
 
     verdict: str
     invariants: tuple[InvariantResult, ...]

@@ -1,8 +1,8 @@
-"""What a scenario may bound: things that happened, counted in a trace from the first fault on.
+"""Counters of events that a scenario may bound, computed from a trace from the first fault on.
 
-`expect.at_most = { "controller-elections" = 0 }` says what must not happen, `at_least` what must. Each counter gives
-the occurrences in words, so that a bound which was passed can be told with its first surplus. What must hold in every
-run, whatever it is about, is an invariant (`invariants.py`).
+`expect.at_most = { "controller-elections" = 0 }` forbids events, `at_least` requires them. Each counter yields a
+description of every event, so that the report of an exceeded bound includes the first event above it. A condition that
+must hold in every run is an invariant instead (`invariants.py`).
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _client_errors(records: Records, first: int) -> Iterator[str]:
 
 
 def _client_gaps(records: Records, first: int) -> Iterator[str]:
-    """Answers in which a partition has no leader. One without any broker is of a broker that has just started and
-    knows nobody yet: clients pass it over."""
+    """Yield the responses in which a partition has no leader. A response without any broker comes from a broker that
+    has just started and has no metadata yet: clients skip it."""
     for record in records[first:]:
         seen = record.event
         if isinstance(seen, MetadataSeen) and seen.brokers and seen.partitions_led < seen.partitions_expected:
@@ -99,7 +99,7 @@ def _client_gaps(records: Records, first: int) -> Iterator[str]:
 
 
 def _acts_after_session(records: Records, first: int) -> Iterator[str]:
-    """A term's writes and requests after its session was seen to end, by whoever had won it."""
+    """Yield the writes and requests of a term's controller after the observer saw the term's session end."""
     ended = _sessions_ended(records)
     sessions: dict[tuple[int, int], int] = {}
     for record in records:

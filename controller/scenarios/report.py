@@ -214,7 +214,7 @@ def render_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def report_text(report: Report) -> str:
-    """What a command prints at the end of a run: failovers, what did not hold (or could not be told), verdict."""
+    """Return the text that a command prints after a run: failovers, violated and undecided checks, verdict."""
     parts = []
     if report.judgement.failovers:
         parts += ["failovers (ms)", render_table(failover_rows(report.judgement.failovers, report.timeline)), ""]

@@ -137,7 +137,7 @@ class _Run:
             await self.host.clock.sleep(5 * POLL_MS)
 
     async def take(self, index: int, step: AnyStep) -> bool:
-        """One step, told to the trace and to whoever watches. False: it failed, and the scenario ends here."""
+        """Run one step, and report it to the trace and the observers. Return False if it failed: the scenario ends."""
         kind = step.__struct_config__.tag
         assert isinstance(kind, str)
         nodes = await self._targets(step)
@@ -203,7 +203,7 @@ class _Run:
 
     async def _inject(self, step: InjectedFault, nodes: list[int]) -> None:
         fault = _with_nodes(step, nodes)
-        if isinstance(fault, LosePower):  # a kill, and more, to whoever judges
+        if isinstance(fault, LosePower):  # the checkers count it as a kill
             self.former[nodes[0]] = self.host.observe().registered.get(nodes[0], 0)
             self._fault("kill", str(nodes[0]))
         else:
@@ -369,7 +369,7 @@ def _with_nodes(fault: InjectedFault, nodes: list[int]) -> InjectedFault:
 
 
 def _details(fault: InjectedFault) -> str:
-    """The fault's fields for a person, but for those that say nothing."""
+    """Format the fault's fields, except those with the value 0."""
     fields = {name: getattr(fault, name) for name in fault.__struct_fields__ if name != "when"}
     told = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fields.items() if value != 0}
     return " ".join(f"{name}={value}" for name, value in told.items())

@@ -1,6 +1,6 @@
-"""One look at a cluster from outside: who is registered and who is controller, and what changed since the look before.
+"""The membership of a cluster, read from ZooKeeper: registered brokers, the controller, and changes between two reads.
 
-Both hosts' observers look by this; each has its own way of being told that it is time to.
+The observers of both hosts use this module; each has its own trigger for the next read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ async def look(client: ZooKeeperClient) -> Sighting:
 
 
 def changes(was: Sighting, now: Sighting) -> Iterator[EphemeralSeen]:
-    """A znode whose owner changed has gone and come, even if nobody saw it missing."""
+    """Yield the changes between two reads. A znode whose owner changed was deleted and created, even if no read saw it
+    missing."""
     for broker in sorted(was.registered.keys() | now.registered.keys()):
         path = paths.broker(broker)
         yield from _change(path, broker, was.registered.get(broker, 0), broker, now.registered.get(broker, 0))

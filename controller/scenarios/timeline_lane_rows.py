@@ -173,7 +173,7 @@ def _session(session: SessionSpan, scale: TimeScale, y: float, height: float) ->
 
 
 def _troubles(troubles: Sequence[TroubleMark], scale: TimeScale, y: float) -> Iterator[str]:
-    """Errors closer than a sign's width are one sign that tells of the first few."""
+    """Draw the signs of errors. Errors closer than a sign's width share one sign, whose title lists the first few."""
     together: list[TroubleMark] = []
     for trouble in [*(trouble for trouble in troubles if scale.holds(trouble.at_ms, trouble.at_ms)), None]:
         if together and (trouble is None or scale.x(trouble.at_ms) - scale.x(together[0].at_ms) >= 14):

@@ -1,7 +1,8 @@
-"""Brokers' lanes from a trace: each process's life, its ZooKeeper sessions with their registrations, its cut links.
+"""Brokers' lanes of a timeline, from a trace: process states, ZooKeeper sessions with registrations, and cut links.
 
-One pass, constant work a record. What ZooKeeper held is told by the observer outside the cluster where it saw it; a
-broker's own word for the end of its session may come much later (it was paused, or cut off), and both are kept.
+One pass, with constant work for each record. The state in ZooKeeper comes from the observer outside the cluster, where
+it saw the change. A broker's own report of the end of its session may come much later (the broker was paused or cut
+off); both times are kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from controller.trace_records import TraceRecord
 _IDS = "/brokers/ids/"
 
 _CLOSING = (Life.STOPPING, Life.RESTARTING)
-"""A broker that ends its session itself knows of it, whoever tells of it first."""
+"""States in which a broker ends its session itself. It knows of that end, whichever report comes first."""
 
 
 _PLANNED = re.compile(r"(?:^|\s)(?:node|source)=(\d+)(?:\s|$)")
@@ -152,7 +153,7 @@ class Lanes:
             broker = int(target) if target.isdigit() else None
             lane = self._lanes[name] = _Lane(broker)
             if broker is None:
-                lane.state = Life.RUNNING  # nothing tells of its start
+                lane.state = Life.RUNNING  # no event reports its start
         return lane
 
     def _of_broker(self, node: int) -> _Lane:
@@ -241,7 +242,7 @@ def _finished_session(
     end_ms: float,
 ) -> SessionSpan:
     ends = [at_ms for at_ms in (session.gone_ms, session.told_ms) if at_ms is not None]
-    # A new session of the same broker is the end of this one, if nothing else told of it.
+    # A new session of the same broker ends this one, if no other event reported the end.
     to_ms = min(ends, default=next_start_ms(session.from_ms))
     session.unregister(to_ms, ended=bool(ends))
     believed_ms = session.told_ms if session.told_ms is not None else next_start_ms(session.from_ms)
@@ -259,7 +260,7 @@ def _finished_session(
 
 
 def _process_end_ms(life: tuple[LifeSpan, ...], at_ms: float, end_ms: float) -> float:
-    """When the process that ran at `at_ms` ended; never, if life tells nothing of it."""
+    """Return the time when the process that ran at `at_ms` ended, or `end_ms` if its states do not show it."""
     until_ms: float | None = None
     for span in life:
         if span.state in (Life.STARTING, Life.RESTARTING) or (until_ms is not None and span.from_ms > until_ms):

@@ -62,7 +62,7 @@ class CutSpan:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One broker, or another process that a fault struck (`broker` None, `name` as the fault had it)."""
+    """One broker, or another process that was the target of a fault (`broker` None, `name` as in the fault)."""
 
     name: str
     broker: int | None
@@ -120,7 +120,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whom /controller named. A time in no span: nobody."""
+    """The broker that /controller named, and for how long. At a time in no span there was no controller."""
 
     broker: int
     from_ms: float

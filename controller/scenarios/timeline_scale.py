@@ -1,7 +1,7 @@
 """Where a moment lies on a timeline's axis: linear, but for quiet stretches of long runs, which are cut short.
 
 A stretch is quiet when nothing on the timeline changes in it. Each one that is cut keeps a margin at both ends and is
-drawn as a gap of fixed width with its length beside it, so that nobody takes it for time to scale.
+drawn as a gap of fixed width with its length beside it, so that readers do not take it for time to scale.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _moments(timeline: Timeline) -> Iterator[float]:
     yield from (trouble.at_ms for trouble in timeline.troubles)
     yield from (point.at_ms for point in timeline.offline)
     for standstill in timeline.standstills:
-        # Nothing can change in it, and it is not to be cut short: its length is what it tells.
+        # Nothing can change in it, and it must not be cut short: its length is its information.
         yield from (standstill.from_ms + part * standstill.duration_ms for part in _parts(standstill.duration_ms))
 
 

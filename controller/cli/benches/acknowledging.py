@@ -1,5 +1,5 @@
-"""Brokers that acknowledge at once, for `camerlengo bench controller`: they take a request in, look at its header and
-say that all went well. In a process of their own, so that what they cost is nobody's whom the benchmark measures.
+"""Brokers that acknowledge at once, for `camerlengo bench controller`: they receive a request, parse its header and
+send a response without errors. They run in their own process, so that their cost is not in the benchmark's figures.
 
     python -m controller.cli.benches.acknowledging BROKERS
 

@@ -1,5 +1,5 @@
-"""A well-behaved client in a process of its own, for `camerlengo bench hostile`: asks each broker for little, again and
-again, and tells how long the answers took.
+"""A well-behaved client in its own process, for `camerlengo bench hostile`: sends small requests to each broker, again
+and again, and reports their latencies.
 
     python -m controller.cli.benches.hostile_probe HOST:PORT,...
 

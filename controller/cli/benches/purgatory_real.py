@@ -104,7 +104,7 @@ class _RealLoad:
             rows = self.order[done:end].tolist()
             for row in rows:
                 request = waiting[row]
-                if request is None:  # whoever hands in is late
+                if request is None:  # the submitting thread is late
                     break
                 waiting[row] = None
                 request.force_complete()

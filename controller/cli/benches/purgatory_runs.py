@@ -1,7 +1,8 @@
-"""What the runs of the purgatory's benchmark have in common: the requests, their tally, and what a run came to.
+"""The common parts of the purgatory benchmark's runs: the requests, their tally, and a run's result.
 
-A request is completed by force once its condition holds, as Kafka's benchmark does it; nobody tells news of keys, so
-every request stays in its watch lists until a purge. That each was answered once is checked in each run.
+A request is completed by force once its condition holds, as in Kafka's benchmark. No key is ever checked for
+completion, so every request stays in its watch lists until a purge. Each run checks that every request was answered
+exactly once.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Nowhere:
 
 
 def in_time(rows: Requests, load: Load) -> Requests:
-    """The same requests, their conditions holding at the last before their timeouts: nobody is there to expire them."""
+    """Return the requests with every condition met before the timeout at the latest, so that none expires."""
     return replace(rows, latency_ms=np.minimum(rows.latency_ms, load.timeout_ms - 1))
 
 

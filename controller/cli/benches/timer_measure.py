@@ -144,7 +144,7 @@ def _moving(peer: Peer, delays_ms: Sequence[int], places: Sequence[int], count: 
 
 
 def measure_memory(timers: int, seed: int, progress: Progress) -> dict[str, Memory]:
-    """By tracemalloc: what each peer allocates, whoever owns it."""
+    """Measure with tracemalloc what each peer allocates, whichever object owns it."""
     delays_ms = random_delays(timers, seed)
     found = {}
     for name in MEMORY_PEERS:

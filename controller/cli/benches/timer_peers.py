@@ -84,7 +84,7 @@ class WheelPeer:
 
 
 class TaskPeer(WheelPeer):
-    """Tasks that are made by whoever starts them, as a subclass of TimerTask has to be."""
+    """A wheel with tasks that its caller constructs, as a subclass of TimerTask requires."""
 
     def add(self, due: Sequence[int], into: Handles) -> None:
         start = self.timer.start
@@ -101,8 +101,10 @@ class TaskPeer(WheelPeer):
 
 
 class HeapTimer:
-    """heapq as its documentation tells: a cancelled entry stays until it comes to the top. With `purge`, entries are
-    swept out once more than half of them are cancelled, as asyncio does it."""
+    """A timer on heapq as in the documentation of heapq: a cancelled entry stays until it comes to the top.
+
+    With `purge`, cancelled entries are removed once they are more than half of all, as in asyncio.
+    """
 
     __slots__ = ("cancelled", "heap", "now_ms", "numbers", "purge")
 

@@ -21,7 +21,7 @@ from controller.scenarios.records.workload import PartitionName, RecordWorkload
 
 @dataclass(frozen=True, slots=True)
 class RecordEvidence:
-    """`led`: the partitions that had a live leader when the run ended; None if nobody looked."""
+    """The input of the record checks. `led`: partitions with a live leader at the end of the run; None if unknown."""
 
     workload: RecordWorkload
     joined: Joined
@@ -135,7 +135,7 @@ def records_once(evidence: RecordEvidence) -> Finding:
 
 
 def records_as_sent(evidence: RecordEvidence) -> Finding:
-    """Whatever is in the partitions was sent there, under that key, and was not reported as failed."""
+    """Every record in the partitions was sent there, under that key, and was not reported as failed."""
     wrong = rows_of.unexplained(evidence.joined)
     if len(wrong):
         return _of_reads(evidence, wrong, "records that nobody sent so, or that had failed")
@@ -151,8 +151,8 @@ def records_where_acknowledged(evidence: RecordEvidence) -> Finding:
 
 
 def reads_kept(evidence: RecordEvidence) -> Finding:
-    """(3) No consumer saw a record beyond the high watermark: what an answer showed was below the one that it told,
-    and is there in the end."""
+    """(3) No consumer read a record beyond the high watermark: each record was below the high watermark of the same
+    response, and the final read returns it too."""
     beyond = rows_of.beyond_high_watermark(evidence.joined)
     if len(beyond):
         return _of_reads(evidence, beyond, "records read beyond the high watermark")

@@ -1,8 +1,8 @@
 """Figures of a history: how many operations ended how, and how long they took around each fault.
 
 Produce latency runs from a record's sending (when it was due, not when the wire was free) to its acknowledgement.
-Fetch latency runs from the sending to the moment at which a consumer has the record for the first time. What was on
-its way when a fault struck waited for the end of the outage, and counts with what was sent in it.
+Fetch latency runs from the sending to the moment at which a consumer has the record for the first time. A record that
+was in flight when a fault was injected waited for the end of the outage, and counts with the records sent during it.
 """
 
 from __future__ import annotations
@@ -113,9 +113,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """`before`: of what was sent since the recovery from the fault before and had ended when this one struck; `during`:
-    of what was on its way then or was sent until the recovery; `after`: of what was sent from then on and had ended
-    when the next fault struck."""
+    """Latencies around a fault.
+
+    `before`: of records sent since the recovery from the previous fault and completed before this one was injected;
+    `during`: of records in flight at that time or sent until the recovery; `after`: of records sent after the recovery
+    and completed before the next fault.
+    """
 
     before: Latency | None
     during: Latency | None
@@ -134,7 +137,7 @@ class AroundFault:
 
 
 def around_faults(joined: Joined, faults: Sequence[Fault]) -> tuple[AroundFault, ...]:
-    """For each fault that struck while records were sent. `faults` by time."""
+    """Return the latencies around each fault that was injected while records were sent. `faults` are sorted by time."""
     sent_at_ms = joined.history.sends.sent_at_ms
     if not len(sent_at_ms):
         return ()

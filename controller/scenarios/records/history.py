@@ -1,9 +1,9 @@
 """What clients did to a cluster's records and what came of it: one form for real clients and for simulated ones.
 
 A run of half a minute has tens of thousands of operations, so a history is a few columns and no objects. Every record
-sent ends in one of three ways: acknowledged; failed, which is to say that it was certainly not written; or
-indeterminate, when nobody can know. Every record read is a row too, by whom and where. At the end of a run all
-partitions are read once more, from their beginning to their end, by a reader of its own (`FINAL`).
+sent ends in one of three ways: acknowledged; failed, that is, it was certainly not written; or indeterminate: the
+outcome is unknown. Every record read is a row too, with its reader and its place. At the end of a run a separate
+reader (`FINAL`) reads all partitions once more, from their beginning to their end.
 
 Times are milliseconds on the scenario's clock. A producer numbers its records from 0 (`sequence`), so that
 (producer, sequence) names one record for good.
@@ -88,7 +88,10 @@ class Reached(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """Of one partition: from which offset to before which it was to be read, and how far that came. -1: not told."""
+    """The final read of one partition: the range of offsets to read, and the reason why the read ended.
+
+    `end_offset` is exclusive. An offset is -1 if the leader did not return it.
+    """
 
     start_offset: int
     end_offset: int

@@ -1,8 +1,8 @@
-"""A history's final read held against what was sent and what was read before: which rows are out of order, and how.
+"""The delivery audit: a history's final read joined with its sends and earlier reads, to find anomalous rows.
 
-Pure functions over columns; each gives the rows that it is about, as indices, and judges nothing. An index of a send
-counts in the history's sends, one of a read in its reads. What could not be seen is in no answer here: `complete` tells
-which partitions were read to their end.
+The functions are pure and work on columns. Each returns the indices of the rows with one kind of anomaly and makes no
+judgement. The index of a send refers to the history's sends, that of a read to its reads. Rows that the final read did
+not reach are in no result: `complete` is True for the partitions that were read to their end.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def unaccounted(joined: Joined) -> Ints:
 
 
 def misplaced(joined: Joined) -> Ints:
-    """Sends that are in the partition, but at the offset that their acknowledgement named there is another."""
+    """Return the sends that are in the partition, while another record is at the offset that was acknowledged."""
     sends = joined.history.sends
     told = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (sends.offset >= 0) & (joined.found > 0))
     row = joined.row_at(sends.partition[told], sends.offset[told])
@@ -125,8 +125,8 @@ def repeated(joined: Joined) -> Ints:
 
 
 def unexplained(joined: Joined) -> Ints:
-    """Reads of the final read that no send accounts for: nobody's, under another key or in another partition than it
-    was sent, or of a send that had failed."""
+    """Return the rows of the final read that no send explains: sent by no producer, found under another key or in
+    another partition than it was sent to, or from a send that had failed."""
     reads, sends = joined.history.reads, joined.history.sends
     rows, send = joined.rows, joined.send_of
     wrong = send < 0
@@ -166,7 +166,7 @@ def unconfirmed(joined: Joined) -> Ints:
 
 
 def beyond_high_watermark(joined: Joined) -> Ints:
-    """Reads of any reader at or after the high watermark that the same answer told."""
+    """Return the reads, by any reader, at or after the high watermark of the same response."""
     reads = joined.history.reads
     return np.flatnonzero((reads.high_watermark >= 0) & (reads.offset >= reads.high_watermark))
 

@@ -1,6 +1,6 @@
-"""What a record of the workload holds: who sent it, as which of its records, under which key, and when.
+"""The payload of a workload's records: the producer, its sequence number, the key and the time of sending.
 
-So a record that is read tells by itself which operation it came from, whatever became of its offset.
+So a record that is read identifies the operation that it came from, whatever its offset.
 """
 
 from __future__ import annotations
