@@ -26,14 +26,14 @@ POINTS: Mapping[str, str] = {
     # ZooKeeper, on the connection's thread.
     "zookeeper: dialling": "a server is about to be connected to; that there will be a session is not decided",
     "zookeeper: connecting": "a session is about to be asked for, or asked for again; close has been looked for",
-    "zookeeper: connected": "the server has granted the session; nobody has been told",
+    "zookeeper: connected": "the server has granted the session; the listener has not been notified",
     "zookeeper: before a request is sent": "a request is next; when it was sent has not been noted",
-    "zookeeper: answered": "a reply has been read; nobody has been told",
-    "zookeeper: state changes": "the connection broke or the session ended; nobody has been told",
-    "zookeeper: requests fail": "the new state was told; the requests that it ends have not been answered",
-    "zookeeper: watch fired": "a watch's event has been read; nobody has been told",
+    "zookeeper: answered": "a reply has been read; the request has not been completed",
+    "zookeeper: state changes": "the connection broke or the session ended; the listener has not been notified",
+    "zookeeper: requests fail": "the listener was notified of the new state; the requests that it ends have not failed",
+    "zookeeper: watch fired": "a watch's event has been read; the listener has not been notified",
 }
-"""Every point there is: its name, and how things stand there."""
+"""All sync points: the name of each, and the state of the thread there."""
 
 _reached: Callable[[str], None] | None = None
 

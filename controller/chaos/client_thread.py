@@ -9,11 +9,11 @@ from controller.log import logger
 
 
 class ClientThread(threading.Thread):
-    """A thread that starts on construction and runs `work`. `trouble`: the error that ended it early, or None."""
+    """A thread that starts on construction and runs `work`. `error`: the error that ended it early, or None."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         super().__init__(name=name.replace(" ", "-"), daemon=True)
-        self.trouble: str | None = None
+        self.error: str | None = None
         self._work = work
         self._client = name
         self.start()
@@ -21,6 +21,6 @@ class ClientThread(threading.Thread):
     def run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # noqa: BLE001 - a client of the C library raises what no signature names
-            logger.opt(exception=error).error("{} ended before its time", self._client)
-            self.trouble = f"{self._client} ended before its time: {type(error).__name__}: {error}"
+        except Exception as raised:  # noqa: BLE001 - a client of the C library raises what no signature names
+            logger.opt(exception=raised).error("{} ended early", self._client)
+            self.error = f"{self._client} ended early: {type(raised).__name__}: {raised}"

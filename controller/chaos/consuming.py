@@ -98,8 +98,8 @@ class ConsumingClient:
         return self._reader.log
 
     @property
-    def trouble(self) -> str | None:
-        return self._thread.trouble
+    def error(self) -> str | None:
+        return self._thread.error
 
     def stop(self) -> None:
         self._stopped.set()
@@ -126,7 +126,7 @@ class _Standing:
     position: int = 0
     asked_ms: float = float("-inf")
     full_since_ms: float | None = None
-    trouble: str = ""
+    error: str = ""
     reached: Reached | None = None
 
 
@@ -196,14 +196,14 @@ class FinalReader:
         try:
             start, end = self._asker.get_watermark_offsets(TopicPartition(*self._partitions[place]), _ASK_S)
         except KafkaException as error:
-            standing.trouble = str(error.args[0])
+            standing.error = str(error.args[0])
             return
-        standing.start, standing.end, standing.trouble = start, end, ""
+        standing.start, standing.end, standing.error = start, end, ""
         standing.position = max(standing.position, start)
 
     def _verdict(self, standing: _Standing) -> FinalRead:
         detail = ""
         if standing.reached is not Reached.END:
             detail = f"read to {standing.position} of {standing.end}"
-            detail += f": {standing.trouble}" if standing.trouble else ""
+            detail += f": {standing.error}" if standing.error else ""
         return FinalRead(max(standing.start, 0), standing.end, standing.reached or Reached.PART, detail)

@@ -52,7 +52,7 @@ def producer_config(bootstrap: str, workload: RecordWorkload) -> dict[str, Any]:
 class ProducingClient:
     """A producer that sends from its construction until `stop`.
 
-    `log` belongs to the thread until the thread has ended (`join`). `trouble`: an error that librdkafka calls fatal, or
+    `log` belongs to the thread until the thread has ended (`join`). `error`: an error that librdkafka calls fatal, or
     another one that ended the thread early; the producer sends nothing afterwards.
     """
 
@@ -79,8 +79,8 @@ class ProducingClient:
         self._thread = ClientThread(self._run, f"producer {number}")
 
     @property
-    def trouble(self) -> str | None:
-        return self._fatal or self._thread.trouble
+    def error(self) -> str | None:
+        return self._fatal or self._thread.error
 
     def stop(self) -> None:
         """Stop sending. Requests in flight are completed."""

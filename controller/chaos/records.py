@@ -70,5 +70,5 @@ class RecordClients:
             reads.append(self._final.log)
         sends = [producer.log for producer in self._producers]
         clients: list[ProducingClient | ConsumingClient] = [*self._producers, *self._consumers]
-        troubles = [client.trouble for client in clients if client.trouble is not None]
-        return history_of(self._partitions, sends, reads, self._finals, troubles)
+        errors = [client.error for client in clients if client.error is not None]
+        return history_of(self._partitions, sends, reads, self._finals, errors)

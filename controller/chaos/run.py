@@ -53,4 +53,4 @@ def _blocking(task: Callable[[], Task[Outcome]]) -> Outcome:
     except StopIteration as ended:
         outcome: Outcome = ended.value
         return outcome
-    raise HostFailure("a step waited for an answer that nobody on this host gives")
+    raise HostFailure("a step waited for a response that this host never sends")

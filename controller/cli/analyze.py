@@ -99,14 +99,14 @@ def _follow(arguments: argparse.Namespace) -> int:
 
     if arguments.report is None or arguments.until is not None:
         raise UsageError("--follow: expected --report and no --until")
-    told: set[str] = set()
+    printed: set[str] = set()
 
     def renew(found: Analysis) -> None:
         page = report_html(found, ", ".join(path.name or str(path) for path in arguments.paths))
         (arguments.report / "report.html").write_text(page, encoding="utf-8")
         for line in (*headlines(found), *_violations(found)):
-            if line not in told:
-                told.add(line)
+            if line not in printed:
+                printed.add(line)
                 print(line, flush=True)
 
     with spark_session("follow", arguments.master) as spark:

@@ -130,14 +130,14 @@ class _Bar:
         if self._known is None:
             self._known = done
         rate = (done - self._known) / max(time.monotonic() - self._began_s, 0.001)
-        told = f"{done} of {self._total}, {rate:.1f}/s, {failing} failing"
+        status = f"{done} of {self._total}, {rate:.1f}/s, {failing} failing"
         if not self._terminal:
             tenths = 10 * done // max(self._total, 1)
             if tenths > self._tenths:
                 self._tenths = tenths
-                print(told, file=sys.stderr, flush=True)
+                print(status, file=sys.stderr, flush=True)
             return
         full = _BAR * done // max(self._total, 1)
         bar = "#" * full + "." * (_BAR - full)
         end = "\n" if done == self._total else ""
-        print(f"\r[{bar}] {told}", end=end, file=sys.stderr, flush=True)
+        print(f"\r[{bar}] {status}", end=end, file=sys.stderr, flush=True)

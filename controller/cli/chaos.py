@@ -14,7 +14,7 @@ from controller.cli.output import output_folder
 from controller.cli.requirements import CLIENTS, TRACES, Need, zookeeper_server
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
 from controller.cli.values import integer
-from controller.scenarios.faults import InjectedFault, Mend, kind_of
+from controller.scenarios.faults import HealAll, InjectedFault, kind_of
 from controller.scenarios.language import Scenario
 from controller.scenarios.report import render_table, report_object, report_text
 from controller.scenarios.report_files import write_report
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_simulated_faults(scenario: Scenario) -> None:
     """UsageError, before anything is started, for a step that no real host can take."""
     for index, step in enumerate(scenario.steps):
-        if step.when and isinstance(step, InjectedFault | Mend):
+        if step.when and isinstance(step, InjectedFault | HealAll):
             raise UsageError(
                 f"{scenario.name}: steps[{index}]: {kind_of(step)} is for simulated worlds alone:"
                 f" camerlengo simulate {scenario.name}"

@@ -119,7 +119,7 @@ def _could_not_run(arguments: argparse.Namespace, why: str) -> int:
 
 
 class _NoEvents:
-    """No watch is set, so nothing comes."""
+    """An event queue that must stay empty: no watch is set."""
 
     def put(self, event: object) -> None:
-        raise AssertionError(f"an event that nobody asked for: {event!r}")
+        raise AssertionError(f"unexpected event: {event!r}")

@@ -55,10 +55,10 @@ def missing(needs: Iterable[Need]) -> str | None:
         absent = [module for module in need.modules if not _installed(module)]
         lacking += [module for module in absent if module not in lacking]
         extras += [need.extra] if absent and need.extra not in extras else []
-    told = [f"needs {', '.join(lacking)}: pip install 'camerlengo[{','.join(extras)}]'"] if lacking else []
+    problems = [f"needs {', '.join(lacking)}: pip install 'camerlengo[{','.join(extras)}]'"] if lacking else []
     if java is not None and (problem := java_problem(java)) is not None:
-        told.append(problem)
-    return "; ".join(told) or None
+        problems.append(problem)
+    return "; ".join(problems) or None
 
 
 def _installed(module: str) -> bool:

@@ -90,8 +90,8 @@ def _read(place: Path) -> Running | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                told = json.load(file)
-                return Running(int(told["pid"]), str(told["zookeeper.connect"]))
+                content = json.load(file)
+                return Running(int(content["pid"]), str(content["zookeeper.connect"]))
             place.unlink(missing_ok=True)
     except (OSError, ValueError, KeyError, TypeError):
         pass

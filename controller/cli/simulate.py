@@ -83,7 +83,7 @@ class _Summary:
     seed: int
     verdict: str
     status: int
-    trouble: str
+    error: str
     recoveries_ms: tuple[tuple[str, float], ...]
 
     @property
@@ -130,7 +130,7 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
                 one.seed,
                 "",
                 one.index_verdict,
-                *first_violation(one.trouble),
+                *first_violation(one.error),
                 f"{command} {one.seed}",
                 f"seed-{one.seed}/{PAGE}",
             )
@@ -147,14 +147,14 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
 
 def _summary(seed: int, result: SimulationResult, difference: str | None) -> _Summary:
     judgement = result.report.judgement
-    troubles = [f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True]
-    trouble = troubles[0].splitlines()[0] if troubles else ""  # a traceback is for the run that replays it
+    errors = [f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True]
+    error = errors[0].splitlines()[0] if errors else ""  # a traceback is for the run that replays it
     recoveries = tuple(
         (failover.kind, failover.recovery_ms) for failover in judgement.failovers if failover.recovery_ms is not None
     )
     if difference is not None:
         return _Summary(seed, judgement.verdict, VIOLATED, f"not repeatable: {difference}", recoveries)
-    return _Summary(seed, judgement.verdict, _status(result), trouble, recoveries)
+    return _Summary(seed, judgement.verdict, _status(result), error, recoveries)
 
 
 def summary_text(summaries: Sequence[_Summary], command: str) -> str:
@@ -162,7 +162,7 @@ def summary_text(summaries: Sequence[_Summary], command: str) -> str:
     failing = [summary for summary in summaries if summary.status != HELD]
     parts = []
     for summary in failing[:SHOWN_FAILURES]:
-        parts += [f"{command} {summary.seed}", f"    {summary.verdict}: {summary.trouble}"]
+        parts += [f"{command} {summary.seed}", f"    {summary.verdict}: {summary.error}"]
     if len(failing) > SHOWN_FAILURES:
         parts.append(f"and seeds {ranges([summary.seed for summary in failing[SHOWN_FAILURES:]])}")
     if failing:

@@ -83,11 +83,9 @@ def run_many(arguments: argparse.Namespace, seeds: range) -> int:
     for number, seen in enumerate(each_seed(look, seeds, arguments.jobs), 1):
         tally.take(seen)
         if arguments.report is not None:
-            page = "" if seen.trouble is None else f"seed-{seen.seed}/{PAGE}"
-            verdict = PASS if seen.trouble is None else FAIL
-            runs.append(
-                IndexedRun(seen.seed, "", verdict, *first_violation(seen.trouble or ""), replay(seen.seed), page)
-            )
+            page = "" if seen.error is None else f"seed-{seen.seed}/{PAGE}"
+            verdict = PASS if seen.error is None else FAIL
+            runs.append(IndexedRun(seen.seed, "", verdict, *first_violation(seen.error or ""), replay(seen.seed), page))
         if not arguments.json and (number % PROGRESS_EVERY == 0 or number == len(seeds)):
             print(f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke", file=sys.stderr, flush=True)
     if arguments.report is not None:
@@ -101,7 +99,7 @@ class _Seen:
     """What is kept of one of many runs."""
 
     seed: int
-    trouble: str | None
+    error: str | None
     took_s: float
     ended_ms: float
     rest_ms: float | None
@@ -112,12 +110,12 @@ def _look(twice: bool, report: Path | None, seed: int) -> _Seen:
     began_s = time.process_time()
     run = run_plan(draw_plan(seed))
     took_s = time.process_time() - began_s
-    trouble = _difference(run) if twice else None
+    error = _difference(run) if twice else None
     if run.violation is not None:
-        trouble = str(run.violation).splitlines()[0]
-    if report is not None and trouble is not None:
+        error = str(run.violation).splitlines()[0]
+    if report is not None and error is not None:
         _write_report(run, report / f"seed-{seed}", replay(seed))
-    return _Seen(seed, trouble, took_s, run.ended_ms, run.rest_ms)
+    return _Seen(seed, error, took_s, run.ended_ms, run.rest_ms)
 
 
 class _Tally:
@@ -134,14 +132,14 @@ class _Tally:
         self.virtual_ms += seen.ended_ms
         if seen.rest_ms is not None:
             self.rests_ms.append(seen.rest_ms)
-        if seen.trouble is not None:
-            self.broken.append((seen.seed, seen.trouble))
+        if seen.error is not None:
+            self.broken.append((seen.seed, seen.error))
 
     def report(self) -> dict[str, Any]:
         return {
             "format": 1,
             "seeds": len(self.took_s),
-            "violations": [{"seed": seed, "violation": trouble} for seed, trouble in self.broken],
+            "violations": [{"seed": seed, "violation": error} for seed, error in self.broken],
             "cpu_s_median": round(statistics.median(self.took_s), 3),
             "virtual_s": round(self.virtual_ms / 1000, 3),
             "rest_ms_worst": max(self.rests_ms, default=None),
@@ -149,8 +147,8 @@ class _Tally:
 
     def text(self) -> str:
         parts = []
-        for seed, trouble in self.broken[:SHOWN_FAILURES]:
-            parts += [replay(seed), f"    {trouble}"]
+        for seed, error in self.broken[:SHOWN_FAILURES]:
+            parts += [replay(seed), f"    {error}"]
         if len(self.broken) > SHOWN_FAILURES:
             parts.append(f"and {len(self.broken) - SHOWN_FAILURES} more seeds")
         if self.rests_ms:

@@ -132,10 +132,10 @@ def _save(tree: Tree, path: Path) -> None:
 
 
 class _NoEvents:
-    """No watch is set and no session event is asked for, so nothing comes."""
+    """An event queue that must stay empty: no watch is set, and session events are not requested."""
 
     def put(self, event: object) -> None:
-        raise AssertionError(f"an event that nobody asked for: {event!r}")
+        raise AssertionError(f"unexpected event: {event!r}")
 
 
 def _read(hosts: str, timeout_seconds: float, pause_ms: float) -> Tree:

@@ -76,7 +76,7 @@ def _summary(state: ClusterState) -> Iterator[str]:
 def _controller(state: ClusterState) -> str:
     epoch = "no epoch" if state.controller_epoch is None else f"epoch {state.controller_epoch}"
     if state.controller is None:
-        return f"nobody ({epoch})"
+        return f"none ({epoch})"
     broker_id = state.controller.broker_id
     live = any(broker.broker_id == broker_id for broker in state.brokers)
     return f"broker {broker_id}, {epoch}{'' if live else ' (not registered)'}"

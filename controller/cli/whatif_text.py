@@ -56,7 +56,7 @@ def _partitions(columns: ClusterColumns, title: str, rows: Sequence[int]) -> Ite
 
 
 def _row(name: str, loss: Loss) -> tuple[str, ...]:
-    most = f"{loss.most_loaded} ({loss.most_led})" if loss.survivors else "nobody"
+    most = f"{loss.most_loaded} ({loss.most_led})" if loss.survivors else "none"
     counts = (loss.offline, loss.unclean, loss.under, loss.moved)
     return (name, *map(str, counts), most, f"{loss.skew:.2f}")
 

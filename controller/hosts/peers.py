@@ -318,7 +318,7 @@ class Link(asyncio.Protocol):
                 self._refuse(error)
                 return
         if len(rest) > self._missing or self._expected is None:
-            self._refuse(MalformedFrame("bytes came that nobody asked for"))
+            self._refuse(MalformedFrame("received bytes without a request in flight"))
             return
         self._missing -= len(rest)
         self._pieces.append(rest)

@@ -108,10 +108,10 @@ def _claim(campaign: Campaign, folder: Path) -> None:
     """Results of another campaign are not mixed with these."""
     folder.mkdir(parents=True, exist_ok=True)
     points = [dict(point.settings) for point in campaign.points]
-    told = msgspec.json.encode(
+    content = msgspec.json.encode(
         {"name": campaign.name, "points": points, "first_seed": campaign.first_seed, "seeds": campaign.seeds}
     )
     marker = folder / "campaign.json"
-    if marker.exists() and marker.read_bytes() != told:
+    if marker.exists() and marker.read_bytes() != content:
         raise AnotherCampaign(f"{folder} holds another campaign: {marker.read_text()}")
-    marker.write_bytes(told)
+    marker.write_bytes(content)

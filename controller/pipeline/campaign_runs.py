@@ -65,13 +65,13 @@ class Campaign:
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored result of a run; times in virtual ms. `trouble` is the first error, in one line."""
+    """The stored result of a run; times in virtual ms. `error` is the first error, in one line."""
 
     number: int
     point: int
     seed: int
     verdict: str
-    trouble: str
+    error: str = msgspec.field(name="trouble")
     trace_hash: str
     duration_ms: float
     broker_recoveries_ms: tuple[float, ...]
@@ -93,14 +93,14 @@ def run(campaign: Campaign, number: int) -> tuple[Result, Report]:
         return _plan_run(number, point, seed)
     found = simulate(scenario, seed)
     judgement = found.report.judgement
-    troubles = [f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True]
+    errors = [f"{each.name}: {each.detail}" for each in judgement.invariants if each.held is not True]
     times = [(each.kind, each.recovery_ms) for each in judgement.failovers if each.recovery_ms is not None]
     result = Result(
         number=number,
         point=point,
         seed=seed,
         verdict=COULD_NOT_RUN if found.could_not_run else judgement.verdict,
-        trouble=troubles[0].splitlines()[0] if troubles else "",
+        error=errors[0].splitlines()[0] if errors else "",
         trace_hash=found.trace_hash,
         duration_ms=found.report.records[-1].at_ms if found.report.records else 0.0,
         broker_recoveries_ms=tuple(ms for kind, ms in times if kind == "broker"),
@@ -116,7 +116,7 @@ def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Report]:
         point=point,
         seed=seed,
         verdict=PASS if found.violation is None else "fail",
-        trouble="" if found.violation is None else str(found.violation).splitlines()[0],
+        error="" if found.violation is None else str(found.violation).splitlines()[0],
         trace_hash=found.trace_hash,
         duration_ms=found.ended_ms,
         broker_recoveries_ms=() if found.rest_ms is None else (found.rest_ms,),

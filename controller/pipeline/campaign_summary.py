@@ -132,7 +132,7 @@ def _lines(campaign: Campaign, results: Sequence[Result]) -> Iterator[str]:
     failing = [result for result in results if not result.passed]
     for result in failing[:SHOWN_FAILURES]:
         yield campaign.replay(result.point, result.seed)
-        yield f"    {result.verdict}: {result.trouble}"
+        yield f"    {result.verdict}: {result.error}"
     if len(failing) > SHOWN_FAILURES:
         yield f"and {len(failing) - SHOWN_FAILURES} more"
     if failing:
@@ -164,7 +164,7 @@ def write_campaign_index(campaign: Campaign, results: Sequence[Result], folder: 
                 result.seed,
                 settings,
                 result.verdict,
-                *first_violation(result.trouble),
+                *first_violation(result.error),
                 campaign.replay(result.point, result.seed),
                 page.relative_to(folder).as_posix() if page.exists() else "",
             )

@@ -50,10 +50,10 @@ def _map(labels: tuple[str, ...], values: Any, title: str, left: int) -> Iterato
     for row in range(cells):
         for column in range(cells):
             value = int(values[row, column])
-            told = f"{labels[row]} and {labels[column]}: {value}" if row != column else f"{labels[row]}: {value}"
+            text = f"{labels[row]} and {labels[column]}: {value}" if row != column else f"{labels[row]}: {value}"
             yield (
                 f'<rect x="{column * side:.2f}" y="{row * side:.2f}" width="{side + 0.3:.2f}" height="{side + 0.3:.2f}"'
-                f' fill="{_colour(value, most)}"><title>{escape(told)}</title></rect>'
+                f' fill="{_colour(value, most)}"><title>{escape(text)}</title></rect>'
             )
     for cell in range(0, cells, max(1, -(-cells // _LABELS))):
         middle = (cell + 0.5) * side

@@ -57,13 +57,13 @@ def deletions(events: DataFrame) -> DataFrame:
     There is one row for each name, so a name that was deleted twice has one interval over both deletions.
     """
     named = f.regexp_extract("message", r"^Deletion of topic (\S+) ", 1)
-    told = events.where((f.col("event") == "TopicDeletion") & (named != "")).select(
+    logged = events.where((f.col("event") == "TopicDeletion") & (named != "")).select(
         "run", named.alias("topic"), "at", f.col("message").endswith("successfully completed").alias("gone")
     )
     moved = events.where(
         (f.col("event") == "PartitionMoved") & (f.col("replica") == -1) & f.col("target").startswith("NonExistent")
     ).select("run", "topic", "at", f.lit(True).alias("gone"))
-    both = told.unionByName(moved).groupBy("run", "topic")
+    both = logged.unionByName(moved).groupBy("run", "topic")
     return both.agg(f.min("at").alias("started_at"), f.max(f.when(f.col("gone"), f.col("at"))).alias("gone_at"))
 
 
@@ -77,13 +77,13 @@ def bad_times(events: DataFrame, states: DataFrame, min_in_sync: int) -> DataFra
         (UNDER_REPLICATED, f.size("isr") < f.size("assignment")),
         (UNDER_MIN_ISR, (f.size("isr") < min_in_sync) & (f.col("leader") >= 0)),
     )
-    told = states.select(
+    flags = states.select(
         *PARTITION, "incarnation", "at", "controller_epoch", "zk_version", "place",
         f.explode(f.array(*(_condition(name, holds) for name, holds in conditions))).alias("one"),
     )  # fmt: skip
     order = ("at", "controller_epoch", "zk_version", "place")
     life = Window.partitionBy(*PARTITION, "incarnation", "one.what").orderBy(*order)
-    turned = told.withColumn("turned", f.coalesce(f.col("one.holds") != f.lag("one.holds").over(life), f.lit(True)))
+    turned = flags.withColumn("turned", f.coalesce(f.col("one.holds") != f.lag("one.holds").over(life), f.lit(True)))
     turns = turned.where("turned")
     found = turns.withColumn("ended_at", f.lead("at").over(life)).where("one.holds")
     known = found.join(f.broadcast(deletions(events)), ["run", "topic"], "left")

@@ -21,5 +21,5 @@ def last_signs(events: DataFrame, moments: DataFrame) -> DataFrame:
     sign = f.when(f.col("asked") == 0, f.col("at"))
     # Signs come before a moment that they share: up to the row itself, not to its peers.
     newest = f.max(sign).over(so_far.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    told = both.withColumn("last_sign_at", newest).where(f.col("asked") == 1)
-    return told.select("run", "node", f.col("at").alias("moment"), "last_sign_at").distinct()
+    answered = both.withColumn("last_sign_at", newest).where(f.col("asked") == 1)
+    return answered.select("run", "node", f.col("at").alias("moment"), "last_sign_at").distinct()

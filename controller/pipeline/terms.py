@@ -11,7 +11,7 @@ _EVENT_THREAD = "ControllerEventThread"
 """Begins with the process of a broker, controller or not."""
 RESIGNED, KILLED, RESTARTED, SUPERSEDED, LEADING = (
     "resigned",
-    "struck by a fault",
+    "ended by a fault",
     "process restarted",
     "went silent; replaced by a successor",
     "leading at the end",
@@ -23,14 +23,14 @@ def controller_terms(events: DataFrame) -> DataFrame:
     show it), `ended_at` (null where they do not), `last_sign_at` (the last event of that node before its end or its
     successor's election), `succeeded_at`."""
     elected = f.col("event") == "ControllerElected"
-    struck = (f.col("event") == "FaultInjected") & f.col("fault").isin("kill", "stop", "restart")
+    faulted = (f.col("event") == "FaultInjected") & f.col("fault").isin("kill", "stop", "restart")
     began = (
         (f.col("event") == "ControllerThread")
         & (f.col("message") == "Starting")
         & f.col("who").startswith(_EVENT_THREAD)
     )
-    bounds = events.where(elected | (f.col("event") == "ControllerResigned") | began | struck).select(
-        "run", f.when(struck, f.col("target").try_cast("int")).otherwise(f.col("node")).alias("node"),
+    bounds = events.where(elected | (f.col("event") == "ControllerResigned") | began | faulted).select(
+        "run", f.when(faulted, f.col("target").try_cast("int")).otherwise(f.col("node")).alias("node"),
         "at", "place", "controller_epoch", "event",
     )  # fmt: skip
     by_node = Window.partitionBy("run", "node").orderBy("at", "place")
@@ -52,9 +52,9 @@ def controller_terms(events: DataFrame) -> DataFrame:
                    f.lit("9999-01-01").cast("timestamp")).alias("bound"),
     )  # fmt: skip
     signs = last_signs(events, terms.select("run", "node", f.col("bound").alias("moment")))
-    told = terms.withColumn("node", f.col("node").cast("bigint")).withColumnRenamed("bound", "moment")
+    ended = terms.withColumn("node", f.col("node").cast("bigint")).withColumnRenamed("bound", "moment")
     return (
-        told.join(signs, ["run", "node", "moment"], "left")
+        ended.join(signs, ["run", "node", "moment"], "left")
         # Its election is a sign too, and the last one where epochs went back and its end seems to come before it.
         .withColumn("last_sign_at", f.greatest("last_sign_at", "elected_at"))
         .select("run", "node", "controller_epoch", "elected_at", "end", "ended_at", "succeeded_at", "last_sign_at")
@@ -87,8 +87,8 @@ def failover_phases(events: DataFrame) -> DataFrame:
         number.alias("number"),
     )  # fmt: skip
     # A trace's phases come with their lengths as they end: the time from the election to the first end is the first's.
-    told = timed.where((f.col("event") != "ControllerElected") | (f.col("origin") == "log"))
-    return told.drop("origin", "event").orderBy("run", "controller_epoch", "node", "number")
+    phases = timed.where((f.col("event") != "ControllerElected") | (f.col("origin") == "log"))
+    return phases.drop("origin", "event").orderBy("run", "controller_epoch", "node", "number")
 
 
 def _ms(later: Column, earlier: Column) -> Column:

@@ -72,8 +72,8 @@ def workload_of(run: str, trace: Path, table: pa.Table) -> Workload:
 
 
 def _faults(table: pa.Table) -> Iterator[Fault]:
-    struck = table.filter(pc.equal(table.column("event"), "FaultInjected"))
-    for row in struck.select(["at_ms", "fault", "target"]).to_pylist():
+    faults = table.filter(pc.equal(table.column("event"), "FaultInjected"))
+    for row in faults.select(["at_ms", "fault", "target"]).to_pylist():
         yield Fault(row["at_ms"], row["fault"], row["target"])
 
 

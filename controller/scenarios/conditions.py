@@ -74,7 +74,7 @@ def _brokers(view: View) -> Missing:
     if sorted(seen.brokers) != sorted(view.now.registered):
         return f"the client sees brokers {sorted(seen.brokers)}, registered are {sorted(view.now.registered)}"
     if seen.controller not in seen.brokers or seen.controller in view.other_than:
-        return f"the client is told that the controller is {seen.controller}"
+        return f"the client sees controller {seen.controller}"
     return None
 
 

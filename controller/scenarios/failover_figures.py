@@ -54,9 +54,9 @@ def _row(failover: Failover, timeline: Timeline, scale: TimeScale) -> Row:
         "undetected", scale, failover.fault_at_ms, detected_ms, 5, 18, [f"session alive {alive}", alive], before
     )
     if failover.detected_at_ms is not None:
-        told = f"{name}: without service, {lasting(detected_ms, served_ms)}; {_affected(failover)}"
+        text = f"{name}: without service, {lasting(detected_ms, served_ms)}; {_affected(failover)}"
         kind = f"outage-{failover.kind}"
-        drawn += labelled_box(kind, scale, detected_ms, served_ms, 5, 18, [f"without service {outage}"], told)
+        drawn += labelled_box(kind, scale, detected_ms, served_ms, 5, 18, [f"without service {outage}"], text)
         if scale.x(served_ms) < scale.width - 60:
             drawn += words(outage, scale.x(served_ms) + 5, 18)
         else:

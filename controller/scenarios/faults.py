@@ -177,7 +177,7 @@ class SlowDisk(_Node, frozen=True, kw_only=True, tag="slow-disk"):
     a_change_ms: float
 
 
-class Mend(Step, frozen=True, kw_only=True, tag="mend"):
+class HealAll(Step, frozen=True, kw_only=True, tag="mend"):
     """Ends every lasting fault, including those of `cut` and `pause`. Dead brokers stay dead."""
 
 
@@ -192,14 +192,14 @@ SimulatedFault = (
 
 
 def kind_of(step: Step) -> str:
-    """Its `do`."""
+    """Return the step's `do`."""
     tag = step.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
 
 
-def trouble_with(fault: InjectedFault) -> str | None:
-    """What is wrong with a fault's numbers; None if nothing is."""
+def fault_error(fault: InjectedFault) -> str | None:
+    """Return the error in a fault's fields, or None."""
     for name, (least, most, expected) in _RANGES.items():
         value = getattr(fault, name, None)
         if value is not None and not least <= value <= most:
@@ -212,7 +212,7 @@ def trouble_with(fault: InjectedFault) -> str | None:
 
 
 def spoil_trouble(what: str, topic: str) -> str | None:
-    """What is wrong with the fields of a `spoil-znode`; None if nothing is."""
+    """Return the error in the fields of a `spoil-znode`, or None."""
     if what not in ("state", "registration", "topic"):
         return f"what: expected state, registration or topic, found {what!r}"
     return "topic: expected a name" if what != "registration" and not topic else None

@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from controller.scenarios.conditions import CONDITIONS, MILESTONES
-from controller.scenarios.faults import InjectedFault
-from controller.scenarios.faults import trouble_with as trouble_with_fault
+from controller.scenarios.faults import InjectedFault, fault_error
 from controller.scenarios.invariants import INVARIANTS
 from controller.scenarios.language import Cluster, CreateTopics, Produce, Quiesce, Restart, Scenario, Wait
 from controller.scenarios.occurrences import OCCURRENCES
 from controller.scenarios.records.checks import RECORD_CHECKS
-from controller.scenarios.records.section import trouble_with
+from controller.scenarios.records.section import section_error
 
 Parameter = str | int | float | bool
 
@@ -153,8 +152,8 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ScenarioError(f"{place}: until = {step.until!r} needs a node")
         if isinstance(step, Restart) and step.how not in ("clean", "hard"):
             raise ScenarioError(f"{place}: how: expected clean or hard, found {step.how!r}")
-        if isinstance(step, InjectedFault) and (trouble := trouble_with_fault(step)) is not None:
-            raise ScenarioError(f"{place}: {trouble}")
+        if isinstance(step, InjectedFault) and (error := fault_error(step)) is not None:
+            raise ScenarioError(f"{place}: {error}")
         if isinstance(step, CreateTopics):
             _check_topics(step, scenario.cluster, place)
     _check_records(scenario, source)
@@ -169,9 +168,9 @@ def _check_records(scenario: Scenario, source: str) -> None:
         if steps:
             raise ScenarioError(f"{source}: steps: produce needs [workload.records]")
         return
-    trouble = trouble_with(records, scenario.expect.lost)
-    if trouble is not None:
-        raise ScenarioError(f"{source}: {trouble}")
+    error = section_error(records, scenario.expect.lost)
+    if error is not None:
+        raise ScenarioError(f"{source}: {error}")
     if not steps:
         raise ScenarioError(f"{source}: workload.records: no step produces them")
 

@@ -70,7 +70,7 @@ def _writers(evidence: Evidence) -> Iterator[str]:
         if isinstance(event, PartitionStateWritten) and winners.get(event.controller_epoch) != record.node:
             yield (
                 f"{event.topic}-{event.partition} written by {record.node} in epoch {event.controller_epoch},"
-                f" which {winners.get(event.controller_epoch, 'nobody')} won"
+                f" which was won by {winners.get(event.controller_epoch, 'no controller')}"
             )
     yield from _late_writes(evidence)
 

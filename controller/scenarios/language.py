@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from controller.scenarios.faults import Mend, SimulatedFault
+from controller.scenarios.faults import HealAll, SimulatedFault
 from controller.scenarios.step import NodeName, Step
 
 
@@ -124,7 +124,7 @@ class Quiesce(Step, frozen=True, kw_only=True, tag="quiesce"):
 ZooKeeperStep = KillZooKeeper | StartZooKeeper
 RecordStep = Produce | Quiesce
 BrokerStep = Kill | Stop | Restart | Pause | Resume | Expire
-SimulatedStep = SimulatedFault | Mend
+SimulatedStep = SimulatedFault | HealAll
 """Only in simulation."""
 AnyStep = Start | BrokerStep | Cut | Heal | ZooKeeperStep | CreateTopics | Wait | Let | RecordStep | SimulatedStep
 

@@ -105,6 +105,6 @@ def _lanes_of(timeline: Timeline, failovers: Sequence[Failover], from_ms: float,
     """All lanes of a small cluster; of a large one those that failed and those that were controller meanwhile."""
     if len(timeline.lanes) <= _LANES_IN_A_CLOSE_UP:
         return [*timeline.lanes]
-    struck = {failover.node for failover in failovers}
+    failed = {failover.node for failover in failovers}
     ruled = {term.broker for term in timeline.terms if term.from_ms <= to_ms and term.to_ms >= from_ms}
-    return [lane for lane in timeline.lanes if lane.broker in struck | ruled]
+    return [lane for lane in timeline.lanes if lane.broker in failed | ruled]

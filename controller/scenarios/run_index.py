@@ -62,7 +62,7 @@ def index_html(
     )
 
 
-def first_violation(trouble: str) -> tuple[str, str]:
+def first_violation(text: str) -> tuple[str, str]:
     """Split "NAME: detail" or "NAME at TIME: detail", as verdicts have it, into the invariant's name and the rest."""
-    found = re.match(r"([\w-]+)(?:: | (?=at ))", trouble)
-    return (found[1], trouble[found.end() :]) if found else ("", trouble)
+    found = re.match(r"([\w-]+)(?:: | (?=at ))", text)
+    return (found[1], text[found.end() :]) if found else ("", text)

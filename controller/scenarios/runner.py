@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from controller.scenarios.conditions import CONDITIONS, MILESTONES, View
-from controller.scenarios.faults import InjectedFault, LosePower, Mend, kind_of
+from controller.scenarios.faults import HealAll, InjectedFault, LosePower, kind_of
 from controller.scenarios.host import (
     ZOOKEEPER,
     ClusterSpec,
@@ -170,7 +170,7 @@ class _Run:
                 await self._link(step, Link(nodes[0], nodes[1]))
             case KillZooKeeper() | StartZooKeeper():
                 await self._server(step, nodes[0])
-            case Mend():
+            case HealAll():
                 self._fault("mend", "everything")
                 await self.host.heal_all()
             case InjectedFault():
@@ -303,7 +303,7 @@ class _Run:
                 return []
             case KillZooKeeper() | StartZooKeeper():
                 return [await self._zookeeper(step.server)]
-            case Mend():
+            case HealAll():
                 return []
             case InjectedFault():
                 return [await self._node(getattr(step, name), ()) for name in NODE_FIELDS if hasattr(step, name)]
@@ -371,8 +371,8 @@ def _with_nodes(fault: InjectedFault, nodes: list[int]) -> InjectedFault:
 def _details(fault: InjectedFault) -> str:
     """Format the fault's fields, except those with the value 0."""
     fields = {name: getattr(fault, name) for name in fault.__struct_fields__ if name != "when"}
-    told = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fields.items() if value != 0}
-    return " ".join(f"{name}={value}" for name, value in told.items())
+    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fields.items() if value != 0}
+    return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
@@ -399,8 +399,8 @@ def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
             return f"start {'brokers' if len(nodes) != 1 else 'broker'} {', '.join(map(str, nodes))}"
         case Restart():
             return f"restart broker {nodes[0]} ({step.how})"
-        case Mend():
-            return "mend everything"
+        case HealAll():
+            return "mend (end all lasting faults)"
         case InjectedFault():
             return f"{kind} {_details(_with_nodes(step, nodes))}".rstrip()
         case KillZooKeeper() | StartZooKeeper():

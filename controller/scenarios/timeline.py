@@ -30,7 +30,7 @@ def timeline_of(records: Sequence[TraceRecord]) -> Timeline:
         disputed_epochs=disputed_epochs(all_terms),
         holders=holders,
         faults=tuple(lanes.faults),
-        troubles=tuple(lanes.troubles),
+        errors=tuple(lanes.errors),
         elections=elections.finish(),
         offline=tuple(offline.points),
         client=client.finish(end_ms),

@@ -72,9 +72,9 @@ class Terms:
                     through.completed_ms = record.at_ms
             case FaultInjected("kill" | "restart" as fault, target) if target.isdigit():
                 # A soft restart resigns a little later, and then that is the end.
-                struck = self._of_broker.get(int(target))
-                if struck is not None and struck.to_ms is None:
-                    struck.to_ms, struck.ending = record.at_ms, "killed" if fault == "kill" else "restarted"
+                leading = self._of_broker.get(int(target))
+                if leading is not None and leading.to_ms is None:
+                    leading.to_ms, leading.ending = record.at_ms, "killed" if fault == "kill" else "restarted"
             case EphemeralSeen("/controller") as seen:
                 self._seen(record.at_ms, seen)
 

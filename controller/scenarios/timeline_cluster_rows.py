@@ -323,12 +323,12 @@ def _drawable(spans: Sequence[ClientSpan], scale: TimeScale) -> Iterator[ClientS
 
 def _client(span: ClientSpan, scale: TimeScale) -> str:
     led = f"{span.least_led} of {span.expected} led"
-    told = {
+    text = {
         ClientView.COMPLETE: f"complete, {led}",
         ClientView.INCOMPLETE: f"incomplete, at worst {led}",
         ClientView.FAILING: f"no answer: {span.error}",
     }[span.view]
-    detail = f"{told}; {lasting(span.from_ms, span.to_ms)}, answers: {span.answers}"
+    detail = f"{text}; {lasting(span.from_ms, span.to_ms)}, answers: {span.answers}"
     labels = [f"incomplete: {led}"] if span.view is ClientView.INCOMPLETE else []
     if labels and span.expected == 0:
         labels = ["no partitions expected"]

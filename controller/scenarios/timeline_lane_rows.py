@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from controller.scenarios.timeline_model import (
+    ErrorMark,
     FaultMark,
     Lane,
     Life,
@@ -12,7 +13,6 @@ from controller.scenarios.timeline_model import (
     SessionSpan,
     Term,
     Timeline,
-    TroubleMark,
 )
 from controller.scenarios.timeline_scale import TimeScale
 from controller.scenarios.timeline_shapes import (
@@ -49,9 +49,9 @@ def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
         for fault in timeline.faults
     ]
     marks += [
-        (trouble.at_ms, "trouble", "step failed", f"{trouble.text}, at {seconds(trouble.at_ms)}")
-        for trouble in timeline.troubles
-        if trouble.lane is None
+        (error.at_ms, "error", "step failed", f"{error.text}, at {seconds(error.at_ms)}")
+        for error in timeline.errors
+        if error.lane is None
     ]
     ends = [-100.0]
     crowded = False
@@ -66,7 +66,7 @@ def faults_row(timeline: Timeline, scale: TimeScale) -> Row:
             line = len(ends) - 1
         crowded = crowded or line is None
         y = 10.0 + 17 * (_LABEL_ROWS if line is None else line)
-        drawn.append(_trouble(x, y, detail) if fault == "trouble" else _label_sign(fault, x, y, detail))
+        drawn.append(_error(x, y, detail) if fault == "error" else _label_sign(fault, x, y, detail))
         if line is not None:
             ends[line] = right
             drawn.append(words(label, x + (-11 if to_left else 11), y + 4, "se" if to_left else "s", "fault"))
@@ -78,10 +78,10 @@ def _label_sign(fault: str, x: float, y: float, detail: str) -> str:
     return sign(fault, x, y, detail, 6.5).replace("data-kind='fault'", "data-kind='fault-label'")
 
 
-def _trouble(x: float, y: float, detail: str) -> str:
+def _error(x: float, y: float, detail: str) -> str:
     return (
-        f"<g data-kind='trouble'><path d='M{x:.1f} {y - 7:.1f}L{x + 7:.1f} {y + 5:.1f}H{x - 7:.1f}Z'"
-        f" class='k-trouble'/><path d='M{x:.1f} {y - 3:.1f}V{y + 1:.1f}M{x:.1f} {y + 2:.1f}V{y + 3.6:.1f}'"
+        f"<g data-kind='error'><path d='M{x:.1f} {y - 7:.1f}L{x + 7:.1f} {y + 5:.1f}H{x - 7:.1f}Z'"
+        f" class='k-error'/><path d='M{x:.1f} {y - 3:.1f}V{y + 1:.1f}M{x:.1f} {y + 2:.1f}V{y + 3.6:.1f}'"
         f" class='base' stroke-width='1.4'/>{title(detail)}</g>"
     )
 
@@ -102,7 +102,7 @@ def lane_row(timeline: Timeline, lane: Lane, scale: TimeScale, *, tall: bool) ->
             x0, x1 = scale.x(cut.from_ms), scale.x(cut.to_ms)
             detail = f"link {cut.link} cut, {lasting(cut.from_ms, cut.to_ms, open_end=not cut.healed)}"
             parts.append(box("cut", x0, height - 7 if tall else height - 4.5, x1 - x0, 4, detail, dashed=True))
-    parts += _troubles([trouble for trouble in timeline.troubles if trouble.lane == lane.name], scale, bar / 2 + 3)
+    parts += _errors([error for error in timeline.errors if error.lane == lane.name], scale, bar / 2 + 3)
     parts += [
         sign(fault.fault, scale.x(fault.at_ms), bar / 2 + 3, f"{fault_words(fault)} at {seconds(fault.at_ms)}", 7.0)
         for fault in timeline.faults
@@ -172,14 +172,14 @@ def _session(session: SessionSpan, scale: TimeScale, y: float, height: float) ->
         yield box("believed", x1, y, scale.x(session.believed_until_ms) - x1, height, detail, dashed=True)
 
 
-def _troubles(troubles: Sequence[TroubleMark], scale: TimeScale, y: float) -> Iterator[str]:
+def _errors(errors: Sequence[ErrorMark], scale: TimeScale, y: float) -> Iterator[str]:
     """Draw the signs of errors. Errors closer than a sign's width share one sign, whose title lists the first few."""
-    together: list[TroubleMark] = []
-    for trouble in [*(trouble for trouble in troubles if scale.holds(trouble.at_ms, trouble.at_ms)), None]:
-        if together and (trouble is None or scale.x(trouble.at_ms) - scale.x(together[0].at_ms) >= 14):
+    together: list[ErrorMark] = []
+    for error in [*(error for error in errors if scale.holds(error.at_ms, error.at_ms)), None]:
+        if together and (error is None or scale.x(error.at_ms) - scale.x(together[0].at_ms) >= 14):
             lines = [f"{seconds(one.at_ms)}: {one.text[:300]}" for one in together[:3]]
             more = [f"and {len(together) - 3} more"] if len(together) > 3 else []
-            yield _trouble(scale.x(together[0].at_ms), y, "\n".join([*lines, *more]))
+            yield _error(scale.x(together[0].at_ms), y, "\n".join([*lines, *more]))
             together = []
-        if trouble is not None:
-            together.append(trouble)
+        if error is not None:
+            together.append(error)

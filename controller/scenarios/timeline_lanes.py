@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from controller.scenarios.timeline_model import (
     CutSpan,
+    ErrorMark,
     FaultMark,
     Lane,
     Life,
     LifeSpan,
     Registration,
     SessionSpan,
-    TroubleMark,
 )
 from controller.trace import (
     BrokerRegistered,
@@ -63,7 +63,7 @@ class _Session:
     from_ms: float
     gone_ms: float | None = None
     """When the observer saw its registration go."""
-    told_ms: float | None = None
+    reported_ms: float | None = None
     """When the broker itself knew that it was over."""
     registrations: list[Registration] = field(default_factory=list)
     registered_ms: float | None = None
@@ -108,7 +108,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self.faults: list[FaultMark] = []
-        self.troubles: list[TroubleMark] = []
+        self.errors: list[ErrorMark] = []
         self._lanes: dict[str, _Lane] = {}
         self._by_node: dict[int, _Lane] = {}
         self._steps: dict[int, StepStarted] = {}
@@ -129,7 +129,7 @@ class Lanes:
             case SessionStarted(session):
                 self._session_started(record, session)
             case SessionEnded(session):
-                self._session(record.node, session, record.at_ms).told_ms = record.at_ms
+                self._session(record.node, session, record.at_ms).reported_ms = record.at_ms
             case BrokerRegistered() as event:
                 self._session(event.broker, event.session, record.at_ms).broker_epoch = event.broker_epoch
             case EphemeralSeen() as seen if seen.path.startswith(_IDS):
@@ -140,7 +140,7 @@ class Lanes:
                     known.unregister(record.at_ms, ended=True)
             case Noted("error", message):
                 where = lane_name(str(record.node)) if record.node >= 0 else None
-                self.troubles.append(TroubleMark(record.at_ms, where, message))
+                self.errors.append(ErrorMark(record.at_ms, where, message))
 
     def finish(self, end_ms: float) -> tuple[Lane, ...]:
         order = sorted(self._lanes.items(), key=lambda item: (item[1].broker is None, item[1].broker or 0, item[0]))
@@ -186,7 +186,7 @@ class Lanes:
                 lane.become(None, at_ms)
         if not step.ok:
             started = self._steps.get(step.index)
-            self.troubles.append(TroubleMark(at_ms, None, f"{started.text if started else step.step}: {step.detail}"))
+            self.errors.append(ErrorMark(at_ms, None, f"{started.text if started else step.step}: {step.detail}"))
 
     def _fault(self, at_ms: float, event: FaultInjected) -> None:
         process = struck_process(event.target)
@@ -241,11 +241,11 @@ def _finished_session(
     next_start_ms: Callable[[float], float],
     end_ms: float,
 ) -> SessionSpan:
-    ends = [at_ms for at_ms in (session.gone_ms, session.told_ms) if at_ms is not None]
+    ends = [at_ms for at_ms in (session.gone_ms, session.reported_ms) if at_ms is not None]
     # A new session of the same broker ends this one, if no other event reported the end.
     to_ms = min(ends, default=next_start_ms(session.from_ms))
     session.unregister(to_ms, ended=bool(ends))
-    believed_ms = session.told_ms if session.told_ms is not None else next_start_ms(session.from_ms)
+    believed_ms = session.reported_ms if session.reported_ms is not None else next_start_ms(session.from_ms)
     believed_ms = min(believed_ms, _process_end_ms(life, session.from_ms, end_ms))
     if any(span.state in _CLOSING and span.from_ms <= to_ms <= span.to_ms for span in life):
         believed_ms = to_ms

@@ -87,7 +87,7 @@ class FaultMark:
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleMark:
+class ErrorMark:
     """A step that failed (`lane` None), or an error that a broker noted."""
 
     at_ms: float
@@ -182,7 +182,7 @@ class Timeline:
     disputed_epochs: tuple[int, ...]
     holders: tuple[Holder, ...]
     faults: tuple[FaultMark, ...]
-    troubles: tuple[TroubleMark, ...]
+    errors: tuple[ErrorMark, ...]
     elections: tuple[Election, ...]
     offline: tuple[OfflinePoint, ...]
     client: tuple[ClientSpan, ...]

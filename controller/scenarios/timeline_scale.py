@@ -210,7 +210,7 @@ def _moments(timeline: Timeline) -> Iterator[float]:
     for election in timeline.elections:
         yield from (election.from_ms, election.to_ms)
     yield from (fault.at_ms for fault in timeline.faults)
-    yield from (trouble.at_ms for trouble in timeline.troubles)
+    yield from (error.at_ms for error in timeline.errors)
     yield from (point.at_ms for point in timeline.offline)
     for standstill in timeline.standstills:
         # Nothing can change in it, and it must not be cut short: its length is its information.

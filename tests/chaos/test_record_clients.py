@@ -78,7 +78,7 @@ def produced(monkeypatch: pytest.MonkeyPatch, workload: RecordWorkload, **script
     """What came of a few records."""
     monkeypatch.setattr(confluent_kafka, "Producer", type("Scripted", (ScriptedProducer,), script))
     client = ProducingClient(0, "nowhere:1", workload, PARTITIONS, Now())
-    eventually(lambda: len(client.log.key) >= 12 or client.trouble is not None, "records are sent")
+    eventually(lambda: len(client.log.key) >= 12 or client.error is not None, "records are sent")
     client.stop()
     assert client.join(10.0)
     assert client.log.open == 0
@@ -106,14 +106,14 @@ def test_with_acks_of_0_nothing_is_acknowledged(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_fatal_error_ends_a_producer_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     client = produced(monkeypatch, RecordWorkload(producers=1), fatal=True)
-    assert client.trouble is not None
-    assert "producer 0" in client.trouble
+    assert client.error is not None
+    assert "producer 0" in client.error
 
 
 def test_a_producer_whose_library_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     client = produced(monkeypatch, RecordWorkload(producers=1), breaks=True)
-    assert client.trouble is not None
-    assert client.trouble.startswith("producer 0 ended before its time: SystemError")
+    assert client.error is not None
+    assert client.error.startswith("producer 0 ended early: SystemError")
 
 
 def test_a_producers_settings_are_the_workloads() -> None:

@@ -222,7 +222,7 @@ def test_what_is_wrong_and_what_is_pending_is_shown_to_a_person(
     path.write_text("".join(f"{name}\n    data={data!r}\n{stat}\n" for name, data in znodes.items()))
     text = said(capsys, "--tree", str(path))
     for expected in (
-        "controller            nobody (no epoch)",
+        "controller            none (no epoch)",
         "cluster               no id",
         "offline               2",
         "damaged znodes        2",

@@ -252,7 +252,7 @@ def test_a_run_breaks_no_rule_and_its_terms_follow_one_another(
     assert of(found, "violations", run) == []
     terms = of(found, "terms", run)
     assert [row["controller_epoch"] for row in terms] == [*range(1, len(terms) + 1)]
-    assert terms[0]["end"] == "struck by a fault"
+    assert terms[0]["end"] == "ended by a fault"
 
 
 def test_both_hosts_runs_have_reports_of_one_form(found: Analysis) -> None:

@@ -42,7 +42,7 @@ def result(number: int, point: int, verdict: str = "pass", recovery_ms: float = 
         point=point,
         seed=number,
         verdict=verdict,
-        trouble="" if verdict == "pass" else "it broke",
+        error="" if verdict == "pass" else "it broke",
         trace_hash="",
         duration_ms=1.0,
         broker_recoveries_ms=(recovery_ms,),

@@ -39,7 +39,7 @@ def test_progress_is_lines_where_standard_error_is_no_terminal(capsys: pytest.Ca
             point=0,
             seed=number,
             verdict="pass",
-            trouble="",
+            error="",
             trace_hash="",
             duration_ms=0.0,
             broker_recoveries_ms=(),

@@ -24,8 +24,8 @@ LATER = replace(AFTER_KILL, why="alter isr", zk_version=2, isr=(2, 3, 1), previo
 PLANTED: list[tuple[str, str, tuple[float, int, TraceEvent]]] = [
     ("one-writer-an-epoch", "won by 2 and by 3", (2115.0, 3, ControllerElected(2, 2, 0xC))),
     ("one-writer-an-epoch", "won after epoch", (2300.0, 3, ControllerElected(0, 2, 0xC))),
-    ("one-writer-an-epoch", "which 2 won", (2300.0, 3, LATER)),
-    ("one-writer-an-epoch", "nobody", (2300.0, 3, replace(LATER, controller_epoch=9))),
+    ("one-writer-an-epoch", "which was won by 2", (2300.0, 3, LATER)),
+    ("one-writer-an-epoch", "no controller", (2300.0, 3, replace(LATER, controller_epoch=9))),
     ("one-writer-an-epoch", "written in epoch 1", (2300.0, 1, replace(LATER, controller_epoch=1))),
     ("no-write-after-resignation", "resigned at", (2120.0, 2, ControllerResigned(2, "lease"))),
     ("partition-states-sound", "ISR is empty", (2300.0, 2, replace(LATER, isr=(), leader=-1))),

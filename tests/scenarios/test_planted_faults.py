@@ -27,8 +27,8 @@ from controller.zookeeper.client import ZooKeeperClient
 SEEDS = range(4)
 
 
-def trouble(name: str, seeds: range = SEEDS, **settings: str) -> str:
-    """What did not hold in the first seed in which something did not; "" if all held."""
+def first_error(name: str, seeds: range = SEEDS, **settings: str) -> str:
+    """Return the violations of the first seed that has any, or "" if there are none."""
     for seed in seeds:
         judgement = simulate(scenario_of(name, settings), seed).report.judgement
         found = [f"{each.name}: {each.detail}" for each in judgement.invariants if not each.held]
@@ -98,11 +98,11 @@ def test_a_planted_fault_is_found(
     scenario: str, plant: Callable[[pytest.MonkeyPatch], None], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    assert said in trouble(scenario)
+    assert said in first_error(scenario)
 
 
 def test_a_controller_cut_off_for_ever_is_survived_too() -> None:
-    assert trouble("zookeeper-cut", heal="false") == ""
+    assert first_error("zookeeper-cut", heal="false") == ""
 
 
 def unheard(seed: int) -> list[int]:

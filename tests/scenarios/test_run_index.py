@@ -60,7 +60,7 @@ def test_a_long_list_of_passed_runs_is_cut_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "split"),
+    ("text", "split"),
     [
         ("converged: no controller", ("converged", "no controller")),
         ("one-writer at 12.5 ms, broker 3: two: of them", ("one-writer", "at 12.5 ms, broker 3: two: of them")),
@@ -68,5 +68,5 @@ def test_a_long_list_of_passed_runs_is_cut_and_counted(tmp_path: Path) -> None:
         ("", ("", "")),
     ],
 )
-def test_the_first_violation_is_split_from_its_detail(trouble: str, split: tuple[str, str]) -> None:
-    assert first_violation(trouble) == split
+def test_the_first_violation_is_split_from_its_detail(text: str, split: tuple[str, str]) -> None:
+    assert first_violation(text) == split

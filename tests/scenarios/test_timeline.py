@@ -286,12 +286,12 @@ def test_the_clients_view_and_a_failure_fills_the_time_since_the_answer_before_i
     assert ZOMBIE.client[-1].error == "timed out"
 
 
-def test_a_failed_step_and_a_brokers_error_are_troubles() -> None:
-    assert [(one.at_ms, one.lane, one.text) for one in ZOMBIE.troubles] == [
+def test_a_failed_step_and_a_brokers_error_are_marked() -> None:
+    assert [(one.at_ms, one.lane, one.text) for one in ZOMBIE.errors] == [
         (12000, None, "wait until metadata: not within 500 ms: 5 of 6 led")
     ]
     error = timeline_of(records((50.0, 2, Noted("error", "Startup failed"))))
-    assert [(one.lane, one.text) for one in error.troubles] == [("broker 2", "Startup failed")]
+    assert [(one.lane, one.text) for one in error.errors] == [("broker 2", "Startup failed")]
 
 
 def test_nothing_is_a_timeline_too() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.scenarios import faults
-from controller.scenarios.faults import InjectedFault, Mend, SimulatedFault, kind_of, trouble_with
+from controller.scenarios.faults import HealAll, InjectedFault, SimulatedFault, fault_error, kind_of
 from controller.scenarios.files import ScenarioError, parse_scenario
 from controller.scenarios.language import AnyStep
 from controller.simulator import plan
@@ -174,8 +174,8 @@ def test_a_fault_that_can_not_be_meant_is_refused_with_its_place(step: str, said
 def test_a_scenarios_fault_is_the_plans() -> None:
     fault = faults.Slow(source=1, target=2, slower=3.0, for_ms=4.0)
     assert as_happening(fault, 9.0) == plan.Slow(at_ms=9.0, source=1, target=2, slower=3.0, for_ms=4.0)
-    assert trouble_with(fault) is None
-    assert (kind_of(fault), kind_of(Mend())) == ("slow", "mend")
+    assert fault_error(fault) is None
+    assert (kind_of(fault), kind_of(HealAll())) == ("slow", "mend")
 
 
 @pytest.mark.parametrize("step", ['do = "lossy"\nsource = 1\ntarget = 2\nloss = 0.1', 'do = "mend"'])

@@ -40,8 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " that stands by, each in a process of its own. failover: /controller is deleted, until the failover's end,"
         " partitions of one replica. broker-gone: a registration is deleted, until the last new leader is in ZooKeeper,"
         " partitions of two replicas. shutdown: request to answer. election: leaders of partitions of three"
-        " replicas decided in columns, half the brokers dead. The first failover of each process is told apart; the"
-        " other figures are medians."
+        " replicas decided in columns, half the brokers dead. The first failover of each process is reported"
+        " separately; the other figures are medians."
     )
     parser.add_argument("--only", default=",".join(PARTS), metavar="LIST", help=f"which parts ({','.join(PARTS)})")
     parser.add_argument("--sizes", default=SIZES, metavar="LIST", help=f"partitions of the failovers ({SIZES})")

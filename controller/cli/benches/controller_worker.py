@@ -216,16 +216,16 @@ class Worker:
         return {"writes": writes, "answered_ms": answered_ms}
 
     def shutdown(self, broker: int) -> dict[str, Any]:
-        told = threading.Event()
+        responded = threading.Event()
         answers: list[tuple[float, ControlledShutdownResponse]] = []
 
         def respond(response: ControlledShutdownResponse) -> None:
             answers.append((now_ms(), response))
-            told.set()
+            responded.set()
 
         asked_ms = now_ms()
         self.events.put(ControlledShutdownRequested(broker, -1, respond))
-        if not told.wait(LIMIT_S):
+        if not responded.wait(LIMIT_S):
             raise TimeoutError(f"no answer to the controlled shutdown in {LIMIT_S:g} s")
         [(at_ms, response)] = answers
         answered_ms = self._all_answered()

@@ -138,7 +138,7 @@ def records_as_sent(evidence: RecordEvidence) -> Finding:
     """Every record in the partitions was sent there, under that key, and was not reported as failed."""
     wrong = rows_of.unexplained(evidence.joined)
     if len(wrong):
-        return _of_reads(evidence, wrong, "records that nobody sent so, or that had failed")
+        return _of_reads(evidence, wrong, "records that no send explains, or whose send had failed")
     return _settled(evidence, "every record there was sent there")
 
 

@@ -98,10 +98,10 @@ def unaccounted(joined: Joined) -> Ints:
 def misplaced(joined: Joined) -> Ints:
     """Return the sends that are in the partition, while another record is at the offset that was acknowledged."""
     sends = joined.history.sends
-    told = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (sends.offset >= 0) & (joined.found > 0))
-    row = joined.row_at(sends.partition[told], sends.offset[told])
-    other = np.where(row >= 0, joined.send_of[row] != told, joined.complete[sends.partition[told]])
-    return told[other]
+    acknowledged = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (sends.offset >= 0) & (joined.found > 0))
+    row = joined.row_at(sends.partition[acknowledged], sends.offset[acknowledged])
+    other = np.where(row >= 0, joined.send_of[row] != acknowledged, joined.complete[sends.partition[acknowledged]])
+    return acknowledged[other]
 
 
 def overtaken(joined: Joined) -> Ints:

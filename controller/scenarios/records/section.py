@@ -20,8 +20,8 @@ _LIMITS = {
 }
 
 
-def trouble_with(section: RecordsSection, lost: str | None) -> str | None:
-    """What can't be, named by its place in the file; None if nothing."""
+def section_error(section: RecordsSection, lost: str | None) -> str | None:
+    """Return the error in the section, with its place in the file, or None."""
     for name, (low, high) in _LIMITS.items():
         value = getattr(section, name)
         if value is not None and not low <= value <= high:
@@ -36,7 +36,7 @@ def trouble_with(section: RecordsSection, lost: str | None) -> str | None:
 
 
 def workload_of(section: RecordsSection, host: str) -> RecordWorkload:
-    """As it is on that host ("real" or "simulated")."""
+    """Return the workload for a host, "real" or "simulated"."""
     rate_per_s = section.rate_per_s
     if host == "simulated" and section.simulated_rate_per_s is not None:
         rate_per_s = section.simulated_rate_per_s
