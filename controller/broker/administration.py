@@ -88,7 +88,7 @@ class Administration:
                 ApiKey.INCREMENTAL_ALTER_CONFIGS: requests.alter_incrementally,
             }
         )
-        notices = DirectoryNotices(lambda: drive(writes.tell_of_failed_directory(settings.broker_id)), clock, trace)
+        notices = DirectoryNotices(lambda: drive(writes.notify_of_failed_directory(settings.broker_id)), clock, trace)
         data.directory_failed = notices.failed
         data.min_insync = self.configs.min_insync
         data.deletes = self.configs.deletes

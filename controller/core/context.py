@@ -61,21 +61,21 @@ class Deletions:
 
     `queued`: all topics to be deleted. `ineligible`: the queued topics that have to wait, because a replica's broker is
     dead or failed to delete it, or because the topic is being reassigned. `begun`: the queued topics whose partitions
-    have left their state machine. `told`: for each begun topic, the number of the request that asked each (broker,
-    broker epoch) to forget the topic. Iterate over the sets in sorted order only.
+    have left their state machine. `forget_requests`: for each begun topic, the number of the request that asked each
+    (broker, broker epoch) to forget the topic. Iterate over the sets in sorted order only.
     """
 
     queued: set[str] = field(default_factory=set)
     ineligible: set[str] = field(default_factory=set)
     begun: set[str] = field(default_factory=set)
-    told: dict[str, Mapping[tuple[int, int], int]] = field(default_factory=dict)
+    forget_requests: dict[str, Mapping[tuple[int, int], int]] = field(default_factory=dict)
 
     def forget(self, topics: Iterable[str]) -> None:
         gone = frozenset(topics)
         self.queued -= gone
         self.ineligible -= gone
         self.begun -= gone
-        self.told = {name: requests for name, requests in self.told.items() if name not in gone}
+        self.forget_requests = {name: sent for name, sent in self.forget_requests.items() if name not in gone}
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class ControllerContext:
     def rows_with_state(self) -> Rows:
         return np.flatnonzero(self.partitions.zk_version != NO_STATE)
 
-    def rows_led_by_nobody_eligible(self) -> Rows:
+    def rows_without_eligible_leader(self) -> Rows:
         """Return partitions with a state that have no leader, or one that is dead or shutting down.
 
         Partitions of topics that are queued for deletion are excluded: they need no leader.

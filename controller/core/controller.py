@@ -60,7 +60,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ControllerMoved, LeaseExpired, NoAuth, SessionGone, WrongCluster
 from controller.zookeeper.operations import ANY_VERSION, Delete, Row
 
-NOBODY = -1
+NO_CONTROLLER = -1
 SAID_AGAIN_MS = 60_000.0
 """How often the log says again what is in the way of every election."""
 SOUND_TERM_MS = 60_000.0
@@ -148,14 +148,14 @@ class Controller:
         self._cluster_id = cluster_id
         self._epoch_seen = epoch_seen
         self._highest_epoch = 0
-        self._refused = NOBODY
+        self._refused = NO_CONTROLLER
         self._refusals = 0
         self._registering = False
         self._registration = Backoff(happened.RegisterBrokerAndReelect(), events.put, clock)
         self._election = Backoff(happened.Reelect(), events.put, clock)
         self._said_ms = 0.0
         self._stopped = False
-        self.active_controller_id = NOBODY
+        self.active_controller_id = NO_CONTROLLER
         self.obstacle: Obstacle | None = None
         self.measures = ControllerMeasures(clock)
         """For metrics: published after each event, read on any thread."""
@@ -200,7 +200,7 @@ class Controller:
         term.timers.cancel_all()
         term.channels.close()
         self._term = None
-        self.active_controller_id = NOBODY
+        self.active_controller_id = NO_CONTROLLER
         self._events.close_callbacks()
         self._trace.emit(ControllerResigned(term.epoch, reason))
         self.measures.publish(None)
@@ -273,7 +273,7 @@ class Controller:
         if term is not None and (row is None or row.stat.ephemeral_owner != term.leadership.session):
             self.resign(f"{paths.CONTROLLER} is {'gone' if row is None else 'held by another session'}")
         if row is None:
-            self.active_controller_id = NOBODY
+            self.active_controller_id = NO_CONTROLLER
             await self._stand()
             return
         if self._term is not None:
@@ -293,7 +293,7 @@ class Controller:
 
         This broker's own id comes from an earlier session or from a term that has just ended: there is no controller.
         """
-        self.active_controller_id = NOBODY if broker_id in (None, self._broker_id) else broker_id
+        self.active_controller_id = NO_CONTROLLER if broker_id in (None, self._broker_id) else broker_id
 
     async def _step_down(self, row: Row) -> None:
         """/controller is this session's, and somebody has rewritten it with another content: as Kafka's controller
@@ -418,7 +418,7 @@ class Controller:
 
     def _blocked(self, obstacle: Obstacle) -> None:
         """No election is possible: says so, now and every minute, and looks again after a back-off."""
-        self.active_controller_id = NOBODY
+        self.active_controller_id = NO_CONTROLLER
         now_ms = self._clock.now_ms()
         if obstacle != self.obstacle or now_ms - self._said_ms >= SAID_AGAIN_MS:
             self._said_ms = now_ms

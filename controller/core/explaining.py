@@ -170,12 +170,12 @@ def no_controller(view: View) -> str | None:
 def _without_state(view: View, partition: Partition) -> Finding:
     live = [broker for broker in partition.assignment if broker in view.live]
     rule = "a new partition's first live replica leads, all live ones are its ISR"
-    nobody = no_controller(view)
+    reason = no_controller(view)
     if not live:
         why = f"it was never led: none of its replicas {ids(partition.assignment)} is registered"
         return Finding(name_of(partition), "offline", why, rule, (f"{any_of(partition.assignment)} registers",))
-    if nobody is not None:
-        return Finding(name_of(partition), "offline", f"it was never led, and {nobody}", rule, ("a broker is elected",))
+    if reason is not None:
+        return Finding(name_of(partition), "offline", f"it was never led, and {reason}", rule, ("a broker is elected",))
     why = f"it has no state yet; broker {live[0]} is to lead it"
     return Finding(
         name_of(partition), "offline", why, rule, (f"controller {view.controller} takes up the topic's change",)
@@ -188,10 +188,10 @@ def _offline(view: View, partition: Partition) -> Finding:
     rule = "the first replica of the assignment that is live and in the ISR leads; without one, nobody, unless unclean"
     elected = elect_offline(assignment, isr, view.live)
     if elected is not None:
-        nobody = no_controller(view)
+        reason = no_controller(view)
         why = f"{gone}; broker {elected.leader} is live and in the ISR ({ids(isr)})"
-        if nobody is not None:
-            return Finding(name_of(partition), "offline", f"{why}, but {nobody}", rule, ("a broker is elected",))
+        if reason is not None:
+            return Finding(name_of(partition), "offline", f"{why}, but {reason}", rule, ("a broker is elected",))
         soon = f"controller {view.controller} elects {elected.leader}, unless that broker is shutting down"
         return Finding(name_of(partition), "offline", f"{why}, and may lead at once", rule, (soon,))
     why = f"{gone}, and of its ISR ({ids(isr)}) none is registered"
@@ -337,22 +337,22 @@ def _not_begun(view: View, partition: Partition, asked: Sequence[int]) -> Findin
     return Finding(
         name_of(partition),
         "to be reassigned",
-        why + (f"; {nobody}" if (nobody := no_controller(view)) else ""),
+        why + (f"; {reason}" if (reason := no_controller(view)) else ""),
         "the controller takes up what the znode asks for, and deletes it when all of it is done",
         tuple(one for one in changes if one) or (f"controller {view.controller} takes it up",),
     )
 
 
 def _election_asked(view: View, partition: Partition) -> Finding:
-    nobody = no_controller(view)
+    reason = no_controller(view)
     why = f"{paths.PREFERRED_ELECTION} names it and was not taken up"
     if view.paused is not None:
         why += f"; the controller is paused ({view.paused})"
-    changes = "a broker is elected" if nobody else f"controller {view.controller} takes it up"
+    changes = "a broker is elected" if reason else f"controller {view.controller} takes it up"
     return Finding(
         name_of(partition),
         "to be given its preferred leader",
-        why + (f"; {nobody}" if nobody else ""),
+        why + (f"; {reason}" if reason else ""),
         "the controller elects what the znode names and deletes it, unless it is paused",
         ("the controller is resumed",) if view.paused is not None else (changes,),
     )
@@ -382,8 +382,8 @@ def explain_deletion(view: View, topic: str) -> Finding:
     if moving:
         facts.append(f"{len(moving)} of its partitions are being reassigned")
         changes.append("the reassignment ends")
-    if nobody := no_controller(view):
-        facts.append(nobody)
+    if reason := no_controller(view):
+        facts.append(reason)
         changes.append("a broker is elected")
     if not changes:
         facts.append("nothing that ZooKeeper shows holds it up")

@@ -23,11 +23,11 @@ def explain_controller(view: View) -> Iterator[Finding]:
             " while something is in the way, every broker tries again with a back-off",
             (obstacle.change,),
         )
-    if nobody := no_controller(view):
+    if reason := no_controller(view):
         yield Finding(
             SUBJECT,
             "missing",
-            nobody,
+            reason,
             "whichever broker creates /controller leads",
             ("a broker that lives stands for election: look at its log, and at its session",),
         )

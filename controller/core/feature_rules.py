@@ -35,8 +35,8 @@ def decide(update: FeatureUpdate, finalized: Levels, supported: Iterable[Levels]
         return None if existing is not None else Refused(f"feature {name} is not finalized, and can't be deleted")
     if existing is not None and not {MIN_LEVEL, MAX_LEVEL} <= existing.keys():
         return Refused(f"the levels of feature {name} can't be read")
-    if existing is not None and (trouble := _against(name, wanted, downgrade, existing)) is not None:
-        return Refused(trouble)
+    if existing is not None and (reason := _against(name, wanted, downgrade, existing)) is not None:
+        return Refused(reason)
     ranges = [one.get(name) for one in supported]
     known = [one for one in ranges if one is not None and {MIN_SUPPORTED, MAX_SUPPORTED} <= one.keys()]
     if not known:

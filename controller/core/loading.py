@@ -100,9 +100,9 @@ def live_broker(term: Term, row: Znode | None) -> LiveBroker | None:
     except DamagedZnode as damaged:
         known = term.context.broker(broker)
         if known is not None and (known.epoch == row.stat.czxid or row.data == NOT_READABLE):
-            quarantine.report(term, row.path, f"broker {broker} stays as it was known: {quarantine.told(damaged)}")
+            quarantine.report(term, row.path, f"broker {broker} stays as it was known: {quarantine.describe(damaged)}")
             return known
-        quarantine.report_broker(term, broker, f"broker {broker} is left out: {quarantine.told(damaged)}")
+        quarantine.report_broker(term, broker, f"broker {broker} is left out: {quarantine.describe(damaged)}")
         return None
     quarantine.released(term, row.path)
     return found

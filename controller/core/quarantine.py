@@ -16,7 +16,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.errors import DamagedZnode
 
 
-def told(damaged: DamagedZnode) -> str:
+def describe(damaged: DamagedZnode) -> str:
     """Describe the error without the znode's bytes, as bulk reads do."""
     return f"{damaged.path}: expected {damaged.expected}"
 
@@ -26,7 +26,7 @@ def why(decode: Callable[[str, bytes | None], object], path: str, data: bytes | 
     try:
         decode(path, data)
     except DamagedZnode as damaged:
-        return told(damaged)
+        return describe(damaged)
     return f"{path}: it is damaged"
 
 

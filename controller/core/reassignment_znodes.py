@@ -217,7 +217,7 @@ def _topic(term: Term, name: str, row: Row) -> TopicAssignment | None:
     try:
         found = sound_topic_assignment(row.path, row.data)
     except DamagedZnode as damaged:
-        quarantine.report(term, row.path, f"topic {name} stays as it was known: {quarantine.told(damaged)}")
+        quarantine.report(term, row.path, f"topic {name} stays as it was known: {quarantine.describe(damaged)}")
         return None
     known = term.context.partitions.topic_named(name)
     if known is None:

@@ -56,8 +56,8 @@ async def stop(term: Term, removed: Removed, *, every_leader: bool = False) -> N
     leaving = [removed.brokers[removed.rows == row].tolist() for row in rows.tolist()]
     known = table.zk_version[rows] != NO_STATE
     await replica_moves.shrink(term, rows[known], padded(leaving)[known], every_leader=every_leader)
-    told = rows[(table.zk_version[rows] != NO_STATE) & ~context.deleting(rows)]
-    batch.leader_and_isr(Replicas.where(told, live_mask(table.assignment[told], context.broker_ids)))
+    notified = rows[(table.zk_version[rows] != NO_STATE) & ~context.deleting(rows)]
+    batch.leader_and_isr(Replicas.where(notified, live_mask(table.assignment[notified], context.broker_ids)))
     batch.send()
     _move(term, removed, ReplicaState.DeletionStarted)
     batch = RequestBatch(term)

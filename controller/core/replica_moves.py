@@ -93,7 +93,7 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, lead
         return
     batch.stop_replicas(replicas)
     rows, places = np.unique(replicas.rows, return_inverse=True)
-    _tell_all(term, rows, batch)
+    _update_metadata(term, rows, batch)
     leaving = np.full((len(rows), table.width), NO_BROKER, dtype=np.int32)
     leaving[places, replicas.slots] = table.assignment[replicas.rows, replicas.slots]
     known = table.zk_version[rows] != NO_STATE
@@ -101,21 +101,21 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, lead
     await shrink(term, rows, leaving)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
-    told = (table.zk_version[rows] != NO_STATE) & ~term.context.deleting(rows)
+    notified = (table.zk_version[rows] != NO_STATE) & ~term.context.deleting(rows)
     if leaderless is not None:
-        told &= ~np.isin(rows, leaderless)
-    batch.leader_and_isr(Replicas.where(rows[told], others_mask[told]))
+        notified &= ~np.isin(rows, leaderless)
+    batch.leader_and_isr(Replicas.where(rows[notified], others_mask[notified]))
 
 
-def _tell_all(term: Term, rows: Rows, batch: RequestBatch) -> None:
+def _update_metadata(term: Term, rows: Rows, batch: RequestBatch) -> None:
     """Send the partitions' metadata to all brokers, without partitions of topics that are being deleted.
 
     Brokers have already been notified of these topics. Like a 2.8 controller, this one sends them again only for a
     partition without a state.
     """
-    told = rows[~(term.context.deleting(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
-    if len(told):
-        batch.update_metadata(told)
+    notified = rows[~(term.context.deleting(rows) & (term.context.partitions.zk_version[rows] != NO_STATE))]
+    if len(notified):
+        batch.update_metadata(notified)
 
 
 def stop_for_deletion(term: Term, replicas: Replicas, batch: RequestBatch) -> None:

@@ -74,7 +74,7 @@ class RequestBatch:
         self._metadata_rows.append(rows)
         self._metadata_brokers.update(self._term.context.broker_ids if brokers is None else brokers)
 
-    def tell_what_is_there(self) -> None:
+    def name_all_topics(self) -> None:
         """Make the batch's UpdateMetadata name all topics, also those it does not send in full.
 
         The receivers forget all other topics. A broker may know a topic from an earlier controller and not have been

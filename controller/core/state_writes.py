@@ -219,13 +219,13 @@ def take_in(term: Term, row: int, found: Znode | None) -> bool:
         state = sound_partition_state(found.path, found.data)
     except DamagedZnode as damaged:
         report = quarantine.report_unwritable_state if found.data == NOT_WRITABLE else quarantine.report_state
-        report(term, topic, partition, f"partition {table.name_of(row)} is left out: {quarantine.told(damaged)}")
+        report(term, topic, partition, f"partition {table.name_of(row)} is left out: {quarantine.describe(damaged)}")
         term.context.drop_states(rows)
         return False
     quarantine.released(term, found.path)
     known = int(table.zk_version[row])
     if term.settings.versions.alter_isr is not None and known not in (NO_STATE, found.stat.version):
-        _tell_later(term, topic, partition, found.stat.version)
+        _notify_leader_later(term, topic, partition, found.stat.version)
     if state.kept.unknown() and found.data is not None:
         table.extra[row] = found.data
     term.context.put_states(
@@ -239,7 +239,7 @@ def take_in(term: Term, row: int, found: Znode | None) -> bool:
     return state.controller_epoch > term.epoch
 
 
-def _tell_later(term: Term, topic: str, partition: int, version: int) -> None:
+def _notify_leader_later(term: Term, topic: str, partition: int, version: int) -> None:
     """Set a timer to notify a partition's leader of a state that another client wrote.
 
     Leaders do not write states themselves, so this one was written by hand. The leader still uses an old version and

@@ -171,8 +171,8 @@ async def _begin(term: Term, topics: Sequence[str]) -> None:
     batch = RequestBatch(term)
     batch.update_metadata(rows)
     batch.send()
-    told = {(broker.id, broker.epoch): term.requests.last(broker.id) for broker in context.brokers}
-    deletions.told.update(dict.fromkeys(topics, told))
+    requests = {(broker.id, broker.epoch): term.requests.last(broker.id) for broker in context.brokers}
+    deletions.forget_requests.update(dict.fromkeys(topics, requests))
     live, real = context.eligible(rows), table.assignment[rows] != NO_BROKER
     dead = Replicas.where(rows, ~live & real)
     there = Replicas.where(rows, live & real & (table.replica_state[rows] != ReplicaState.DeletionSuccessful))
@@ -191,21 +191,21 @@ def _is_forgotten(term: Term, topic: str) -> bool:
     A broker that has not answered and has no replica to delete would never be notified again, once the znodes are
     deleted and another controller leads.
     """
-    told = term.context.deletions.told.get(topic, {})
+    requests = term.context.deletions.forget_requests.get(topic, {})
     living = {(broker.id, broker.epoch) for broker in term.context.brokers}
-    return all(term.requests.is_answered(*one, sequence) for one, sequence in told.items() if one in living)
+    return all(term.requests.is_answered(*one, sequence) for one, sequence in requests.items() if one in living)
 
 
-def told_too(term: Term, started: Sequence[int]) -> None:
+def record_forget_requests(term: Term, started: Sequence[int]) -> None:
     """Record the requests that asked newly started brokers to forget the topics in deletion.
 
     These brokers have just been sent all metadata. A broker whose session ended may know a topic in deletion.
     """
-    told = term.context.deletions.told
+    by_topic = term.context.deletions.forget_requests
     for broker in term.context.brokers:
         if broker.id in started:
             latest = {(broker.id, broker.epoch): term.requests.last(broker.id)}
-            told.update({topic: {**requests, **latest} for topic, requests in told.items()})
+            by_topic.update({topic: {**requests, **latest} for topic, requests in by_topic.items()})
 
 
 async def _take_offline(term: Term, replicas: Replicas) -> None:

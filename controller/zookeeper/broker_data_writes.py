@@ -106,7 +106,7 @@ class BrokerDataWrites(BrokerWrites):
 
         return await self._decide(attempt)
 
-    async def tell_of_failed_directory(self, broker_id: int) -> None:
+    async def notify_of_failed_directory(self, broker_id: int) -> None:
         """Leaves the notice by which the controller hears that a log directory of this broker failed, as Kafka's
         ReplicaManager does. It names no directory: the controller asks the broker for every replica. A notice whose
         write had no answer may be left twice, and says the same twice."""

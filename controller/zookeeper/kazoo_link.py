@@ -80,7 +80,7 @@ class KazooLink:
         self._broken_off: list[Request] = []
         self._refusal: ZooKeeperError | None = None
         self._closed: Pending[None] | None = None
-        self._close_told = False
+        self._close_reported = False
         self._close_finished = False
 
     # -- from any thread
@@ -170,9 +170,9 @@ class KazooLink:
         """On the connection thread or the clock's, or both."""
         with self._lock:
             finished, self._close_finished = self._close_finished, True
-            told, self._close_told = self._close_told, True
-        if not told:
-            self._tell(SessionState.CLOSED)
+            reported, self._close_reported = self._close_reported, True
+        if not reported:
+            self._report_state(SessionState.CLOSED)
         if not finished:
             assert self._closed is not None
             self._closed.resolve(None)
@@ -198,9 +198,9 @@ class KazooLink:
         if quiet:
             return
         if state == KeeperState.EXPIRED_SESSION and session:
-            self._tell(SessionState.EXPIRED)
+            self._report_state(SessionState.EXPIRED)
         elif state == KeeperState.CONNECTING and was_connected:
-            self._tell(SessionState.SUSPENDED)
+            self._report_state(SessionState.SUSPENDED)
 
     def entered(self, state: Any) -> None:
         sync_points.reach("zookeeper: requests fail")
@@ -221,7 +221,7 @@ class KazooLink:
             if self._closed is not None:
                 return
             self._establish()
-        self._tell(SessionState.CONNECTED)
+        self._report_state(SessionState.CONNECTED)
         self._on_connected()
 
     def _establish(self) -> None:
@@ -271,8 +271,8 @@ class KazooLink:
             self._finish_closing()
         else:
             logger.error("ZooKeeper connection ended: {}", self._refusal)
-            self._close_told = True
-            self._tell(SessionState.CLOSED)
+            self._close_reported = True
+            self._report_state(SessionState.CLOSED)
             self._on_connected()
 
     # -- requests: on the connection thread
@@ -317,7 +317,7 @@ class KazooLink:
         except Exception:  # noqa: BLE001 - a callback's error must not end the connection (KAFKA-6879)
             logger.exception("a callback of a ZooKeeper request failed")
 
-    def _tell(self, state: SessionState) -> None:
+    def _report_state(self, state: SessionState) -> None:
         try:
             self.listener.session_state(state)
         except Exception:  # noqa: BLE001 - a listener's fault must not end the connection (KAFKA-6879)

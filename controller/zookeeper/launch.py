@@ -29,23 +29,23 @@ STOP_GRACE_SECONDS = 10.0
 
 _BECOME = """\
 import ctypes, os, signal, sys
-parent, told, *argv = sys.argv[1:]
+parent, failures, *argv = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
 try:
     if libc.prctl(1, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != int(parent):
         os._exit(1)
-    os.set_inheritable(int(told), False)
+    os.set_inheritable(int(failures), False)
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
     os.execvp(argv[0], argv)
 except OSError as error:
-    os.write(int(told), str(error.errno).encode())
+    os.write(int(failures), str(error.errno).encode())
     os._exit(127)
 """
-"""argv: the parent's pid, the pipe to tell of failure, then the program. 1 is PR_SET_PDEATHSIG. Python ignores two
-signals, and exec would hand that on."""
+"""argv: the parent's pid, the pipe that reports a failure, then the program. 1 is PR_SET_PDEATHSIG. Python ignores two
+signals, and exec would pass that on."""
 
 _WATCH = """\
 import os, select, signal, sys
@@ -108,17 +108,17 @@ def launch(
 def _start_under_kernel(argv: Sequence[str], **options: Any) -> Process:
     """Waits until the new process has become the program: one that was stopped (SIGSTOP) a moment earlier would not
     have asked to be killed yet, and would outlive its parent."""
-    hear, tell = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(
-            [*_python(_BECOME), str(os.getpid()), str(tell), *argv],
-            pass_fds=(tell,),
+            [*_python(_BECOME), str(os.getpid()), str(write_end), *argv],
+            pass_fds=(write_end,),
             start_new_session=True,
             **options,
         )
     finally:
-        os.close(tell)
-        with open(hear, "rb") as pipe:
+        os.close(write_end)
+        with open(read_end, "rb") as pipe:
             failure = pipe.read()  # at an end when exec closes the other one
     if failure:
         process.wait()

@@ -73,7 +73,7 @@ def test_the_notice_is_a_child_that_kafka_would_read() -> None:
     writes = BrokerDataWrites(bench.node().client)
     bench.run(writes.ensure_persistent_paths())
     for _ in range(2):
-        bench.run(writes.tell_of_failed_directory(3))
+        bench.run(writes.notify_of_failed_directory(3))
     names = bench.server.children(paths.LOG_DIR_EVENT_NOTIFICATION)
     assert names == ("log_dir_event_0000000000", "log_dir_event_0000000001")
     path = paths.child(paths.LOG_DIR_EVENT_NOTIFICATION, names[1])

@@ -154,7 +154,7 @@ def test_a_broker_that_never_heard_of_it_would_be_found(monkeypatch: pytest.Monk
     """A planted fault, Kafka's own way: the znodes go when the replicas are gone, whoever has not been told yet, and
     the next controller does not say which topics there are."""
     monkeypatch.setattr(topic_deletion, "_is_forgotten", lambda term, topic: True)
-    monkeypatch.setattr(RequestBatch, "tell_what_is_there", lambda self: None)
+    monkeypatch.setattr(RequestBatch, "name_all_topics", lambda self: None)
     assert any(never_over(seed) for seed in range(25, 50))
 
 

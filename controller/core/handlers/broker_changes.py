@@ -74,7 +74,7 @@ async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
 
 async def elect_for_lost_leaders(term: Term) -> Rows:
     """Move all partitions whose leader is lost to Offline and, where a replica can be elected, to Online."""
-    rows = term.context.rows_led_by_nobody_eligible()
+    rows = term.context.rows_without_eligible_leader()
     partition_moves.move(term, rows, PartitionState.Offline)
     batch = RequestBatch(term)
     led = await partition_moves.bring_online(term, rows, batch)
@@ -99,9 +99,9 @@ async def on_broker_startup(term: Term, started: Sequence[int]) -> None:
     batch.send()
     batch = RequestBatch(term)
     batch.update_metadata(context.partitions.all_rows(), started)
-    batch.tell_what_is_there()
+    batch.name_all_topics()
     batch.send()
-    topic_deletion.told_too(term, started)
+    topic_deletion.record_forget_requests(term, started)
     await restart_replicas(term, replicas)
     await reassignment.restart_for(term, started)
     await topic_deletion.resume_for(term, topics)

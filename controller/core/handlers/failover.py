@@ -136,7 +136,7 @@ async def fail_over(term: Term) -> Phases:
         partitions_follow = bool(context.eligible(context.rows_with_state()).any())
         batch.send_live_brokers(partitions_follow=partitions_follow)
         if not partitions_follow:
-            batch.tell_what_is_there()
+            batch.name_all_topics()
         batch.send()
         phase.items = loaded.brokers
     with phases.phase("replica machine") as phase:
@@ -189,7 +189,7 @@ async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *,
     if len(bounced.leaderless):
         batch.update_metadata(bounced.leaderless)
     if partitions_follow:
-        batch.tell_what_is_there()
+        batch.name_all_topics()
     batch.send()
     batch = RequestBatch(term)
     await replica_moves.take_offline(term, offline, batch, bounced.leaderless)

@@ -81,7 +81,7 @@ async def partition_modifications(term: Term, event: PartitionModifications) -> 
         assignment = sound_topic_assignment(row.path, row.data)
     except DamagedZnode as damaged:
         left = "is left out" if name in context.left_out else "stays as it was known"
-        quarantine.report(term, row.path, f"topic {name} {left}: {quarantine.told(damaged)}")
+        quarantine.report(term, row.path, f"topic {name} {left}: {quarantine.describe(damaged)}")
         return
     if name in context.partitions and (holder := _holder_of_its_id(term, name, assignment)) is not None:
         fault = shared_id_fault(name, assignment.topic_id, holder)
