@@ -1,8 +1,8 @@
-"""Whether an estate is whole: every partition led, each ISR all that live, and everybody of one mind with ZooKeeper.
+"""Convergence checks of a large cluster: every partition has a leader, every ISR is full, all agree with ZooKeeper.
 
-The same as `rest.py` looks at in a small cluster, done so that a thousand brokers and some hundred thousand partitions
-take seconds: states are compared in columns, and of brokers that hold one and the same metadata image it is looked at
-once. What is cheap is looked at first.
+The checks are those of `liveness_checker.py`, made fast enough for a thousand brokers and some hundred thousand
+partitions: they compare states in columns, and examine a metadata image that several brokers share only once. Cheap
+checks come first.
 """
 
 from __future__ import annotations

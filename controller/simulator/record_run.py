@@ -20,8 +20,8 @@ from controller.scenarios.records.joined import Joined, beyond_high_watermark
 from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload
 from controller.simulator.consumer import WRONG_CRC
 from controller.simulator.host import SimulatedHost
+from controller.simulator.liveness_checker import LivenessChecker, Unmet
 from controller.simulator.plan import CreateTopic, Plan, PlanRecords
-from controller.simulator.rest import Missing, Rest
 from controller.storage import PartitionLog
 from controller.storage.batches import headers_of, whole_bytes
 from controller.zookeeper import paths
@@ -50,9 +50,11 @@ NOT_IN_TIME = "not delivered in time"
 class RecordRun:
     """Of a plan with records, begun when its topic is created. `judge` once the cluster is at rest."""
 
-    def __init__(self, plan: Plan, records: PlanRecords, host: SimulatedHost, rest: Rest, *, clean: bool) -> None:
+    def __init__(
+        self, plan: Plan, records: PlanRecords, host: SimulatedHost, liveness_checker: LivenessChecker, *, clean: bool
+    ) -> None:
         self._host = host
-        self._rest = rest
+        self._liveness_checker = liveness_checker
         self._clean = clean
         self._topic = next(
             (one for one in plan.happenings if isinstance(one, CreateTopic) and one.topic == records.topic), None
@@ -85,10 +87,10 @@ class RecordRun:
     def _look(self) -> None:
         """(3) Every member of an ISR has what is committed: what its leader takes for that, and what was acknowledged
         by all. Looked at from time to time, in the members that live."""
-        if not self._keeps or self._rest.safety_checker.violation is not None:
+        if not self._keeps or self._liveness_checker.safety_checker.violation is not None:
             return
         acknowledged = self._host.acknowledged() if self._workload.acks == ACKS_ALL else [0] * len(self._partitions)
-        states = self._rest.partitions()
+        states = self._liveness_checker.partitions()
         for (topic, number), acknowledged_end in zip(self._partitions, acknowledged, strict=True):
             state = states.get((topic, number))
             if state is not None:
@@ -99,7 +101,7 @@ class RecordRun:
         led = self._replica(state.leader, topic, number)
         if led is not None and led.role is Role.LEADER and led.leader_epoch == state.leader_epoch:
             committed = max(committed, led.high_watermark)
-        safety_checker = self._rest.safety_checker
+        safety_checker = self._liveness_checker.safety_checker
         for member in state.isr:
             held = self._replica(member, topic, number)
             if held is None or held.log is None or held.log.log_end_offset >= committed:
@@ -111,60 +113,58 @@ class RecordRun:
                 safety_checker.violated("committed-by-all", [member, state.leader], detail)
 
     def _replica(self, node: int, topic: str, number: int) -> Partition | None:
-        inside = self._rest.node(node)
+        inside = self._liveness_checker.node(node)
         return None if inside is None else inside.broker.replicas.partition(topic, number)
 
-    def judge(self) -> Missing | None:
+    def judge(self) -> Unmet | None:
         """What does not hold, the first; None if all does. Lets virtual time pass, until all was read once more, from
         the core's brokers: a former leader outside, that is cut off, answers with the log that it has."""
         if not self._begun:
             return None
         if self._served():
-            ended = drive(self._host.quiesce(FINAL_READ_MS, self._rest.core))
+            ended = drive(self._host.quiesce(FINAL_READ_MS, self._liveness_checker.core))
             self._host.clock.run_until(lambda: ended.done, self._host.clock.now_ms() + ENDS_MS)
             if not ended.done or ended.error is not None:
                 why = "no end of it" if ended.error is None else str(ended.error)
-                return Missing("clients-served", (), why)
+                return Unmet("clients-served", (), why)
         return next(iter(self._troubles()), None)
 
     def _served(self) -> bool:
         """Whether the core alone can serve every partition: otherwise clients wait in vain."""
         assert self._topic is not None
-        states = self._rest.partitions()
+        states = self._liveness_checker.partitions()
         needed = int(self._topic.config.get(MIN_INSYNC, "1"))
         for name in self._partitions:
             state = states.get(name)
-            if state is None or state.leader not in self._rest.core or len(state.isr) < needed:
+            if state is None or state.leader not in self._liveness_checker.core or len(state.isr) < needed:
                 return False
         return True
 
-    def _troubles(self) -> Iterator[Missing]:
+    def _troubles(self) -> Iterator[Unmet]:
         history = self._host.history()
         assert history is not None
         joined = Joined(history)
         beyond = beyond_high_watermark(joined)
         if len(beyond):
-            yield Missing(
-                "reads-kept", (), f"{checks.read_in_words(history, int(beyond[0]))}: beyond the high watermark"
-            )
+            yield Unmet("reads-kept", (), f"{checks.read_in_words(history, int(beyond[0]))}: beyond the high watermark")
         evidence = RecordEvidence(self._workload, joined, frozenset(self._partitions) if self._served() else None)
         for name, check in self._promised().items():
             found: Finding = check(evidence)
             if found.held is False:
-                yield Missing(name, (), found.detail)
+                yield Unmet(name, (), found.detail)
         yield from self._replicas_agree()
         is_served = self._keeps and self._served()
         for failure in history.troubles:
             if WRONG_CRC in failure:
-                yield Missing("records-as-sent", (), failure)
+                yield Unmet("records-as-sent", (), failure)
             elif is_served and NOT_IN_TIME not in failure:
-                yield Missing("clients-served", (), failure)
+                yield Unmet("clients-served", (), failure)
 
     @property
     def _keeps(self) -> bool:
         """Whether what is below a high watermark stays."""
         names = [paths.partition_state(*name) for name in self._partitions]
-        return self._clean and not any(name in self._rest.safety_checker.forgotten.broken for name in names)
+        return self._clean and not any(name in self._liveness_checker.safety_checker.forgotten.broken for name in names)
 
     def _promised(self) -> dict[str, RecordChecker]:
         promised = dict(ALWAYS)
@@ -174,16 +174,16 @@ class RecordRun:
                 promised |= ACKNOWLEDGED_BY_ALL
         return promised
 
-    def _replicas_agree(self) -> Iterator[Missing]:
+    def _replicas_agree(self) -> Iterator[Unmet]:
         """(3) What two members of an ISR have below both high watermarks is the same, to the byte."""
-        states = self._rest.partitions()
+        states = self._liveness_checker.partitions()
         for topic, number in self._partitions:
             state = states.get((topic, number))
-            if state is None or state.leader not in self._rest.core:
+            if state is None or state.leader not in self._liveness_checker.core:
                 continue
             mine = _committed(self._replica(state.leader, topic, number))
             for member in state.isr:
-                if member == state.leader or member not in self._rest.core:
+                if member == state.leader or member not in self._liveness_checker.core:
                     continue
                 theirs = _committed(self._replica(member, topic, number))
                 if mine is None or theirs is None:
@@ -191,7 +191,7 @@ class RecordRun:
                 both = min(len(mine), len(theirs))
                 if mine[:both] != theirs[:both]:
                     where = next(at for at in range(both) if mine[at] != theirs[at])
-                    yield Missing(
+                    yield Unmet(
                         "replicas-agree",
                         (state.leader, member),
                         f"{topic}-{number}: they differ from the byte {where} on, below both high watermarks",

@@ -1,8 +1,9 @@
-"""What must hold at every moment of a simulated run, looked at as it happens: the first thing that does not ends it.
+"""Safety checks of a simulated run: what must hold at every moment, checked as it happens.
 
-Two places are watched. Each write that ZooKeeper applied is looked at as it is applied, whoever sent it, in the order
-of its transactions: so what a term wrote is known even when its answer never came. And each event of the trace is. What
-must hold only when the cluster is at rest is in `rest.py`. The numbers are those of the list in `docs/scenarios.md`.
+The checker watches two places. It checks each write as ZooKeeper applies it, in transaction order and whichever session
+sent it, so that it knows what a term wrote even if the response never arrived. And it checks each event of the trace.
+Conditions that must hold only when the cluster is quiescent are in `liveness_checker.py`. The numbers in docstrings are
+those of the list in `docs/scenarios.md`.
 """
 
 from __future__ import annotations

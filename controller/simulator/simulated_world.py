@@ -20,11 +20,11 @@ from controller.simulator.columns import log_text
 from controller.simulator.host import SimulatedHost
 from controller.simulator.injector import Injector
 from controller.simulator.inspection import inside
+from controller.simulator.liveness_checker import LivenessChecker
 from controller.simulator.observer import controller_epoch, partitions
 from controller.simulator.own_node import OwnNode
 from controller.simulator.plan import PROTOCOL, UNCLEAN, Plan
 from controller.simulator.process import ProcessState
-from controller.simulator.rest import Rest, missing
 from controller.simulator.run import trace_hash
 from controller.simulator.safety_checker import SafetyChecker, Violation
 from controller.trace_records import TraceRecord
@@ -169,12 +169,12 @@ class SimulatedWorld:
     @property
     def registered(self) -> dict[int, int]:
         """Broker to session, as /brokers/ids has them."""
-        return self._rest().registered()
+        return self._liveness_checker().registered()
 
     @property
     def controller(self) -> int | None:
         """Whom /controller names."""
-        controller = self._rest().controller()
+        controller = self._liveness_checker().controller()
         return None if controller == -1 else controller
 
     @property
@@ -213,7 +213,7 @@ class SimulatedWorld:
         unanswered. None: it is at rest."""
         if not self.running:
             return "no broker runs"
-        found = missing(self._rest())
+        found = self._liveness_checker().first_unmet()
         return None if found is None else f"{found.invariant}: {found.detail}"
 
     @property
@@ -242,8 +242,8 @@ class SimulatedWorld:
 
         return end
 
-    def _rest(self) -> Rest:
-        return Rest(self.host, self.running, self.safety_checker, self.administrator)
+    def _liveness_checker(self) -> LivenessChecker:
+        return LivenessChecker(self.host, self.running, self.safety_checker, self.administrator)
 
     def _alive(self, broker: int) -> bool:
         process = self.host.processes.get(broker)

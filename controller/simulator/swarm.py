@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.simulator.liveness_checker import LivenessChecker, Unmet
 from controller.simulator.plan import Plan
 from controller.simulator.record_run import RecordRun
-from controller.simulator.rest import Missing, Rest, missing
 from controller.simulator.run import trace_hash
 from controller.simulator.safety_checker import Violation
 from controller.simulator.simulation import Simulation
@@ -58,12 +58,12 @@ class PlanWorld:
             self.safety_checker.expect_errors_of(each)
         self.administrator = self.simulation.administrator
         self.injector = self.simulation.injector
-        self.rest = Rest(self.host, plan.core, self.safety_checker, self.administrator)
+        self.liveness_checker = LivenessChecker(self.host, plan.core, self.safety_checker, self.administrator)
         self._late_since_ms: float | None = None
         self.records: RecordRun | None = None
         if plan.records is not None:
             clean = self.safety_checker.is_clean(plan.records.topic)
-            self.records = RecordRun(plan, plan.records, self.host, self.rest, clean=clean)
+            self.records = RecordRun(plan, plan.records, self.host, self.liveness_checker, clean=clean)
         self.injector.begin()
 
     @property
@@ -84,7 +84,7 @@ class PlanWorld:
         until_ms = plan.calm_ms + plan.bound_ms
         rested_ms: float | None = None
         while safety_checker.violation is None:
-            found = self._missing()
+            found = self._unmet()
             if found is None:
                 rested_ms = self.now_ms if rested_ms is None else rested_ms
                 if self.now_ms >= rested_ms + STAYS_MS:
@@ -115,16 +115,16 @@ class PlanWorld:
         if found is not None:
             self.safety_checker.violated(found.invariant, found.nodes, found.detail)
 
-    def _missing(self) -> Missing | None:
-        found = missing(self.rest)
+    def _unmet(self) -> Unmet | None:
+        found = self.liveness_checker.first_unmet()
         if found is None and self.injector.asking:
-            found = Missing("answered-once", (), f"{self.injector.asking} operations have no outcome yet")
+            found = Unmet("answered-once", (), f"{self.injector.asking} operations have no outcome yet")
         if found is None:
             return self._waiting()
         self._late_since_ms = None
         return found
 
-    def _waiting(self) -> Missing | None:
+    def _waiting(self) -> Unmet | None:
         """A request that waits for its answer is waited for, so that one which never comes is noticed. Followers'
         fetches always wait: each for as long as they say, which is short; and clients of records go on asking. Those
         may be kept waiting now and then, but not again and again where all else is at rest."""
@@ -132,7 +132,7 @@ class PlanWorld:
             for one in self.host.processes[node].unanswered():
                 if one.waiting_ms < LIMITS_MS.get(one.api, 0.0):
                     continue
-                found = Missing("answered-once", (node,), f"{one.api} unanswered for {one.waiting_ms:.0f} ms")
+                found = Unmet("answered-once", (node,), f"{one.api} unanswered for {one.waiting_ms:.0f} ms")
                 if one.api == "PRODUCE":
                     self._late_since_ms = self.now_ms if self._late_since_ms is None else self._late_since_ms
                     if self.now_ms > self._late_since_ms + LATE_MS:

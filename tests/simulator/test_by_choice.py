@@ -125,7 +125,7 @@ def plan(*happenings: Happening) -> Plan:
 def test_who_is_told_that_everything_was_moved_leads_nothing() -> None:
     world = PlanWorld(plan())
     world.run_to(4_000.0)
-    ((key, state),) = world.rest.partitions().items()
+    ((key, state),) = world.liveness_checker.partitions().items()
     watched = Watched()
     said = Noted("info", f"[controller 3, epoch 1] broker {state.leader} is shutting down")
     told = Noted("info", ALL_MOVED)

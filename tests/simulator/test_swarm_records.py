@@ -14,6 +14,7 @@ from controller.simulator.consumer import read_to_the_end
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.drawing import RECORDS, draw_plan
 from controller.simulator.forgotten import Forgotten
+from controller.simulator.liveness_checker import Unmet
 from controller.simulator.plan import (
     BreakDisk,
     CreateTopic,
@@ -30,7 +31,6 @@ from controller.simulator.plan import (
 )
 from controller.simulator.plan_file import PlanError, parse_plan, plan_text
 from controller.simulator.record_run import RecordRun
-from controller.simulator.rest import Missing
 from controller.simulator.swarm import PlanWorld, run_plan
 from tests.simulator.planted_records import RECORD_FAULTS
 
@@ -126,11 +126,11 @@ def test_the_final_reader_asks_nobody_who_is_cut_off(outside: int, seed: int) ->
 def test_what_the_core_has_lost_is_found_though_others_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = PlanWorld(with_a_former_leader(1, seed=3))
     judge = RecordRun.judge
-    found: list[Missing | None] = []
+    found: list[Unmet | None] = []
 
     async def read_after_a_loss(*read: Any) -> list[FinalRead]:
         for node in world.plan.core:
-            inside = world.rest.node(node)
+            inside = world.liveness_checker.node(node)
             assert inside is not None
             for held in inside.broker.replicas.partitions():
                 assert held.log is not None
