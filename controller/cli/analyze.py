@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " broker), wherever they lie below each PATH, and says who was controller, what each lost broker cost, which"
         " partitions had no leader, and whether something happened that must never. Times are the logs' own."
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder that is searched")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a directory to search")
     parser.add_argument(
         "--report",
         type=output_folder,
@@ -35,26 +35,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write report.html, the tables and the events (Parquet) there",
     )
     parser.add_argument(
-        "--until", type=_time, metavar="TIME", help="leave out what came later, such as 2026-11-21T08:05:36"
+        "--until", type=_time, metavar="TIME", help="ignore later events; for example 2026-11-21T08:05:36"
     )
     parser.add_argument(
         "--min-insync-replicas",
         type=integer(1, 32_767),
         default=1,
         metavar="N",
-        help="what counts as too few in sync (below 1)",
+        help="report partitions with fewer in-sync replicas (1)",
     )
     parser.add_argument(
-        "--follow", action="store_true", help="go on as the logs grow, until Ctrl-C; needs --report, which is renewed"
+        "--follow",
+        action="store_true",
+        help="follow growing logs until Ctrl-C and update the --report, which is required",
     )
-    parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="URL of the Spark master (local[*])")
 
 
 def _time(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text} is no time such as 2026-11-21T08:05:36") from error
+        raise argparse.ArgumentTypeError(f"expected a time such as 2026-11-21T08:05:36, got {text!r}") from error
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
@@ -135,11 +137,11 @@ def _lines(found: Analysis) -> Iterator[str]:
     took = [(one["run"], _when(one), one["what"], str(one["records"]), f"{one['p50_ms']:.1f}", f"{one['p99_ms']:.1f}")
             for one in found.rows["latencies"]]  # fmt: skip
     if took:
-        yield from (render_table([("run", "when", "latency (ms)", "records", "median", "99th"), *took]), "")
+        yield from (render_table([("run", "when", "latency (ms)", "records", "p50", "p99"), *took]), "")
     yield from _violations(found)
     yield f"{found.sizes['violations']} violations" if found.broken else "no violation found"
     if found.sizes["leftovers"]:
-        yield f"{found.sizes['leftovers']} lines are no event, and kept apart in the report's tables"
+        yield f"{found.sizes['leftovers']} lines are not events; the report's tables list them separately"
 
 
 def _when(latency: Row) -> str:

@@ -18,10 +18,10 @@ BENCHMARKS = {  # with the line that --help shows
     "broker": "produce and consume through three broker processes with confluent-kafka",
     "controller": "failover, lost brokers and controlled shutdown over up to a million partitions, phase by phase",
     "loading": "loading partitions from a real ZooKeeper into the controller's context",
-    "timer": "the timing wheel's CPU time and memory, beside heapq, asyncio and sched",
-    "purgatory": "requests that wait: rate that is kept up with, new design and old, and CPU time",
-    "schemes": "the seven timer schemes: cost against outstanding timers, and the model that chooses",
-    "simulator": "the simulator: events a second, virtual seconds a second",
+    "timer": "CPU time and memory of the timing wheel, compared with heapq, asyncio and sched",
+    "purgatory": "delayed operations: sustained request rate and CPU time, new design and old",
+    "schemes": "the seven timer schemes: cost by number of outstanding timers, and the cost model",
+    "simulator": "the simulator: events per second, virtual seconds per second",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
 

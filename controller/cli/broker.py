@@ -13,15 +13,19 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="server.properties, under Kafka's names")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings file with Kafka's names (server.properties)"
+    )
     parser.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting that goes before the file's; may be given again and again",
+        help="setting that overrides the file's; may be repeated",
     )
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="of what goes to standard error")
+    parser.add_argument(
+        "--log-level", choices=LOG_LEVELS, default="info", help="level of the log on standard error (info)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -32,26 +32,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("scenario", help=f"`swarm`, {', '.join(built_in())} (see `camerlengo list`), or a TOML file")
     parser.add_argument(
-        "--seeds", type=seeds, required=True, metavar="A..B", help="every seed from A to B, both included"
+        "--seeds", type=seeds, required=True, metavar="A..B", help="run every seed from A to B, inclusive"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=V1,V2", help="runs with each of these values of a parameter"
+        "--set", action="append", default=[], metavar="KEY=V1,V2", help="run with each of these values of a parameter"
     )
     parser.add_argument(
         "--report",
         type=output_folder,
         required=True,
         metavar="DIR",
-        help="write results, traces, reports and index.html there",
+        help="write results, traces, reports and index.html to DIR",
     )
     parser.add_argument(
         "--traces",
         choices=("failing", "all", "none"),
         default="failing",
-        help="of which runs to keep traces and reports (failing)",
+        help="runs whose traces and reports are kept (failing)",
     )
-    parser.add_argument("--partitions", type=integer(1), metavar="N", help="how many tasks (eight a core)")
-    parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
+    parser.add_argument(
+        "--partitions", type=integer(1), metavar="N", help="number of Spark tasks (eight for each core)"
+    )
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="URL of the Spark master (local[*])")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -70,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     except AnotherCampaign as error:
         raise UsageError(f"--report {error}") from error
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; run the same command again to continue", file=sys.stderr)
         raise
     text = summary_text(campaign, results)
     (arguments.report / "summary.txt").write_text(text + "\n", encoding="utf-8")
@@ -87,10 +89,12 @@ def _campaign(arguments: argparse.Namespace) -> Campaign:
     seeds = arguments.seeds
     swept = [_values(word) for word in arguments.set]
     if len({name for name, _ in swept}) < len(swept):
-        raise UsageError("--set: a parameter is set twice; give all of its values at once, with commas")
+        raise UsageError(
+            "--set: a parameter is set twice; expected all of its values in one option, separated by commas"
+        )
     if arguments.scenario == SWARM:
         if swept:
-            raise UsageError("--set: expected a scenario; the swarm draws its plans from the seed alone")
+            raise UsageError("--set: expected a scenario; the plans of the swarm have no parameters except the seed")
         points: tuple[Point, ...] = (Point((), None),)
     else:
         points = tuple(_point(arguments.scenario, swept, values) for values in product(*(each for _, each in swept)))

@@ -23,12 +23,12 @@ from controller.scenarios.report_files import write_report
 def configure(parser: argparse.ArgumentParser) -> None:
     add_scenario_options(parser)
     parser.add_argument(
-        "--runs", type=integer(1, 100_000), default=1, metavar="N", help="runs it N times and prints a table"
+        "--runs", type=integer(1, 100_000), default=1, metavar="N", help="run it N times and print a table (1)"
     )
-    parser.add_argument("--json", action="store_true", help="prints the report (a list of them with --runs) as JSON")
-    parser.add_argument("--keep", type=output_folder, metavar="DIR", help="keeps the brokers' settings and logs there")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON (with --runs: a list of reports)")
+    parser.add_argument("--keep", type=output_folder, metavar="DIR", help="keep the brokers' settings and logs in DIR")
     parser.add_argument(
-        "--zookeeper-jars", type=Path, metavar="DIR", help="ZooKeeper's jars, if not those that PySpark carries"
+        "--zookeeper-jars", type=Path, metavar="DIR", help="directory of ZooKeeper's jars (default: PySpark's)"
     )
 
 
@@ -66,7 +66,7 @@ def _refuse_simulated_faults(scenario: Scenario) -> None:
     for index, step in enumerate(scenario.steps):
         if step.when and isinstance(step, InjectedFault | HealAll):
             raise UsageError(
-                f"{scenario.name}: steps[{index}]: {kind_of(step)} is for simulated worlds alone:"
+                f"{scenario.name}: steps[{index}]: {kind_of(step)} is supported only in simulation:"
                 f" camerlengo simulate {scenario.name}"
             )
 

@@ -33,19 +33,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " is elected and each broker knows of the others, it prints two lines: bootstrap.servers=HOST:PORT,... and"
         " zookeeper.connect=HOST:PORT,... Meanwhile `state`, `explain`, `whatif` and `pause` find it by themselves."
     )
-    parser.add_argument("--brokers", type=integer(1, 1_000), default=3, metavar="N", help="how many brokers (3)")
+    parser.add_argument("--brokers", type=integer(1, 1_000), default=3, metavar="N", help="number of brokers (3)")
     parser.add_argument(
-        "--zookeeper-servers", type=integer(1, 3), choices=(1, 3), default=1, help="how many of ZooKeeper's (1)"
+        "--zookeeper-servers", type=integer(1, 3), choices=(1, 3), default=1, help="number of ZooKeeper servers (1)"
     )
     parser.add_argument(
-        "--zookeeper-jars", type=Path, metavar="DIR", help="the server's jars (default: those that PySpark carries)"
+        "--zookeeper-jars", type=Path, metavar="DIR", help="directory of ZooKeeper's jars (default: PySpark's)"
     )
     parser.add_argument(
         "--session-timeout-ms",
         type=session_timeout_ms,
         default=6_000,
         metavar="MS",
-        help="of the brokers (6000)",
+        help="ZooKeeper session timeout of the brokers (6000)",
     )
     parser.add_argument(
         "--data",
@@ -54,14 +54,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="keep ZooKeeper's data, settings and logs in DIR (default: temporary)",
     )
     parser.add_argument(
-        "--port", type=port, metavar="N", help="broker 1's, the next one's is N + 1 (default: free ports)"
+        "--port", type=port, metavar="N", help="port of broker 1; broker 2 uses N + 1, and so on (default: free ports)"
     )
     parser.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of every broker; the ports of `listeners` are broker 1's, each further broker's are one higher",
+        help="setting of every broker; the ports in `listeners` are broker 1's and increase by one for each broker",
     )
 
 

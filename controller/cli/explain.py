@@ -28,9 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "subject",
         metavar="PARTITION|TOPIC|BROKER|controller",
         nargs="?",
-        help="TOPIC-N, a topic or a broker's id, with partition:, topic: or broker: before it where that is not clear;"
-        " controller: why there is none, or what is wrong with its znodes; without a subject, all that is not as it"
-        " should be",
+        help="TOPIC-N, a topic or a broker id, with the prefix partition:, topic: or broker: if it is ambiguous; or"
+        " `controller`, to explain why there is none or what is wrong with its znodes (default: everything that is not"
+        " in its normal state)",
     )
     add_source_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/explain.md)")
@@ -78,7 +78,7 @@ def _document(subject: Subject, findings: Sequence[Finding]) -> dict[str, Any]:
 
 def _lines(subject: Subject, findings: tuple[Finding, ...]) -> Iterator[str]:
     if not findings:
-        yield f"{subject} is as it should be"
+        yield f"{subject}: ok"
         return
     if len(findings) > 1:
         yield f"{subject}: " + ", ".join(f"{count} {what}" for what, count in totals(findings).items())

@@ -24,16 +24,16 @@ COMMANDS = {  # with the line that --help shows
     "zookeeper": "run a ZooKeeper on loopback until Ctrl-C",
     "broker": "run one broker, with Kafka's settings",
     "cluster": "run a ZooKeeper and brokers on loopback until Ctrl-C",
-    "state": "show a cluster as its ZooKeeper shows it",
-    "explain": "say why a partition, topic or broker is as it is",
-    "pause": "pause the controller: it elects for failures and moves nothing by choice",
-    "whatif": "show what a cluster would lose with its brokers",
-    "analyze": "say what traces and real brokers' logs show of a cluster",
+    "state": "show the state of a cluster, read from its ZooKeeper",
+    "explain": "explain the state of a partition, topic or broker",
+    "pause": "pause the controller: it elects leaders after failures, and makes no optional moves",
+    "whatif": "show the impact of losing brokers of a cluster",
+    "analyze": "analyze a cluster's history from traces and real brokers' logs",
     "list": "list the built-in scenarios",
     "chaos": "run a scenario on real processes and a real ZooKeeper, with a verdict",
-    "simulate": "run a scenario in virtual time, everything in memory, repeatable from its seed",
-    "campaign": "run many seeds of a scenario over Spark, and compare settings",
-    "bench": "measure: this library's parts, beside what else does the same work",
+    "simulate": "run a scenario in a deterministic simulation, in virtual time and in memory",
+    "campaign": "run many seeds of a scenario on Spark, and compare settings",
+    "bench": "run a benchmark of a part of this library, with alternatives for comparison",
 }
 
 USAGE_ERROR = 2
@@ -42,7 +42,7 @@ INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """Input that a command can't accept; the message names it and says what was expected."""
+    """Invalid input of a command. The message names the input and what was expected."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +97,7 @@ def _run(words: list[str]) -> int:
 
 
 def _missing(module: ModuleType, arguments: argparse.Namespace) -> str | None:
-    """Say in one line what the command needs and this installation does not have; None if it has all."""
+    """Return one line that names the command's missing requirements, or None if all are installed."""
     needs = getattr(module, "needs", None)
     if needs is None:
         return None
@@ -123,7 +123,9 @@ def _parsed(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     if command is not None and command not in COMMANDS:
         from controller.scenarios.files import near_miss
 
-        parser.error(f"no command {command!r}{near_miss(command, COMMANDS)}; there are {', '.join(COMMANDS)}")
+        parser.error(
+            f"unknown command {command!r}{near_miss(command, COMMANDS)}; expected one of {', '.join(COMMANDS)}"
+        )
     add_subcommands(parser, "command", "COMMAND", COMMANDS, package=__package__)
     arguments = parser.parse_args(words)
     return importlib.import_module(f"{__package__}.{arguments.command}"), arguments

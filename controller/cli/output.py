@@ -1,4 +1,4 @@
-"""Where a command writes, checked before it begins: an hour's run should not end with nowhere to put its results.
+"""Checks of output paths before a command begins, so that no long run ends without a place to write its results.
 
 Types for argparse, which names the option before what these say, and ends with exit status 2. Nothing is created: where
 a new file would be made, one without a name is made and dropped, since some file systems (/proc) refuse what their
@@ -14,38 +14,38 @@ from pathlib import Path
 
 
 def output_folder(text: str) -> Path:
-    """A folder that is there or can be made. ArgumentTypeError if it is not."""
+    """Return the path of a directory that exists or can be created. Raises ArgumentTypeError otherwise."""
     path = Path(text)
     _require_writable_folder(path, text)
     return path
 
 
 def output_file(text: str) -> Path:
-    """A file that can be written, anew or over the one that is there. ArgumentTypeError if it can't."""
+    """Return the path of a file that can be created or overwritten. Raises ArgumentTypeError otherwise."""
     path = Path(text)
     if path.is_dir():
-        raise ArgumentTypeError(f"{text} is a folder: expected a file's name")
+        raise ArgumentTypeError(f"{text} is a directory: expected the name of a file")
     if not path.parent.is_dir():
-        raise ArgumentTypeError(f"{text}: there is no folder {path.parent}")
+        raise ArgumentTypeError(f"{text}: no such directory: {path.parent}")
     if path.exists() and not os.access(path, os.W_OK):
-        raise ArgumentTypeError(f"{text} may not be written")
+        raise ArgumentTypeError(f"{text} is not writable")
     if not path.exists():
         _require_writable_folder(path.parent, text)
     return path
 
 
 def _require_writable_folder(folder: Path, text: str) -> None:
-    """`folder`, or what is there of it."""
+    """Require that `folder`, or its nearest existing parent, is a writable directory."""
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     except OSError as error:
         raise ArgumentTypeError(f"{text}: {error.strerror}") from error
     if not there.is_dir():
-        raise ArgumentTypeError(f"{text}: {there} is no folder")
+        raise ArgumentTypeError(f"{text}: {there} is not a directory")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ArgumentTypeError(f"{text}: {there} may not be written to")
+        raise ArgumentTypeError(f"{text}: {there} is not writable")
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise ArgumentTypeError(f"{text}: {there} can't be written to: {error.strerror}") from error
+        raise ArgumentTypeError(f"{text}: {there} is not writable: {error.strerror}") from error

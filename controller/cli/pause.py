@@ -33,19 +33,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--zookeeper",
         metavar="HOSTS",
-        help="HOST:PORT[,HOST:PORT...][/chroot] of the cluster (default: that of the `camerlengo cluster` that runs)",
+        help="HOST:PORT[,HOST:PORT...][/chroot] of the cluster (default: the running `camerlengo cluster`)",
     )
     wanted = parser.add_mutually_exclusive_group()
-    wanted.add_argument("--reason", metavar="TEXT", type=_filled, help="pause it, and say why")
-    wanted.add_argument("--resume", action="store_true", help="let it go on")
+    wanted.add_argument("--reason", metavar="TEXT", type=_filled, help="pause the controller, for this reason")
+    wanted.add_argument("--resume", action="store_true", help="resume the controller")
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=number(0, 86_400), default=15.0, help="how long to try (15)"
+        "--timeout", metavar="SECONDS", type=number(0, 86_400), default=15.0, help="connection timeout (15)"
     )
 
 
 def _filled(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("a reason is a few words")
+        raise argparse.ArgumentTypeError("expected a reason, got an empty text")
     return text.strip()
 
 
@@ -69,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _could_not_run(arguments, f"no ZooKeeper answered within {arguments.timeout:g} s")
     except MultiFailed as failed:
         missing = isinstance(failed.error, NoNode)
-        return _could_not_run(arguments, f"no Kafka cluster: there is no {paths.ADMIN}" if missing else str(failed))
+        return _could_not_run(
+            arguments, f"not a Kafka cluster: {paths.ADMIN} does not exist" if missing else str(failed)
+        )
     except ZooKeeperError as error:
         return _could_not_run(arguments, str(error))
     finally:

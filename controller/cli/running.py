@@ -46,7 +46,7 @@ def announced(zookeeper_connect: str) -> Iterator[None]:
         partial = place.with_suffix(".part")
         file = partial.open("w", encoding="utf-8")
     except OSError as error:
-        print(f"camerlengo cluster: other commands will not find it by themselves: {error}", file=sys.stderr)
+        print(f"camerlengo cluster: other commands cannot find this cluster by default: {error}", file=sys.stderr)
         yield
         return
     with file:
@@ -76,10 +76,10 @@ def zookeeper_of_running(otherwise: str) -> str:
     if none does or several do."""
     clusters = running()
     if not clusters:
-        raise UsageError(f"expected {otherwise}: no `camerlengo cluster` of this user runs on this machine")
+        raise UsageError(f"expected {otherwise}: no `camerlengo cluster` of this user is running on this machine")
     if len(clusters) > 1:
         several = "".join(f"\n  --zookeeper {each.zookeeper_connect}  (process {each.pid})" for each in clusters)
-        raise UsageError(f"expected {otherwise}: {len(clusters)} clusters run on this machine:{several}")
+        raise UsageError(f"expected {otherwise}: {len(clusters)} clusters are running on this machine:{several}")
     return clusters[0].zookeeper_connect
 
 
@@ -102,4 +102,4 @@ def _require_own(place: Path) -> None:
     """PermissionError for a folder that others may have made or may write to."""
     found = place.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{place} is not a folder that this user alone may write to")
+        raise PermissionError(f"{place} is not a directory that only this user can write to")

@@ -23,10 +23,10 @@ def add_scenario_options(
         help=f"one of {', '.join([*built_in(), *others])} (see `camerlengo list`), or {files}",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="sets a parameter of the scenario"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set a parameter of the scenario"
     )
     parser.add_argument(
-        "--report", type=output_folder, metavar="DIR", help="write report.json, report.html and trace.parquet there"
+        "--report", type=output_folder, metavar="DIR", help="write report.json, report.html and trace.parquet to DIR"
     )
 
 

@@ -41,9 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_scenario_options(parser, [simulate_plan.SWARM], "a TOML file of a scenario or a plan")
     simulate_plan.configure(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--seed", type=values.seed, metavar="N", help="the seed of the one run (0 unless given)")
-    which.add_argument("--seeds", type=values.seeds, metavar="A..B", help="runs every seed from A to B, both included")
-    parser.add_argument("--json", action="store_true", help="prints the report (a list of them with --seeds) as JSON")
+    which.add_argument("--seed", type=values.seed, metavar="N", help="seed of the run (0)")
+    which.add_argument("--seeds", type=values.seeds, metavar="A..B", help="run every seed from A to B, inclusive")
+    parser.add_argument(
+        "--json", action="store_true", help="print the report as JSON (with --seeds: a list of reports)"
+    )
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -72,7 +74,7 @@ def _run_plans(arguments: argparse.Namespace) -> int:
     if arguments.seeds is None:
         return simulate_plan.run_one(arguments)
     if arguments.scenario != simulate_plan.SWARM:
-        raise UsageError("--seeds: expected `swarm` or a scenario, not a plan file, which is of one seed")
+        raise UsageError("--seeds: expected `swarm` or a scenario, not a plan file, which has one seed")
     return simulate_plan.run_many(arguments, arguments.seeds)
 
 
@@ -123,7 +125,7 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
             objects.append(shown)
         elif number % PROGRESS_EVERY == 0 or number == len(seeds):
             failing = sum(summary.status != HELD for summary in summaries)
-            print(f"{number} of {len(seeds)} seeds, {failing} did not pass", file=sys.stderr, flush=True)
+            print(f"{number} of {len(seeds)} seeds, {failing} failed", file=sys.stderr, flush=True)
     if arguments.report is not None:
         runs = [
             IndexedRun(
@@ -158,7 +160,7 @@ def _summary(seed: int, result: SimulationResult, difference: str | None) -> _Su
 
 
 def summary_text(summaries: Sequence[_Summary], command: str) -> str:
-    """The seeds that did not pass first, each with how to run it again; then the table."""
+    """Return the failed seeds, each with the command that replays it, then the table."""
     failing = [summary for summary in summaries if summary.status != HELD]
     parts = []
     for summary in failing[:SHOWN_FAILURES]:

@@ -44,19 +44,24 @@ SHOWN_FAILURES = 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     looking = parser.add_argument_group("looking closer", "into one run")
-    parser.add_argument("--twice", action="store_true", help="runs each seed twice, and compares them event by event")
-    looking.add_argument("--until", type=values.number(), metavar="MS", help="stops at that virtual time")
+    parser.add_argument("--twice", action="store_true", help="run each seed twice and compare the runs event by event")
+    looking.add_argument("--until", type=values.number(), metavar="MS", help="stop at this virtual time")
     looking.add_argument(
-        "--show", type=values.integer(1), metavar="NODE", help="what is in a broker at the end, or at --until"
+        "--show", type=values.integer(1), metavar="NODE", help="show the state of a broker at the end, or at --until"
     )
     looking.add_argument(
-        "--log", type=output_file, metavar="FILE", help="writes the run's log, a node a column, an event a line"
+        "--log",
+        type=output_file,
+        metavar="FILE",
+        help="write the run's log, with a column for each node and a line for each event",
     )
-    parser.add_argument("--jobs", type=values.jobs, default=1, metavar="N", help="processes that share the seeds (1)")
+    parser.add_argument(
+        "--jobs", type=values.jobs, default=1, metavar="N", help="number of processes that share the seeds (1)"
+    )
     group = parser.add_argument_group("plans", "for `swarm` and for plan files")
-    group.add_argument("--plan", type=output_file, metavar="FILE", help="writes the plan that was run")
+    group.add_argument("--plan", type=output_file, metavar="FILE", help="write the plan of the run")
     group.add_argument(
-        "--shrink", type=output_file, metavar="FILE", help="shrinks a plan that breaks, and writes the least one"
+        "--shrink", type=output_file, metavar="FILE", help="minimize the plan of a failing run, and write the result"
     )
 
 
@@ -71,7 +76,7 @@ def refuse_options_of_one_run(arguments: argparse.Namespace) -> None:
     """UsageError for what only makes sense with one seed."""
     for name in ("until", "show", "log", "plan", "shrink"):
         if getattr(arguments, name) is not None:
-            raise UsageError(f"--{name}: expected one seed (--seed), not many")
+            raise UsageError(f"--{name}: expected one seed (--seed), not a range")
 
 
 def run_many(arguments: argparse.Namespace, seeds: range) -> int:
@@ -198,7 +203,7 @@ def run_one(arguments: argparse.Namespace) -> int:
     if arguments.show is not None and arguments.show not in plan.cluster.nodes:
         raise UsageError(f"--show {arguments.show}: expected a broker from 1 to {plan.cluster.brokers}")
     if arguments.until is not None and arguments.report is not None:
-        raise UsageError("--until: a run that is stopped has no report")
+        raise UsageError("--until: not allowed with --report: a stopped run has no report")
     if arguments.plan is not None:
         arguments.plan.write_text(plan_text(plan))
     world = PlanWorld(plan)
@@ -220,7 +225,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         if run.violation is not None:
             _shrink(arguments, plan, run.violation)
         else:
-            print(f"--shrink: nothing was violated, so {arguments.shrink} was not written", file=sys.stderr)
+            print(f"--shrink: no violation; {arguments.shrink} was not written", file=sys.stderr)
     return VIOLATED if run.violation is not None or difference is not None else HELD
 
 

@@ -24,7 +24,9 @@ def run_one(arguments: argparse.Namespace, scenario: Scenario, seed: int) -> int
     if arguments.show is not None and arguments.show not in nodes:
         raise UsageError(f"--show {arguments.show}: expected a broker from 1 to {nodes[-1]}")
     if arguments.until is not None and (arguments.json or arguments.report is not None or arguments.twice):
-        raise UsageError("--until: a run that is stopped has no report, and is not compared")
+        raise UsageError(
+            "--until: not allowed with --json, --report or --twice: a stopped run has no report and is not compared"
+        )
     world = ScenarioWorld(scenario, seed, _silent if arguments.json else _show)
     world.run() if arguments.until is None else world.run(arguments.until)
     stopped_ms = None if world.ended or arguments.until is None else world.now_ms

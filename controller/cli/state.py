@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_source_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/state.md)")
-    parser.add_argument("--save", metavar="FILE", type=output_file, help="also keep the znodes in FILE")
+    parser.add_argument("--save", metavar="FILE", type=output_file, help="also write the znodes to FILE")
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -47,20 +47,20 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--zookeeper",
         metavar="HOSTS",
-        help="HOST:PORT[,HOST:PORT...][/chroot] to read from (default: that of the `camerlengo cluster` that runs)",
+        help="HOST:PORT[,HOST:PORT...][/chroot] to read from (default: the running `camerlengo cluster`)",
     )
     source.add_argument(
-        "--tree", metavar="FILE", type=Path, help="a file that `state --save` wrote, or a listing of znodes"
+        "--tree", metavar="FILE", type=Path, help="file written by `state --save`, or a listing of znodes"
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=number(0, 86_400), default=15.0, help="how long to try to connect (15)"
+        "--timeout", metavar="SECONDS", type=number(0, 86_400), default=15.0, help="connection timeout (15)"
     )
     parser.add_argument(
         "--pause-ms",
         metavar="MS",
         type=number(0, 86_400_000),
         default=PAUSE_MS,
-        help=f"rest after each 500 znodes ({PAUSE_MS:g})",
+        help=f"pause after each 500 znodes ({PAUSE_MS:g})",
     )
 
 

@@ -30,28 +30,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_source_options(parser)
     parser.add_argument(
-        "--lose", action="append", default=[], metavar="ID,ID...", help="a set of brokers to lose; may be given again"
+        "--lose", action="append", default=[], metavar="ID,ID...", help="set of brokers to lose; may be repeated"
     )
     parser.add_argument(
         "--min-insync-replicas",
         type=integer(1, 32_767),
         default=1,
         metavar="N",
-        help="of topics that set none themselves (1)",
+        help="value for topics that do not set it (1)",
     )
-    parser.add_argument(
-        "--unclean", action="store_true", help="topics that say nothing themselves allow unclean elections"
-    )
+    parser.add_argument("--unclean", action="store_true", help="allow unclean elections for topics that do not set it")
     parser.add_argument(
         "--worst",
         type=integer(0, 1_000_000),
         default=10,
         metavar="N",
-        help="how many pairs and triples to show (10); 0: none",
+        help="number of pairs and triples to show (10); 0: none",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/pipeline.md)")
-    parser.add_argument("--heat-map", type=output_file, metavar="FILE", help="write a map of all pairs there, as SVG")
-    parser.add_argument("--master", default="local[*]", metavar="URL", help="the Spark master (local[*])")
+    parser.add_argument(
+        "--heat-map", type=output_file, metavar="FILE", help="write a heat map of all pairs to FILE, as SVG"
+    )
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="URL of the Spark master (local[*])")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -60,7 +60,7 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.heat_map is not None and not arguments.worst:
-        raise UsageError("--heat-map: a map of pairs needs --worst above 0")
+        raise UsageError("--heat-map: expected --worst above 0")
     try:
         tree, state = read_source(arguments)
     except CouldNotRead as error:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return COULD_NOT_RUN
     columns = columns_of(state, tree, TopicDefaults(arguments.min_insync_replicas, arguments.unclean))
     if not columns.brokers:
-        raise UsageError("no broker is registered: there is none to lose")
+        raise UsageError("no broker is registered")
     losses = Losses(columns)
     named = [*_named_sets(columns, losses, _chosen(arguments.lose, columns.brokers))]
     worst = None
@@ -94,7 +94,7 @@ def _chosen(words: Sequence[str], live: Sequence[int]) -> list[tuple[int, ...]]:
         try:
             ids = tuple(sorted({int(number) for number in word.split(",")}))
         except ValueError as error:
-            raise UsageError(f"--lose {word}: expected ids of brokers, such as 1,2") from error
+            raise UsageError(f"--lose {word}: expected broker ids, such as 1,2") from error
         if unknown := sorted(set(ids) - set(live)):
             raise UsageError(f"--lose {word}: not registered: {', '.join(map(str, unknown))}")
         chosen.append(ids)

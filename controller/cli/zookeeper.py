@@ -27,12 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Runs a ZooKeeper of one server or three on loopback until Ctrl-C or SIGTERM. When it serves, it prints one"
         " line: zookeeper.connect=HOST:PORT[,HOST:PORT...]"
     )
-    parser.add_argument("--servers", type=integer(1, 3), choices=(1, 3), default=1, help="how many servers (1)")
+    parser.add_argument("--servers", type=integer(1, 3), choices=(1, 3), default=1, help="number of servers (1)")
     parser.add_argument(
-        "--data", metavar="DIR", type=output_folder, help="keep the data in DIR (default: a temporary one)"
+        "--data", metavar="DIR", type=output_folder, help="keep the data in DIR (default: a temporary directory)"
     )
     parser.add_argument(
-        "--zookeeper-jars", metavar="DIR", type=Path, help="the server's jars (default: those that PySpark carries)"
+        "--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (default: PySpark's)"
     )
     parser.add_argument(
         "--tick-ms", metavar="MS", type=integer(1, 60_000), default=500, help="ZooKeeper's tickTime (500)"
@@ -41,16 +41,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--min-session-timeout-ms",
         metavar="MS",
         type=integer(1, 3_600_000),
-        help="the shortest session timeout granted (2 ticks)",
+        help="minimum session timeout that is granted (2 ticks)",
     )
     parser.add_argument(
         "--max-session-timeout-ms",
         metavar="MS",
         type=integer(1, 3_600_000),
         default=120_000,
-        help="the longest one granted (120000)",
+        help="maximum session timeout that is granted (120000)",
     )
-    parser.add_argument("--no-fsync", action="store_true", help="faster; a crash of the machine may lose data")
+    parser.add_argument(
+        "--no-fsync",
+        action="store_true",
+        help="do not sync writes to disk: faster, but a crash of the machine may lose data",
+    )
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:

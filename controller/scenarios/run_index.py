@@ -33,7 +33,7 @@ class IndexedRun:
 def write_index(
     folder: Path, name: str, runs: Sequence[IndexedRun], table: Sequence[Sequence[str]] = (), notes: Sequence[str] = ()
 ) -> None:
-    """Write the index of `runs` into `folder`, those that did not pass first. `name`: the scenario; `table`: figures of
+    """Write the index of `runs` into `folder`, failed runs first. `name`: the scenario; `table`: figures of
     all runs, a header first; `notes`: sentences about them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INDEX).write_text(index_html(name, runs, table, notes), encoding="utf-8")

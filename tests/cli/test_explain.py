@@ -44,7 +44,7 @@ def test_the_real_clusters_trouble_is_one_dead_broker(capsys: pytest.CaptureFixt
     (broker,) = findings(capsys, "--tree", KILLED, "1")
     assert broker["what"] == "not registered"
     assert broker["why"].startswith("it has 14 replicas; 0 partitions without a leader")
-    assert said(capsys, "--tree", KILLED, "2") == "broker 2 is as it should be\n"
+    assert said(capsys, "--tree", KILLED, "2") == "broker 2: ok\n"
 
 
 def test_the_cluster_after_its_administration_explains_what_state_shows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,7 @@ def test_the_cluster_after_its_administration_explains_what_state_shows(capsys: 
 
 
 def test_the_controller_of_a_sound_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "--tree", ADMINISTERED, "controller") == "the controller is as it should be\n"
+    assert said(capsys, "--tree", ADMINISTERED, "controller") == "the controller: ok\n"
     document = json.loads(said(capsys, "--tree", ADMINISTERED, "controller", "--json"))
     assert document["subject"] == {"kind": "controller"}
 

@@ -47,9 +47,9 @@ def refused(words: str, place: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_file_is_no_folder(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "file"
     place.write_text("")
-    assert f"{place}: {place} is no folder" in refused(words, place, capsys)
+    assert f"{place}: {place} is not a directory" in refused(words, place, capsys)
     below = place / "one" / "two"
-    assert f"{below}: {place} is no folder" in refused(words, below, capsys)
+    assert f"{below}: {place} is not a directory" in refused(words, below, capsys)
     assert place.read_text() == ""
 
 
@@ -57,9 +57,9 @@ def test_a_file_is_no_folder(words: str, tmp_path: Path, capsys: pytest.CaptureF
 def test_a_folder_is_no_file_and_a_file_needs_one(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert f"{tmp_path} is a folder: expected a file's name" in refused(words, tmp_path, capsys)
+    assert f"{tmp_path} is a directory: expected the name of a file" in refused(words, tmp_path, capsys)
     place = tmp_path / "nowhere" / "file"
-    assert f"{place}: there is no folder {place.parent}" in refused(words, place, capsys)
+    assert f"{place}: there is not a directory {place.parent}" in refused(words, place, capsys)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -69,7 +69,7 @@ def test_what_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.
     there.write_text("")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for kind, place in ((output_folder, tmp_path / "new"), (output_file, tmp_path / "new"), (output_file, there)):
-        with pytest.raises(ArgumentTypeError, match="may not be written"):
+        with pytest.raises(ArgumentTypeError, match="is not writable"):
             kind(str(place))
 
 

@@ -32,7 +32,7 @@ def test_failed_runs_come_first_with_their_replay_and_their_report() -> None:
     assert "2 <controllers>" in listed[0]
     assert "camerlengo simulate swarm --seed 2" in listed[0]
     assert re.findall(r"href=\"(.*?)\"", page) == ["seed-2/report.html", "seed-1/report.html"]
-    assert "2 of 4 runs passed, 2 did not" in page
+    assert "2 of 4 runs passed, 2 failed" in page
 
 
 def test_settings_and_figures_are_shown_if_there_are_any() -> None:

@@ -57,7 +57,7 @@ def test_many_seeds_end_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert "3 of 3 seeds passed" in captured.out
     assert "broker    6" in captured.out
-    assert "3 of 3 seeds, 0 did not pass" in captured.err
+    assert "3 of 3 seeds, 0 failed" in captured.err
 
 
 def test_seeds_of_a_scenario_are_shared_by_several_processes(
