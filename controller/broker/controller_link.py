@@ -44,9 +44,9 @@ class ControllerLink:
             answer = await connection.request(ApiKey.API_VERSIONS, version, body, self._timeout_ms)
             response = decode_response_body(ApiKey.API_VERSIONS, version, answer)
             assert isinstance(response, ApiVersionsResponse)
-            told = response.api_keys if response.error_code == ErrorCode.NONE else ()
+            api_keys = response.api_keys if response.error_code == ErrorCode.NONE else ()
             self._offered = MappingProxyType(
-                {one.api_key: VersionRange(one.min_version, one.max_version) for one in told}
+                {one.api_key: VersionRange(one.min_version, one.max_version) for one in api_keys}
             )
         return self._offered
 

@@ -156,7 +156,7 @@ def verdict(error_code: int) -> Verdict:
 
 
 _proposal, _proposed = maker(Proposal), maker(IsrProposed)
-NOBODY = -1
+NO_CONTROLLER = -1
 RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
 _NONE: Mapping[int, UpdateMetadataPartitionState] = MappingProxyType({})
@@ -333,7 +333,7 @@ class IsrChanges:
         self._asking = False
         self._failures = 0
         self._again: Timer | None = None
-        self._asked = NOBODY
+        self._asked = NO_CONTROLLER
 
     @property
     def _can_change(self) -> bool:

@@ -185,14 +185,14 @@ class Logs:
 
     def close(self) -> None:
         """Shut down every online directory cleanly, then raise the first LogOffline, if any."""
-        trouble: LogOffline | None = None
+        first_error: LogOffline | None = None
         for directory in self.directories:
             try:
                 directory.close()
             except LogOffline as offline:
-                trouble = trouble or offline
-        if trouble is not None:
-            raise trouble
+                first_error = first_error or offline
+        if first_error is not None:
+            raise first_error
 
 
 def _refuse_duplicates(opened: Sequence[LogDirectory]) -> None:

@@ -138,7 +138,7 @@ def _purgatories(node: Node) -> Iterator[Metric]:
 
 
 def _session(node: Node) -> Iterator[Metric]:
-    session = node.session_told
+    session = node.session_status
     yield Metric(
         f"{_SESSION}_sessionstate",
         MetricKind.GAUGE,

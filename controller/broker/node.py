@@ -47,7 +47,7 @@ CLOSE_LIMIT_MS = 2_000.0
 
 
 @dataclass(slots=True)
-class SessionTold:
+class SessionStatus:
     """State of the ZooKeeper connection: the last one, and how often each change occurred."""
 
     state: str = "connecting"
@@ -55,7 +55,7 @@ class SessionTold:
     disconnects: int = 0
     expires: int = 0
 
-    def told(self, state: SessionState) -> None:
+    def record(self, state: SessionState) -> None:
         self.state = state.value
         self.connects += state is SessionState.CONNECTED
         self.disconnects += state is SessionState.SUSPENDED
@@ -95,7 +95,7 @@ class Node:
         self._clock = clock
         self._trace = trace
         self._session = 0
-        self.session_told = SessionTold()
+        self.session_status = SessionStatus()
         self._stopped: Pending[None] = Pending()
         self.connected: Pending[int] = Pending()
         self.identity = Identity()
@@ -124,7 +124,7 @@ class Node:
         if controller_settings(settings).versions.alter_isr is None:
             writes = BrokerDataWrites(self.client)
             self.broker.isr_changes.znodes = IsrZnodes(
-                settings.broker_id, writes, self.broker.replicas.told_by, clock, trace
+                settings.broker_id, writes, self.broker.replicas.latest_controller_epoch, clock, trace
             )
         self.administration: Administration | None = None
         self.upkeep: Upkeep | None = None
@@ -179,11 +179,11 @@ class Node:
         self.lifecycle.stop()
         self._trace.emit(Noted("info", f"broker {self.settings.broker_id} is shutting down"))
         if self.settings.controlled_shutdown and self.registered.done:
-            trouble = await controlled_shutdown(
+            failure = await controlled_shutdown(
                 self.settings, self.identity, self.broker.metadata, self._peers, self._clock, self._trace
             )
-            if trouble is not None:
-                self._trace.emit(Noted("warning", f"going all the same, as the attempts are used up: {trouble}"))
+            if failure is not None:
+                self._trace.emit(Noted("warning", f"going all the same, as the attempts are used up: {failure}"))
             await self._until_heard()
         self.events.put(Shutdown())
         if not await within(self._stopped, self._clock, RESIGN_LIMIT_MS):
@@ -201,7 +201,7 @@ class Node:
 
     def _session_event(self, state: SessionState, session: int) -> Event | None:
         """On the connection's thread: what a change of the session's state makes an event of."""
-        self.session_told.told(state)
+        self.session_status.record(state)
         if state is SessionState.CONNECTED:
             if session == self._session:
                 return None

@@ -18,7 +18,7 @@ class Progress:
     `of_high_watermarks`: a high watermark or a role changed. `of_appends`: a log grew and its high watermark did not
     move. `of_followers`: a follower's fetch, with its broker, was recorded, unless it repeats the one before.
     `of_others`: a change in several partitions that completes no request: the ISR, or the log start offset. A listener
-    may complete requests, and must not change the partition's records. `have_nobody` holds, for some listeners of
+    may complete requests, and must not change the partition's records. `idle` holds, for some listeners of
     `of_high_watermarks`, whether no request waits there, so that role changes need not be sent to it. `live`: whether
     a replica of a partition is live."""
 
@@ -27,7 +27,7 @@ class Progress:
         self._lag_max_ms = lag_max_ms
         self._live = live
         self.of_high_watermarks: list[Heard] = []
-        self.have_nobody: dict[Heard, Callable[[], bool]] = {}
+        self.idle: dict[Heard, Callable[[], bool]] = {}
         self.of_appends: list[Heard] = []
         self.of_followers: list[Callable[[Partition, int], None]] = []
         self.of_others: list[Callable[[Sequence[Partition]], None]] = []
@@ -65,7 +65,7 @@ class Progress:
     def roles_changed(self, partitions: Iterable[Partition]) -> None:
         """Notify listeners that the partitions' leader or leader epoch changed, that they have no leader here, were
         removed, or are offline: requests that wait for them can't succeed."""
-        idle = self.have_nobody
+        idle = self.idle
         listeners = [heard for heard in self.of_high_watermarks if heard not in idle or not idle[heard]()]
         for partition in partitions:
             log = partition.log

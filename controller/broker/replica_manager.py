@@ -163,7 +163,7 @@ class ReplicaManager:
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
 
-    def told_by(self, key: tuple[str, int]) -> int:
+    def latest_controller_epoch(self, key: tuple[str, int]) -> int:
         """The controller epoch of the partition's latest LeaderAndIsr, 0 if there is none."""
         partition = self._partitions.get(key)
         return 0 if partition is None else partition.controller_epoch
@@ -205,7 +205,7 @@ class ReplicaManager:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             self._fall_back(partition, partition.leader_epoch - 1)
         if left:
-            self._tell(self.of_stops, left)
+            self._notify(self.of_stops, left)
 
     # -- LeaderAndIsr
 
@@ -230,12 +230,12 @@ class ReplicaManager:
             for place, topic, state in some:
                 error = self._applied(request, topic, state, taken, failed)
                 errors[place].append(_error(state.partition_index, error))
-            untold = self._tell(self.of_roles, taken)
-            for partition in untold:
+            unnotified = self._notify(self.of_roles, taken)
+            for partition in unnotified:
                 # The leader epoch before the one that was taken: the same request again is news.
                 self._fall_back(partition, partition.leader_epoch - 1)
-            unheard += untold
-            self._tell(self.of_stops, failed + untold)
+            unheard += unnotified
+            self._notify(self.of_stops, failed + unnotified)
         answers = [
             LeaderAndIsrTopicError(tuple(those), topic.topic_name, topic.topic_id)
             for topic, those in zip(topics, errors, strict=True)
@@ -290,7 +290,7 @@ class ReplicaManager:
         partition.stand_down()
         partition.leader_epoch = leader_epoch
 
-    def _tell(self, listeners: Sequence[Heard], partitions: list[Partition]) -> list[Partition]:
+    def _notify(self, listeners: Sequence[Heard], partitions: list[Partition]) -> list[Partition]:
         """Calls the listeners with the partitions; one by one where the call for all of them fails, so that a listener
         must accept a partition twice. Returns the partitions for which a listener failed."""
         failed: list[Partition] = []
@@ -298,10 +298,10 @@ class ReplicaManager:
             try:
                 heard(partitions)
             except Exception:  # noqa: BLE001 - each partition is tried apart below, and what fails there is logged
-                failed += [one for one in partitions if not self._told(heard, one)]
+                failed += [one for one in partitions if not self._notified(heard, one)]
         return failed
 
-    def _told(self, heard: Heard, partition: Partition) -> bool:
+    def _notified(self, heard: Heard, partition: Partition) -> bool:
         try:
             heard([partition])
         except Exception:  # noqa: BLE001 - logged with its place; the other partitions are unaffected
@@ -440,7 +440,7 @@ class ReplicaManager:
             elif partition is not None:
                 partition.log = None
                 del self._partitions[key]
-        self._tell(self.of_stops, stopped)
+        self._notify(self.of_stops, stopped)
         return [
             StopReplicaPartitionError(topic, state.partition_index, found[topic, state.partition_index])
             for topic, state in rows
@@ -487,7 +487,7 @@ class ReplicaManager:
         partitions = [self._partitions[key] for key in keys if key in self._partitions]
         for partition in partitions:
             partition.go_offline()
-        self._tell(self.of_stops, partitions)
+        self._notify(self.of_stops, partitions)
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         """Of every replica that has a log, for its checkpoint."""

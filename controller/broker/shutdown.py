@@ -36,18 +36,18 @@ async def controlled_shutdown(
 ) -> str | None:
     """None once the controller has said that this broker may go; else what was wrong with the last attempt. Takes at
     most `controlled_shutdown_attempts` times `controller_socket_timeout_ms` and the backoffs between."""
-    trouble: str | None = None
+    failure: str | None = None
     for attempt in range(1, settings.controlled_shutdown_attempts + 1):
-        trouble = await _ask(settings, identity, metadata, peers)
-        if trouble is None:
+        failure = await _ask(settings, identity, metadata, peers)
+        if failure is None:
             trace.emit(Noted("info", "controlled shutdown: everything was moved"))
             return None
         trace.emit(
-            Noted("warning", f"controlled shutdown, {attempt} of {settings.controlled_shutdown_attempts}: {trouble}")
+            Noted("warning", f"controlled shutdown, {attempt} of {settings.controlled_shutdown_attempts}: {failure}")
         )
         if attempt < settings.controlled_shutdown_attempts:
             await _pause(settings, metadata, clock)
-    return trouble
+    return failure
 
 
 async def _pause(settings: BrokerSettings, metadata: MetadataCache, clock: Clock) -> None:

@@ -153,7 +153,7 @@ class NoLogDirectory(Exception):
     """None of the log directories can be used; names each with its cause."""
 
 
-def told_of_opening(logs: Logs) -> list[Noted]:
+def opening_notes(logs: Logs) -> list[Noted]:
     """Return log lines about the opened directories. Raises NoLogDirectory if none is online."""
     notes: list[Noted] = []
     offline: list[str] = []

@@ -29,7 +29,7 @@ from controller.broker.exposition import text_of
 from controller.broker.logs import Logs
 from controller.broker.metrics import metrics_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
-from controller.broker.upkeep import NoLogDirectory, told_of_opening
+from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
 from controller.hosts.broker_id import Kept, generate_broker_id, keep, kept_broker_id, unreadable
@@ -174,7 +174,7 @@ class BrokerProcess:
                 unusable,
                 producer_ids_max=settings.producer_ids_max,
             )
-            for note in told_of_opening(logs):
+            for note in opening_notes(logs):
                 self._trace.emit(note)
         except (AlreadyLocked, DuplicateLogs, NoLogDirectory) as error:
             raise CouldNotStart(str(error)) from error

@@ -110,7 +110,7 @@ class AbortedTransaction:
 
 
 NO_DIVERGENCE = EpochEndOffset()
-NOBODY_LEADS = LeaderIdAndEpoch()
+NO_CURRENT_LEADER = LeaderIdAndEpoch()
 NO_SNAPSHOT = SnapshotId()
 
 
@@ -127,7 +127,7 @@ class FetchPartitionData:
     last_stable_offset: int = NO_OFFSET
     log_start_offset: int = NO_OFFSET
     diverging_epoch: EpochEndOffset = NO_DIVERGENCE
-    current_leader: LeaderIdAndEpoch = NOBODY_LEADS
+    current_leader: LeaderIdAndEpoch = NO_CURRENT_LEADER
     snapshot_id: SnapshotId = NO_SNAPSHOT
     aborted_transactions: tuple[AbortedTransaction, ...] | None = None
     preferred_read_replica: int = -1

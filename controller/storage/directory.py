@@ -268,8 +268,8 @@ class LogDirectory:
     @on_disk
     def purge_deleted(self, at_most: int | None = None) -> int:
         """Remove the files of deleted partitions, of at most `at_most` of them. Returns the number of partitions."""
-        doomed = [name for name in self._disk.names(self.path) if name.endswith(DELETED)]
-        paths = [path for name in doomed if (path := f"{self.path}/{name}") not in self._kept]
+        deleted = [name for name in self._disk.names(self.path) if name.endswith(DELETED)]
+        paths = [path for name in deleted if (path := f"{self.path}/{name}") not in self._kept]
         return sum(map(self._purge, paths[:at_most]))
 
     def _purge(self, path: str) -> bool:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Generic
 
-from controller.timer.operation import NOBODY, PENDING, DelayedOperation
+from controller.timer.operation import PENDING, UNWATCHED, DelayedOperation
 from controller.timer.purgatory import PURGE_INTERVAL, AlreadyWatched
 from controller.timer.report import log_failure
 from controller.timer.task import TimerTask
@@ -81,7 +81,7 @@ class OldPurgatory(Generic[K, O]):
 
     def try_complete_else_watch(self, operation: O, keys: Collection[K]) -> bool:
         """As `ThreadedPurgatory.try_complete_else_watch`."""
-        if operation.judge is not NOBODY or operation.has_ended():
+        if operation.judge is not UNWATCHED or operation.has_ended():
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True

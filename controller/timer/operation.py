@@ -32,7 +32,7 @@ class Judge(Protocol):
         """Moves a pending operation to `end`, and says whether it was this call that did."""
 
 
-class _Nobody:
+class _Unwatched:
     """An operation that is not watched is known to one thread alone, the one that made it."""
 
     __slots__ = ("_ended",)
@@ -54,7 +54,7 @@ class _Ended:
         return False
 
 
-NOBODY: Final[Judge] = _Nobody()
+UNWATCHED: Final[Judge] = _Unwatched()
 ENDED: Final[Judge] = _Ended()
 
 
@@ -82,8 +82,8 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
         self._next = None
         self.timeout_ms = timeout_ms
         self.state: OperationState = PENDING
-        self.judge: Judge = NOBODY
-        """The purgatory that watches it, or did, which decides who ends it. `NOBODY`: it may still be watched."""
+        self.judge: Judge = UNWATCHED
+        """The purgatory that watches it, or did, which decides who ends it. `UNWATCHED`: it may still be watched."""
 
     @abstractmethod
     def try_complete(self) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Generic
 
 from controller.timer.native import mypyc_attr
-from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
+from controller.timer.operation import CANCELLED, EXPIRED, PENDING, UNWATCHED, DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.report import log_failure
 from controller.timer.task import IN_BUNDLE, NOWHERE, Bucket, TimerTask
@@ -111,7 +111,7 @@ class Purgatory(Generic[K, O]):
         """
         if self._ended > self._purge_beyond:
             self._purge_if_worth_it(self._ended)
-        if operation.judge is not NOBODY:
+        if operation.judge is not UNWATCHED:
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True

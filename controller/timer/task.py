@@ -131,5 +131,5 @@ class Bundle(TimerTask):
         return 0
 
     def fire(self, on_error: Callable[[TimerTask, Exception], None]) -> int:
-        """Runs them; how many. `on_error` hears of one that raised."""
+        """Run the tasks and return their number. `on_error` is called for one that raised."""
         return 0

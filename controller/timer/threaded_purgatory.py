@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection
 from typing import cast
 
 from controller.timer.native import mypyc_attr
-from controller.timer.operation import CANCELLED, EXPIRED, NOBODY, PENDING, DelayedOperation
+from controller.timer.operation import CANCELLED, EXPIRED, PENDING, UNWATCHED, DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.purgatory import PURGE_INTERVAL, PURGE_SHARE, AlreadyWatched, Purgatory
 from controller.timer.report import log_failure
@@ -85,7 +85,7 @@ class ThreadedPurgatory(Purgatory[K, O]):
         return len(self._pending)
 
     def try_complete_else_watch(self, operation: O, keys: Collection[K]) -> bool:
-        if operation.judge is not NOBODY or operation.state is not PENDING:
+        if operation.judge is not UNWATCHED or operation.state is not PENDING:
             raise AlreadyWatched(operation)
         news = self._news
         if operation.try_complete():

@@ -110,8 +110,8 @@ def the_high_watermark_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
 def the_last_epoch_is_not_told(patch: pytest.MonkeyPatch) -> None:
     question = Followed.question
 
-    def without_epoch(self: Followed, max_bytes: int, tells_epoch: bool) -> object:
-        return replace(question(self, max_bytes, tells_epoch), last_fetched_epoch=-1)
+    def without_epoch(self: Followed, max_bytes: int, sends_epoch: bool) -> object:
+        return replace(question(self, max_bytes, sends_epoch), last_fetched_epoch=-1)
 
     patch.setattr(Followed, "question", without_epoch)
 

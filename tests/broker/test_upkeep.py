@@ -9,7 +9,7 @@ from controller.broker.metadata.metadata_cache import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.steps import finish
-from controller.broker.upkeep import NoLogDirectory, Upkeep, told_of_opening
+from controller.broker.upkeep import NoLogDirectory, Upkeep, opening_notes
 from controller.clock import VirtualClock
 from controller.protocol.errors import ErrorCode
 from controller.storage import LogDirectory, PartitionLog
@@ -203,13 +203,13 @@ def test_what_a_start_found_is_told() -> None:
     log = first.append(3)
     first.upkeep.close_logs()
     clean = Kept(first.disk)
-    assert [(note.level, note.message) for note in told_of_opening(clean.logs)] == [
+    assert [(note.level, note.message) for note in opening_notes(clean.logs)] == [
         ("info", "log directory /one: 1 logs, closed cleanly")
     ]
     clean.logs.directories[0].unlock()
     clean.disk.open(f"{log.directory}/{0:020}.log").append(b"torn")
     recovered = Kept(first.disk)
-    assert [(note.level, note.message) for note in told_of_opening(recovered.logs)] == [
+    assert [(note.level, note.message) for note in opening_notes(recovered.logs)] == [
         ("info", "log directory /one: 1 logs, recovered"),
         ("warning", "t-0: 4 bytes of a torn end were cut off at 3"),
     ]
@@ -218,12 +218,12 @@ def test_what_a_start_found_is_told() -> None:
 def test_a_start_goes_on_with_what_is_left_and_ends_with_nothing() -> None:
     kept = Kept(paths=PATHS)
     kept.logs.directories[1].health.fail(OSError("planted"))
-    assert [note.level for note in told_of_opening(kept.logs)] == ["info", "error"]
+    assert [note.level for note in opening_notes(kept.logs)] == ["info", "error"]
     kept.logs.directories[0].health.fail(OSError("planted, too"))
     with pytest.raises(
         NoLogDirectory, match=r"/one is offline: planted, too; log directory /other is offline: planted"
     ):
-        told_of_opening(kept.logs)
+        opening_notes(kept.logs)
 
 
 def test_a_checkpoint_that_is_left_out_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from pathlib import Path
 from controller.broker.broker import Broker
 from controller.broker.configs.settings import BadSettings, BrokerSettings
 from controller.broker.logs import Logs
-from controller.broker.upkeep import NoLogDirectory, told_of_opening
+from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.hosts.broker_id import kept_broker_id, unreadable
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
@@ -155,7 +155,7 @@ class Started(Holder):
         self.settings = kept_broker_id(settings_of(self.paths))
         self.logs = Logs(DISK, self.paths, lambda _topic: LOG, self.clock.wall_ms, unreadable(self.paths))
         try:
-            told_of_opening(self.logs)
+            opening_notes(self.logs)
         except NoLogDirectory:
             unlock(self.logs)
             raise

@@ -140,13 +140,13 @@ class ConfigWatch:
             self._later = self._clock.call_later(retry_ms, self.look)
 
     def _delete(self, names: tuple[str, ...]) -> None:
-        gone = drive(self._writes.remove_config_changes(names))
+        deletion = drive(self._writes.remove_config_changes(names))
 
-        def told() -> None:
-            if isinstance(gone.error, ZooKeeperError):
-                self._trace.emit(Noted("debug", f"old config notices are left for the next look: {gone.error}"))
+        def done() -> None:
+            if isinstance(deletion.error, ZooKeeperError):
+                self._trace.emit(Noted("debug", f"old config notices are left for the next look: {deletion.error}"))
 
-        gone.on_done(told)
+        deletion.on_done(done)
 
     # -- asking ZooKeeper; nothing of this object is changed here, for an answer may come on another thread
 

@@ -252,7 +252,7 @@ class Fetcher:
         try:
             self._fetch()
         except Exception as error:  # noqa: BLE001 - logged as an error of any round
-            self._go_on_after(*self._trouble(error))
+            self._go_on_after(*self._failure(error))
             return
         assert self._fetching is not None
         self._fetching.on_done(self)
@@ -260,7 +260,7 @@ class Fetcher:
     async def _run(self, answer: Pending[bytes] | None = None) -> None:
         """Until it is closed, or has a fetch under way. `answer`: that of the fetch before."""
         while not self._closed:
-            trouble = await self._round(answer)
+            failure = await self._round(answer)
             answer = None
             if self._fetching is not None:
                 if not self._fetching.done:
@@ -268,9 +268,9 @@ class Fetcher:
                     return
                 answer, self._fetching = self._fetching, None
                 continue
-            if trouble is None or self._closed:
+            if failure is None or self._closed:
                 continue
-            if self._given_up(*trouble):
+            if self._given_up(*failure):
                 await self._rest(self._tools.settings.replica_fetch_backoff_ms)
 
     def _given_up(self, level: str, message: str) -> bool:
@@ -298,10 +298,10 @@ class Fetcher:
             else:
                 await self._rest(self._until_due_ms())
         except Exception as error:  # noqa: BLE001 - logged with its traceback; the partitions wait for the next round
-            return self._trouble(error)
+            return self._failure(error)
         return None
 
-    def _trouble(self, error: Exception) -> tuple[str, str]:
+    def _failure(self, error: Exception) -> tuple[str, str]:
         """Return level and text for the exception that ended a round, while it is handled. An exception that the leader
         did not cause is a bug."""
         if isinstance(error, PeerError | ProtocolError):

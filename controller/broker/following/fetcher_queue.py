@@ -73,10 +73,10 @@ class Followed:
         """Whether this asked that question, and has not moved on since."""
         return self._asked is question and question.fetch_offset == self.log.log_end_offset
 
-    def question(self, max_bytes: int, tells_epoch: bool) -> FetchPartition:
+    def question(self, max_bytes: int, sends_epoch: bool) -> FetchPartition:
         """What is to be fetched next: the same object for as long as it is the same."""
         end, start = self.log.log_end_offset, self.log.log_start_offset
-        epoch = self.log.epochs.latest if tells_epoch else NO_LEADER_EPOCH
+        epoch = self.log.epochs.latest if sends_epoch else NO_LEADER_EPOCH
         asked = self._asked
         if (
             asked is None
@@ -275,15 +275,15 @@ def by_topic(partitions: Iterable[tuple[Key, FetchPartition]]) -> tuple[FetchTop
 
 
 class FetcherQueue:
-    """The partitions that a fetcher follows. Questions go to `session`. `max_bytes`, `tells_epoch`: see
+    """The partitions that a fetcher follows. Questions go to `session`. `max_bytes`, `sends_epoch`: see
     `Followed.question`."""
 
-    __slots__ = ("_disagreeing", "_followed", "_max_bytes", "_session", "_tells_epoch", "_waiting")
+    __slots__ = ("_disagreeing", "_followed", "_max_bytes", "_sends_epoch", "_session", "_waiting")
 
-    def __init__(self, session: FetchSession, max_bytes: int, tells_epoch: bool) -> None:
+    def __init__(self, session: FetchSession, max_bytes: int, sends_epoch: bool) -> None:
         self._session = session
         self._max_bytes = max_bytes
-        self._tells_epoch = tells_epoch
+        self._sends_epoch = sends_epoch
         self._followed: Few[Key, Followed] = Few()
         self._waiting: dict[Key, Followed] | None = None  # these two are made when there is one
         self._disagreeing: dict[Key, Followed] | None = None
@@ -339,7 +339,7 @@ class FetcherQueue:
         if followed.agreed:
             if self._disagreeing:
                 self._disagreeing.pop(key, None)
-            self._session.want(key, followed.question(self._max_bytes, self._tells_epoch))
+            self._session.want(key, followed.question(self._max_bytes, self._sends_epoch))
         else:
             self._session.forget(key)
             if self._disagreeing is None:

@@ -91,10 +91,10 @@ class ReplicaFetchers:
         """Handle new metadata: a leader's endpoint may have changed. A leader whose metadata is the same object as
         before has not changed."""
         before, self._brokers = self._brokers, self._metadata.snapshot.brokers
-        told = {broker for broker, value in self._brokers.items() if before.get(broker) is not value}
-        if not told:
+        changed = {broker for broker, value in self._brokers.items() if before.get(broker) is not value}
+        if not changed:
             return
-        for fetcher in [one for (leader, _), one in self._fetchers.items() if leader in told]:
+        for fetcher in [one for (leader, _), one in self._fetchers.items() if leader in changed]:
             fetcher.endpoint_changed()
 
     def logs_changed(self) -> None:

@@ -87,7 +87,7 @@ class FollowerLogs:
         self._truncate(partition, offset)
         partition.high_watermark = min(high_watermark, log.log_end_offset)
         if log.log_end_offset != end:
-            self._told(followed, end, high_watermark, why)
+            self._emit_truncation(followed, end, high_watermark, why)
             self._changed(partition)
 
     def restart(self, followed: Followed, offset: int) -> None:
@@ -96,10 +96,10 @@ class FollowerLogs:
         end, high_watermark = followed.log.log_end_offset, partition.high_watermark
         followed.log.restart_at(offset)
         partition.high_watermark = offset
-        self._told(followed, end, high_watermark, f"the leader begins at {offset}")
+        self._emit_truncation(followed, end, high_watermark, f"the leader begins at {offset}")
         self._changed(partition)
 
-    def _told(self, followed: Followed, before: int, high_watermark: int, why: str) -> None:
+    def _emit_truncation(self, followed: Followed, before: int, high_watermark: int, why: str) -> None:
         if self._trace.enabled:
             partition, end = followed.partition, followed.log.log_end_offset
             self._trace.emit(LogTruncated(partition.topic, partition.index, end, followed.leader_epoch))

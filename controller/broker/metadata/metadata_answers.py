@@ -164,11 +164,11 @@ class MetadataRows:
 class _Reached(dict[int, ErrorCode]):
     """The error that a client gets for each leader (NONE: it is reachable), determined once per leader."""
 
-    def __init__(self, snapshot: MetadataSnapshot, listener: str, tells_listeners: bool) -> None:
+    def __init__(self, snapshot: MetadataSnapshot, listener: str, knows_listener_error: bool) -> None:
         super().__init__()
         self._brokers = snapshot.brokers
         self._listener = listener
-        self._tells_listeners = tells_listeners
+        self._knows_listener_error = knows_listener_error
 
     def __missing__(self, leader: int) -> ErrorCode:
         broker = self._brokers.get(leader)
@@ -177,7 +177,7 @@ class _Reached(dict[int, ErrorCode]):
         elif endpoint_of(broker, self._listener) is not None:
             error = ErrorCode.NONE
         else:
-            error = ErrorCode.LISTENER_NOT_FOUND if self._tells_listeners else ErrorCode.LEADER_NOT_AVAILABLE
+            error = ErrorCode.LISTENER_NOT_FOUND if self._knows_listener_error else ErrorCode.LEADER_NOT_AVAILABLE
         self[leader] = error
         return error
 
@@ -198,7 +198,7 @@ class _Answer:
         # Version 0 leaves out replicas that can't be reached; from 6 on a client knows LISTENER_NOT_FOUND.
         self._only_reachable = version == 0
         self._rows = None if self._only_reachable else rows
-        self.reached = _Reached(snapshot, listener, tells_listeners=version >= 6)
+        self.reached = _Reached(snapshot, listener, knows_listener_error=version >= 6)
         self._operations = TOPIC_OPERATIONS if with_operations else NO_AUTHORIZED_OPERATIONS
 
     def asked_for(self, topic: MetadataRequestTopic) -> MetadataResponseTopic:

@@ -125,7 +125,7 @@ class DeleteRecords:
         self._watched: dict[tuple[str, int], None] = {}
         progress.of_followers.append(self._follower_fetched)
         progress.of_high_watermarks.append(self._changed)
-        progress.have_nobody[self._changed] = lambda: not self._watched
+        progress.idle[self._changed] = lambda: not self._watched
 
     def handle(
         self, request: DeleteRecordsRequest, version: int, answer: Callable[[DeleteRecordsResponse], None]

@@ -106,13 +106,13 @@ class FetchReading:
         """In slices, in the order asked for, no more than `max_bytes` in all. `before`: what the very same question
         about that partition was answered the last time, where it was asked: if that was nothing, and nothing has
         changed, it is the answer again."""
-        return self._read_all(ask, partitions, before, told=True)
+        return self._read_all(ask, partitions, before, reports_position=True)
 
     def read_again(
         self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
     ) -> list[Reading]:
         """Read again for the same fetch after its wait; this does not count as another fetch by the follower."""
-        readings: list[Reading] = finish(self._read_all(ask, partitions, before, told=False))
+        readings: list[Reading] = finish(self._read_all(ask, partitions, before, reports_position=False))
         return readings
 
     def holds_back(self, ask: Ask, reading: Reading) -> bool:
@@ -134,28 +134,28 @@ class FetchReading:
         partitions: Sequence[tuple[str, FetchPartition]],
         before: Sequence[Reading | None],
         *,
-        told: bool,
+        reports_position: bool,
     ) -> Generator[None, None, list[Reading]]:
         left, whole = ask.max_bytes, ask.whole_first_batch
         readings: list[Reading] = []
-        told_ms = self._clock.now_ms() if told and ask.from_follower and partitions else None
+        fetch_ms = self._clock.now_ms() if reports_position and ask.from_follower and partitions else None
         for done, ((topic, asked), known) in enumerate(zip(partitions, before, strict=True), 1):
             if done % SLICE == 0:
                 yield None
-            tells_ms = told_ms
+            position_ms = fetch_ms
             if known is not None and known.is_still_empty(ask, asked):
-                if tells_ms is None:
+                if position_ms is None:
                     readings.append(known)
                     continue
                 assert known.partition is not None
                 assert known.log is not None
-                self._hear(known.partition, known.log, ask, asked, tells_ms)
-                tells_ms = None
+                self._hear(known.partition, known.log, ask, asked, position_ms)
+                position_ms = None
                 if known.partition.high_watermark == known.data.high_watermark:  # all that hearing may have moved
                     readings.append(known)
                     continue
             limit = min(max(asked.partition_max_bytes, 0), left)
-            reading = self._read(ask, topic, asked, limit, whole, tells_ms)
+            reading = self._read(ask, topic, asked, limit, whole, position_ms)
             readings.append(reading)
             if reading.size_bytes:
                 left, whole = max(left - reading.size_bytes, 0), False
@@ -168,9 +168,9 @@ class FetchReading:
         asked: FetchPartition,
         max_bytes: int,
         whole_first_batch: bool,
-        tells_ms: float | None,
+        position_ms: float | None,
     ) -> Reading:
-        """Read one partition. `tells_ms`: the time of the fetch, if it reports a follower's log end offset."""
+        """Read one partition. `position_ms`: the time of the fetch, if it reports a follower's log end offset."""
         try:
             partition = self._access.partition(topic, asked.partition)
             log = local_log(partition, asked.current_leader_epoch, only_leader=ask.only_leader)
@@ -182,8 +182,8 @@ class FetchReading:
             if divergence is not None:
                 data = _data(ask, asked, partition, log, b"", divergence)
                 return Reading(topic, data, ends_the_wait=True)
-            if tells_ms is not None:
-                self._hear(partition, log, ask, asked, tells_ms)
+            if position_ms is not None:
+                self._hear(partition, log, ask, asked, position_ms)
             up_to = log.log_end_offset if ask.from_follower else partition.high_watermark
             if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
                 log.health.check()
@@ -263,7 +263,7 @@ def _data(
 
 
 @lru_cache(maxsize=1_024)
-def _nothing(index: int, high_watermark: int, log_start_offset: int, tells_aborted: bool) -> FetchPartitionData:
+def _nothing(index: int, high_watermark: int, log_start_offset: int, lists_aborted: bool) -> FetchPartitionData:
     """Return an empty result. Cached, since waiting fetches hold it and nearly all idle partitions have the same."""
     return FetchPartitionData(
         index,
@@ -272,5 +272,5 @@ def _nothing(index: int, high_watermark: int, log_start_offset: int, tells_abort
         b"",
         last_stable_offset=high_watermark,
         log_start_offset=log_start_offset,
-        aborted_transactions=() if tells_aborted else None,
+        aborted_transactions=() if lists_aborted else None,
     )

@@ -76,7 +76,7 @@ class Place:
     def heard_ms(self) -> float:
         return self.session.heard_ms
 
-    def told(self, data: FetchPartitionData) -> bool:
+    def is_new(self, data: FetchPartitionData) -> bool:
         """Record an answer and return whether the client must be sent it. After an error, the next one always is."""
         failed = data.error_code != ErrorCode.NONE
         news = (
@@ -205,21 +205,21 @@ class Session:
     def news(self, readings: Sequence[Reading], ask: Ask | None) -> list[Reading]:
         """Return the readings that the client must be sent. Their partitions go to the end of the order, so that the
         others come first in the next answer: an answer may be too small for all."""
-        told = []
+        changed = []
         rested = False
         for reading in readings:
             place = self.places.get((reading.topic, reading.data.partition_index))
             if place is None:
                 continue
             place.before = None if reading.size_bytes else reading  # records' files are not held on to
-            if place.told(reading.data):
-                told.append(reading)
+            if place.is_new(reading.data):
+                changed.append(reading)
                 place.turn = self._next_turn()
             if ask is not None and place.rest(ask):
                 place.is_active, rested = False, True
         if rested:
             self._leave_out_the_quiet()
-        return told
+        return changed
 
     def _leave_out_the_quiet(self) -> None:
         self.active = [place for place in self.active if place.is_active]

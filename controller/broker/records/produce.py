@@ -122,7 +122,7 @@ class Produce:
         self._queues: dict[Key, deque[_Request]] = {}
         """The requests that name a partition and are not appended yet, in the order of their coming."""
         progress.of_high_watermarks.append(self._news)
-        progress.have_nobody[self._news] = lambda: not waiting.delayed
+        progress.idle[self._news] = lambda: not waiting.delayed
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> Steps:
         """For acks 1 and -1, and for those that are none."""
