@@ -48,7 +48,7 @@ class DirectoryNotices:
         except SessionGone:
             return
         except ZooKeeperError as error:
-            self._trace.emit(Noted("warning", f"the controller is not told of a failed log directory yet: {error}"))
+            self._trace.emit(Noted("warning", f"the controller is not notified of a failed log directory yet: {error}"))
             self._clock.call_later(AGAIN_MS, self.failed)
             return
         if self._owed:

@@ -71,7 +71,7 @@ def _controller(node: Node) -> Iterator[Metric]:
     )
     yield _gauge(
         "camerlengo_controller_id",
-        "Whom this broker takes for the controller, -1 for nobody",
+        "Id of the controller that this broker knows, -1 if none",
         float(node.controller.active_controller_id),
     )
     obstacle = node.controller.obstacle

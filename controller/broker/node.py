@@ -190,7 +190,7 @@ class Node:
             self._trace.emit(Noted("warning", "shutting down while an event is still being handled"))
         self.events.close()
         if not await within(self.client.close(), self._clock, CLOSE_LIMIT_MS):
-            self._trace.emit(Noted("warning", "ZooKeeper did not hear of the session's end; it will expire"))
+            self._trace.emit(Noted("warning", "the ZooKeeper session could not be closed; it will expire"))
 
     async def _until_heard(self) -> None:
         """A controller that moved its own leaders and closed its channels at once would leave it to its successor to

@@ -395,7 +395,7 @@ class ReplicaManager:
             # (KAFKA-4443). Where it led itself it leads no more; Kafka's goes on leading in its old epoch, and takes
             # records that the next leader has never seen.
             self._note(
-                "debug", f"{partition.topic}-{partition.index}: leader {state.leader} is not live, nobody to follow"
+                "debug", f"{partition.topic}-{partition.index}: leader {state.leader} is not live, no leader to follow"
             )
             if partition.role is not Role.LEADER:
                 return False

@@ -91,7 +91,7 @@ _STRINGS = frozenset(
 )
 
 _WORDS: Mapping[str, str] = {
-    "advertised.listeners": "Where brokers and clients are told to reach this broker.",
+    "advertised.listeners": "The addresses that brokers and clients use to reach this broker.",
     "auto.create.topics.enable": "Always false: topics are created by request alone.",
     "auto.leader.rebalance.enable": "Whether leaders go back to the preferred ones by themselves.",
     "broker.id": "Who this broker is.",
@@ -102,8 +102,8 @@ _WORDS: Mapping[str, str] = {
     "min.insync.replicas.",
     "camerlengo.decompressed.batch.max.bytes": "How many bytes a produced batch's records may have when they are "
     "decompressed, unless message.max.bytes is larger.",
-    "camerlengo.log.open.files.max": "How many log files are open while nobody reads them over a connection; -1: a "
-    "sixth of what the process may have open.",
+    "camerlengo.log.open.files.max": "How many log files are open while no connection reads them; -1: a sixth of "
+    "what the process may have open.",
     "camerlengo.producer.ids.max": "How many producer ids all partitions of the broker remember together; those that "
     "appended longest ago are evicted first.",
     "camerlengo.producer.ids.per.partition.max": "How many producer ids a partition remembers; the one that appended "
