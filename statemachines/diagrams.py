@@ -37,7 +37,7 @@ REPLICA_LAYOUT = Layout(
         "Online": Place(690, 85, Kind.Serving, "leads or follows"),
         "Offline": Place(690, 245, Kind.Down, "broker dead or stopping"),
         "DeletionSuccessful": Place(110, 415, Kind.Deleting, "its broker deleted it"),
-        "DeletionStarted": Place(400, 415, Kind.Deleting, "its broker was told"),
+        "DeletionStarted": Place(400, 415, Kind.Deleting, "deletion requested"),
         "DeletionIneligible": Place(690, 415, Kind.Deleting, "can't be deleted now"),
     },
     bends={("DeletionIneligible", "Online"): -160.0},

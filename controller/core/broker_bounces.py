@@ -93,7 +93,7 @@ def demote_bounced(term: Term, mzxids: Zxids) -> Bounced:
     brokers = sorted(set(table.isr[bounced].tolist()))
     term.note(
         "warning",
-        f"brokers {brokers} came back unnoticed: {int(bounced.any(axis=1).sum())} partitions' states are older",
+        f"brokers {brokers} bounced before this term: {int(bounced.any(axis=1).sum())} partitions' states are older",
     )
     return Bounced(leaderless, replicas)
 

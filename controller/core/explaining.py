@@ -153,7 +153,7 @@ def _damaged(subject: str, path: str) -> Finding:
         "damaged",
         f"{path} can't be read",
         "what can't be read is left out by the controller and never overwritten",
-        (f"mend {path}",),
+        (f"repair {path}",),
     )
 
 
@@ -185,7 +185,10 @@ def _without_state(view: View, partition: Partition) -> Finding:
 def _offline(view: View, partition: Partition) -> Finding:
     assignment, isr = partition.assignment, partition.isr
     gone = "it has no leader" if partition.leader < 0 else f"its leader {partition.leader} is not registered"
-    rule = "the first replica of the assignment that is live and in the ISR leads; without one, nobody, unless unclean"
+    rule = (
+        "the first replica of the assignment that is live and in the ISR leads; without one there is no leader, unless"
+        " unclean election is enabled"
+    )
     elected = elect_offline(assignment, isr, view.live)
     if elected is not None:
         reason = no_controller(view)
@@ -237,7 +240,7 @@ def _under_replicated(view: View, partition: Partition) -> Finding:
                 " asks for it"
             )
         else:
-            changes.append("a leader is elected: without one nobody can catch up")
+            changes.append("a leader is elected: without one no replica can catch up")
     return Finding(
         name_of(partition),
         "under-replicated",
@@ -299,7 +302,7 @@ def _off_preferred(view: View, row: int, partition: Partition) -> Finding:
         why += f"; the controller is paused ({view.paused})"
         changes = ["the controller is resumed"]
     elif over:
-        changes.append("the next look at the balance, if auto.leader.rebalance.enable")
+        changes.append("the next check of the balance, if auto.leader.rebalance.enable")
     else:
         why += f", not more than {IMBALANCE_PERCENTAGE}% (leader.imbalance.per.broker.percentage, by default)"
     return Finding(name_of(partition), "off its preferred leader", why, rule, tuple(changes))
@@ -320,7 +323,7 @@ def _moving(view: View, partition: Partition) -> Finding:
         facts += f"; {brokers(lagging)} of the target {verb(lagging, 'is', 'are')} not in the ISR"
         changes.append(f"{brokers(lagging)} {verb(lagging, 'catches', 'catch')} up with leader {partition.leader}")
     elif lagging:
-        facts += "; without a leader nobody can catch up"
+        facts += "; without a leader no replica can catch up"
         changes.append("a leader is elected")
     if not waiting:
         facts += "; the whole target is in sync"

@@ -118,7 +118,7 @@ def _explain_cluster(view: View) -> Iterator[Finding]:
             "damaged",
             damage.why,
             "what can't be read is left out by the controller and never overwritten",
-            (f"mend {damage.path}",),
+            (f"repair {damage.path}",),
         )
     for topic in view.state.deletions:
         yield explain_deletion(view, topic)
@@ -152,7 +152,7 @@ def _explain_topic(view: View, topic: str) -> Iterator[Finding]:
             "damaged",
             f"{paths.topic(topic)} can't be read",
             "what can't be read is left out by the controller and never overwritten",
-            (f"mend {paths.topic(topic)}",),
+            (f"repair {paths.topic(topic)}",),
         )
     for row in rows_of(view, topic):
         yield from explain_partition(view, row)
@@ -195,9 +195,9 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
         yield Finding(
             name,
             "leads less than it should",
-            f"of {wanted} partitions that prefer it {missed} are led by others or by nobody",
+            f"of {wanted} partitions that prefer it {missed} are led by others or have no leader",
             f"above leader.imbalance.per.broker.percentage ({IMBALANCE_PERCENTAGE} by default) they are given back",
-            ("the next look at the balance" if over else "a preferred election by request",),
+            ("the next check of the balance" if over else "a preferred election by request",),
         )
 
 

@@ -54,7 +54,7 @@ def test_a_leader_that_came_back_hands_over_to_who_stayed() -> None:
     leader, epoch, isr, _ = cluster.states()["t-0"]
     assert (leader, isr) == (3, (3,))
     assert epoch > 4
-    assert "came back unnoticed" in "".join(host.notes("warning"))
+    assert "bounced before this term" in "".join(host.notes("warning"))
     assert host.controller.term is not None
     assert not host.controller.term.context.failed
 

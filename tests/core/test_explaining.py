@@ -66,7 +66,7 @@ CASES: dict[str, Case] = {
         ["offline"], "never led: none of its replicas 7, 8", "one of brokers 7, 8 registers", None, assignment="[7,8]"
     ),
     "a state is still to come": Case(["offline"], "broker 1 is to lead it", "controller 1 takes up", None),
-    "a state is still to come and nobody writes it": Case(
+    "a state is still to come and there is no controller": Case(
         ["offline"], "there is no controller", "a broker is elected", None, also={paths.CONTROLLER: None}
     ),
     "the whole ISR is dead": Case(
@@ -115,7 +115,7 @@ CASES: dict[str, Case] = {
         "broker 3 catches up with leader 1",
         (1, (1, 2)),
     ),
-    "nobody can catch up without a leader": Case(
+    "no replica can catch up without a leader": Case(
         ["offline", "under-replicated"],
         "brokers 2, 3 live and are not in the ISR (1)",
         "a leader is elected: without one",
@@ -146,7 +146,7 @@ CASES: dict[str, Case] = {
     "the preferred leader could lead": Case(
         ["off its preferred leader"],
         "could lead now; it misses 1 of the 1 partitions",
-        "the next look at the balance",
+        "the next check of the balance",
         (2, (1, 2, 3)),
     ),
     "nothing goes back while the controller is paused": Case(
@@ -237,7 +237,7 @@ CASES: dict[str, Case] = {
     "a state that can't be read": Case(
         ["damaged"],
         "/brokers/topics/t/partitions/0/state can't be read",
-        "mend /brokers",
+        "repair /brokers",
         also={paths.partition_state("t", 0): b"{"},
     ),
     "a leader outside its ISR": Case(
@@ -261,7 +261,7 @@ def test_every_case_is_another() -> None:
     said = [
         tuple((one.what, one.why, one.changes) for one in explain_partition(view(case), 0)) for case in CASES.values()
     ]
-    assert len(set(said)) >= len(CASES) - 2, "the ISR that is dead and nobody can catch up are one cluster"
+    assert len(set(said)) >= len(CASES) - 2, "the ISR that is dead and no replica can catch up are one cluster"
 
 
 def names(found: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -297,7 +297,7 @@ def test_a_broker_that_could_not_be_stopped_without_harm() -> None:
 def test_a_broker_that_leads_too_little_and_one_that_a_deletion_waits_for() -> None:
     drifted = view(CASES["the preferred leader could lead"])
     (finding,) = explain(drifted, subject_named(drifted, "broker:1"))
-    assert (finding.what, finding.changes) == ("leads less than it should", ("the next look at the balance",))
+    assert (finding.what, finding.changes) == ("leads less than it should", ("the next check of the balance",))
     waiting = view(CASES["a deletion waits for a broker"])
     assert names(explain(waiting, subject_named(waiting, "3"))) == [
         ("broker 3", "not registered"),
@@ -373,7 +373,7 @@ CONTROLLERS: dict[str, OfController] = {
         "if it lasts longer than a session timeout, delete it",
         {paths.CONTROLLER: (CONTROLLER, 8)},
     ),
-    "nobody": OfController(["missing"], "/controller is not there", "stands for election", {paths.CONTROLLER: None}),
+    "none": OfController(["missing"], "/controller is not there", "stands for election", {paths.CONTROLLER: None}),
     "not registered": OfController(
         ["missing"],
         "/controller names broker 7, which is not registered",

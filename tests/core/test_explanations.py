@@ -57,7 +57,7 @@ NOBODY: dict[str, bytes | None] = {paths.CONTROLLER: None}
 DELETED: dict[str, bytes | None] = {paths.delete_topic("t"): None}
 TWO = ',"adding_replicas":{"0":[4,5]},"removing_replicas":{"0":[1,2]}'
 MORE: dict[str, Case] = {
-    "nobody of one replica ever lived, and no controller": Case([], "", "", None, (2,), "[7]", also=NOBODY),
+    "the only replica never lived, and no controller": Case([], "", "", None, (2,), "[7]", also=NOBODY),
     "a controller that is gone, and a state to come": Case([], "", "", None, (2,)),
     "no leader, two could be": Case([], "", "", (-1, (1, 2)), (1, 2, 3)),
     "an ISR named twice": Case([], "", "", (-1, (1, 1)), (1, 2, 3)),
@@ -109,9 +109,13 @@ MORE: dict[str, Case] = {
     "two are added of which one is dead": Case([], "", "", (1, (1, 2)), (1, 2, 4), "[4,5,1,2]", TWO),
     "two are added that are dead": Case([], "", "", (1, (1, 2)), (1, 2), "[4,5,1,2]", TWO),
     "a reassignment without a leader": Case([], "", "", (-1, (3,)), (1, 2, 4), "[1,2,3,4]", MOVING),
-    "a reassignment that nobody ends": Case([], "", "", (1, (1, 2, 3, 4)), (1, 2, 3, 4), "[1,2,3,4]", MOVING, NOBODY),
-    "a reassignment that nobody takes up": Case([], "", "", also={paths.REASSIGN_PARTITIONS: ASKED, **NOBODY}),
-    "a reassignment that nobody takes up in a pause": Case(
+    "a reassignment without a controller to end it": Case(
+        [], "", "", (1, (1, 2, 3, 4)), (1, 2, 3, 4), "[1,2,3,4]", MOVING, NOBODY
+    ),
+    "a reassignment without a controller to begin it": Case(
+        [], "", "", also={paths.REASSIGN_PARTITIONS: ASKED, **NOBODY}
+    ),
+    "a reassignment without a controller, in a pause": Case(
         [], "", "", also={paths.REASSIGN_PARTITIONS: ASKED, paths.CONTROLLER_PAUSE: PAUSED, **NOBODY}
     ),
     "an election while the controller is paused": Case(
@@ -127,12 +131,12 @@ MORE: dict[str, Case] = {
             paths.REASSIGN_PARTITIONS: b'{"version":1,"partitions":[{"topic":"t","partition":9,"replicas":[2]}]}',
         },
     ),
-    "a deletion that nobody carries out": Case([], "", "", also={**DELETED, **NOBODY}),
+    "a deletion without a controller": Case([], "", "", also={**DELETED, **NOBODY}),
     "a deletion that waits for two brokers and a reassignment": Case(
         [], "", "", (1, (1, 3)), (1, 3), "[1,2,3,4]", MOVING, DELETED
     ),
     "only the request to delete is left": Case([], "", "", also={paths.delete_topic("x"): None}),
-    "only the request is left, and nobody removes it": Case([], "", "", also={paths.delete_topic("x"): None, **NOBODY}),
+    "only the request is left, and no controller": Case([], "", "", also={paths.delete_topic("x"): None, **NOBODY}),
     "a topic and a pause that can't be read": Case(
         [], "", "", also={paths.topic("x"): DAMAGED, paths.CONTROLLER_PAUSE: DAMAGED}
     ),
