@@ -1,4 +1,4 @@
-"""What a refused move says: which machine, which entity, where it stands and where it may not go."""
+"""The error of a refused transition: the machine, the entity, its state and the refused target."""
 
 from __future__ import annotations
 

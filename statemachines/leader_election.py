@@ -40,9 +40,10 @@ def initial_leader(assignment: Sequence[int], live: Collection[int]) -> Elected 
 def elect_offline(
     assignment: Sequence[int], isr: Sequence[int], live: Collection[int], unclean: bool = False
 ) -> Elected | None:
-    """For a partition whose leader is gone: the first live replica that is in the ISR; the ISR's live members stay.
+    """Elect for a partition whose leader is lost: the first live replica that is in the ISR.
 
-    With `unclean` allowed and no live member in the ISR, the first live replica leads an ISR of itself alone.
+    The ISR's live members stay in it. With `unclean` allowed and no live member in the ISR, the first live replica
+    leads an ISR of itself alone.
     """
     _require_distinct_brokers("assignment", assignment)
     _require_distinct_brokers("isr", isr)
@@ -57,7 +58,7 @@ def elect_offline(
 
 
 def elect_reassigned(target: Sequence[int], isr: Sequence[int], live: Collection[int]) -> Elected | None:
-    """For a reassignment that drops the leader: the first of the target replicas that is live and in the ISR."""
+    """Elect for a reassignment that drops the leader: the first target replica that is live and in the ISR."""
     _require_distinct_brokers("target", target)
     _require_distinct_brokers("isr", isr)
     for broker in target:
@@ -79,10 +80,10 @@ def elect_preferred(assignment: Sequence[int], isr: Sequence[int], live: Collect
 def elect_controlled_shutdown(
     assignment: Sequence[int], isr: Sequence[int], live: Collection[int], shutting_down: Collection[int]
 ) -> Elected | None:
-    """For a leader that is shutting down: the first live replica in the ISR that is not shutting down too.
+    """Elect for a leader that is shutting down: the first live replica in the ISR that is not shutting down too.
 
     `live` includes the brokers in `shutting_down`, which are still alive; they are left out of the new ISR. Dead
-    members stay in it: taking those out is for the broker's failure to do.
+    members stay in it: the handling of the broker's failure removes them.
     """
     _require_distinct_brokers("assignment", assignment)
     _require_distinct_brokers("isr", isr)

@@ -120,18 +120,18 @@ def target_fault(target: Sequence[int], assignment: Assignment, live: Collection
 
 
 def strands(isr: Collection[int], after: Assignment) -> bool:
-    """Whether all that are in sync would be stopped: what was acknowledged would be lost, or wait for ever."""
+    """Return whether all in-sync replicas would be stopped: acknowledged records would be lost, or wait without end."""
     return bool(isr) and not set(isr) & set(after.replicas)
 
 
 def is_in_sync(isr: Collection[int], assignment: Assignment) -> bool:
-    """Whether every replica of the target has what is committed: it may complete."""
+    """Return whether every replica of the target has all committed records, so that the reassignment may complete."""
     return not assignment.is_moving or set(assignment.target) <= set(isr)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many partitions may be gaining replicas at once; 0: as many as are asked for, as in Kafka."""
+    """How many partitions may gain replicas at the same time; 0: as many as are requested, as in Kafka."""
 
     in_cluster: int = 0
     on_broker: int = 0

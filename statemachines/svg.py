@@ -21,7 +21,7 @@ _BOTH_WAYS_BEND = 26.0
 
 
 class Kind(Enum):
-    """What a state is like: fill and border of its box."""
+    """The look of a state's box: its fill and border."""
 
     Absent = ("#f3f4f6", "#9ca3af")
     Serving = ("#e3f4e7", "#3f9a57")
@@ -31,7 +31,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a state's box is centred (pixels), what it is like, and what is written under its name."""
+    """The centre of a state's box (pixels), its kind, and the text under its name."""
 
     x: float
     y: float
@@ -116,7 +116,7 @@ def _curve(start: Place, end: Place, bend: float) -> str:
 
 
 def _border(place: Place, toward_x: float, toward_y: float, gap: float) -> tuple[float, float]:
-    """Where the way from the box's centre leaves it, `gap` pixels further on."""
+    """Return the point where the way from the box's centre leaves it, `gap` pixels further on."""
     way_x, way_y = toward_x - place.x, toward_y - place.y
     length = hypot(way_x, way_y)
     across = _NODE_WIDTH / 2 / abs(way_x) if way_x else float("inf")

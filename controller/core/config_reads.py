@@ -1,6 +1,7 @@
-"""What ZooKeeper says of one setting for many partitions: the topic's own config, else the dynamic config of the
-controller's broker, else the cluster's, else the broker's setting, as a 2.8 controller reads them. Reads only, and at
-the moment in which somebody has to know.
+"""Reads of one setting for many partitions.
+
+The topic's own config has precedence, then the dynamic config of the controller's broker, then the cluster's, then the
+broker's setting, as in a 2.8 controller. Reads only, and only when a decision needs the value.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ T = TypeVar("T")
 async def by_topic(
     term: Term, rows: Rows, said: Callable[[Term, Znode | None], T | None], fallback: T
 ) -> tuple[list[T], Rows]:
-    """What holds for each topic that `rows` are of, and beside `rows` its place in that. `said` gives what one config
-    says, None for nothing."""
+    """Return the value for each topic of `rows`, and for each row its place in that.
+
+    `said` returns the value in one config, None if it has none.
+    """
     table = term.context.partitions
     numbers, places = np.unique(table.topic[rows], return_inverse=True)
     defaults = [paths.config_broker(term.broker_id), paths.CONFIG_BROKER_DEFAULT]

@@ -269,7 +269,7 @@ class ControllerContext:
         isr: Int32s,
         version: Int32s,
     ) -> None:
-        """What ZooKeeper holds for these partitions now."""
+        """Store the states that ZooKeeper has for these partitions now."""
         table = self.partitions
         table.widen(isr.shape[1])
         table.count_off_preferred(rows, -1)

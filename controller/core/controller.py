@@ -179,12 +179,12 @@ class Controller:
 
     @property
     def unanswered(self) -> int:
-        """How many of the present term's requests no broker has answered yet. May be asked on any thread."""
+        """Return the number of the current term's requests without a response. May be called on any thread."""
         term = self._term
         return 0 if term is None else term.requests.unanswered
 
     def void_reason(self) -> str | None:
-        """Why the term must end now; None if it need not, or there is none."""
+        """Return why the term must end now, or None if it need not or there is none."""
         return None if self._term is None else self._term.void_reason()
 
     def lease_until_ms(self) -> float:

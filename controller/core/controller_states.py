@@ -1,5 +1,7 @@
-"""What a controller is doing, by Kafka's names and numbers: which event belongs to which state, for the gauge
-ControllerState and for the timers that tell how long events of each took (source: ControllerState, 2.8 to 3.9)."""
+"""The controller's states, by Kafka's names and numbers, and the state of each event.
+
+They are used by the gauge ControllerState and by the timers of events' durations (source: ControllerState, 2.8 to 3.9).
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ElectionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ElectionOutcome:
-    """What came of one partition's election: `leader` was written (NONE), or why nothing was."""
+    """The outcome of one partition's election: `leader` was written (NONE), or the error that prevented it."""
 
     error: ErrorCode
     message: str | None = None

@@ -90,7 +90,7 @@ async def unclean_allowed(term: Term, rows: Rows) -> Bools:
 
 
 def _unclean_in(term: Term, row: Znode | None) -> bool | None:
-    """What one config says; None if it says nothing. One that can't be read allows nothing that loses records."""
+    """Return the value in one config, None if it has none. An unreadable value does not allow unclean election."""
     if row is None:
         return None
     try:

@@ -40,7 +40,7 @@ class Executor(Protocol):
 
 
 class Term(Protocol):
-    """What the loop must know of the controller's term."""
+    """The event loop's view of the controller's term."""
 
     def void_reason(self) -> str | None:
         """Return why the term is over, None while it lasts or when there is none."""
@@ -53,7 +53,7 @@ class Term(Protocol):
 
 
 class Events(Protocol):
-    """What the loop must know of the event queue."""
+    """The event loop's view of the event queue."""
 
     def take(self) -> Event | None:
         """Return the next event; None when there is none."""
@@ -63,7 +63,7 @@ class Events(Protocol):
 
 
 class EventHandler(Protocol):
-    """What an event loop drives: a broker's node, or a server of another kind with a controller of its own."""
+    """Protocol of a handler driven by the event loop: a broker node, or another server with its own controller."""
 
     @property
     def events(self) -> Events: ...

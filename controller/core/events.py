@@ -1,9 +1,9 @@
-"""What the controller's queue holds: each event says "look again" or carries a request that someone waits for.
+"""The events of the controller's queue: each says "read again", or carries a request that a caller waits for.
 
-An event carries no state that ZooKeeper holds (KAFKA-5502): its handler reads when its turn comes, which is why equal
-pending events are one (`coalesces`). Those with a callback carry the request itself, are never coalesced, and are
-answered exactly once, whatever becomes of the term (S19): `respond` raises when it is called again. Values only; the
-handlers are in files of their own.
+An event carries no state that ZooKeeper holds (KAFKA-5502): its handler reads when it is processed. Therefore equal
+pending events are queued once (`coalesces`). Events with a callback carry the request itself, are never coalesced, and
+are answered exactly once, whatever becomes of the term (S19): `respond` raises when it is called again. Values only;
+the handlers are in their own files.
 """
 
 from __future__ import annotations
@@ -228,8 +228,7 @@ class StopReplicaResponse:
 
 
 class AnsweredOnce:
-    """What such an event is: never one with another, and its field `respond`, a callback, can be called once. A base of
-    frozen dataclasses that have the field."""
+    """Base of frozen event dataclasses with a callback `respond`: never coalesced, and answered exactly once."""
 
     __slots__ = ()
 

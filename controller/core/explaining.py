@@ -1,8 +1,10 @@
-"""Why a partition is as it is: the rule that decides, and what would change it. Pure: a cluster's znodes in, findings
-out; nothing is asked of brokers, so what only they know (how far a replica lags) is named as theirs.
+"""Explanations of a partition's state: the rule that applies, and what would change it.
 
-The rules are those that the controller goes by (`statemachines.leader_election` and the machines of reassignment and
-deletion), applied to what ZooKeeper holds; they hold of any cluster that keeps its state there.
+Pure: the input is a cluster's znodes, the output findings. No broker is asked, so findings name facts that only brokers
+know (how far a replica lags) as theirs.
+
+The rules are those of the controller (`statemachines.leader_election` and the machines of reassignment and deletion),
+applied to the state in ZooKeeper. They hold for any cluster that keeps its state there.
 """
 
 from __future__ import annotations
@@ -362,7 +364,7 @@ def _election_asked(view: View, partition: Partition) -> Finding:
 
 
 def explain_deletion(view: View, topic: str) -> Finding:
-    """Why a topic that is to be deleted is still there."""
+    """Explain why a topic that is to be deleted still exists."""
     rule = "a topic goes once every replica's broker has deleted it and every live broker has forgotten it"
     rows = rows_of(view, topic)
     if not rows:

@@ -1,5 +1,7 @@
-"""Why there is no controller, or why a cluster's controller is not what it seems: the rules of the election, applied to
-/controller, /controller_epoch and /cluster/id as ZooKeeper holds them. Pure."""
+"""Explanations of a missing or suspect controller.
+
+The election's rules are applied to /controller, /controller_epoch and /cluster/id as ZooKeeper holds them. Pure.
+"""
 
 from __future__ import annotations
 

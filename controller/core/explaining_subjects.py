@@ -1,5 +1,4 @@
-"""Why a topic or a broker is as it is: what `explaining` finds of its partitions, and what is to be said of the whole.
-Pure."""
+"""Explanations of a topic, a broker or the cluster, from the findings of `explaining` about partitions. Pure."""
 
 from __future__ import annotations
 
@@ -237,7 +236,7 @@ def _leaders_of(view: View, rows: np.typing.NDArray[np.bool_]) -> list[int]:
 
 
 def totals(findings: tuple[Finding, ...]) -> Mapping[str, int]:
-    """How many findings of each kind, in the order in which they first came."""
+    """Count the findings of each kind, in the order of their first occurrence."""
     counts: dict[str, int] = {}
     for finding in findings:
         counts[finding.what] = counts.get(finding.what, 0) + 1

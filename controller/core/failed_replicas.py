@@ -28,7 +28,7 @@ class FailedReplicas:
         return frozenset(self._by_broker.get(broker, ()))
 
     def heard(self, broker: int, failed: Collection[Key], sound: Collection[Key]) -> frozenset[Key]:
-        """What a broker answered of some of its replicas; gives those that have failed since it last did."""
+        """Record a broker's answer for some of its replicas; return those that have failed since its last answer."""
         known = self._by_broker.get(broker, set())
         now = (known - set(sound)) | set(failed)
         if now:

@@ -1,5 +1,6 @@
-"""Whether a finalized feature may be set to another level, as Kafka 2.8's controller decides with ZooKeeper (KIP-584).
-Pure: levels in, the new level or a reason out.
+"""The rules for setting a finalized feature to another level, as in Kafka 2.8's controller with ZooKeeper (KIP-584).
+
+Pure: the input is levels, the output the new level or a reason for refusal.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def decide(update: FeatureUpdate, finalized: Levels, supported: Iterable[Levels]
 
 
 def _against(name: str, wanted: int, downgrade: bool, existing: Mapping[str, int]) -> str | None:
-    """What is wrong with the step from the present level."""
+    """Return the error of a step from the current level, or None."""
     now = existing[MAX_LEVEL]
     if wanted == now:
         return f"feature {name} is finalized at level {now} already"

@@ -1,8 +1,8 @@
-"""How far leadership has drifted from where the assignments want it, and what an automatic preferred election moves.
+"""Leader imbalance, and the partitions that an automatic preferred election moves.
 
-A partition's preferred leader is its assignment's first replica. Broker by broker: of the partitions that would have it
-lead, how many does it not lead? Above so many percent they are given back to it. Pure: columns in, columns out.
-Source: KafkaController.checkAndTriggerAutoLeaderRebalance (2.8 to 3.9).
+A partition's preferred leader is its assignment's first replica. For each broker, the imbalance is the share of the
+partitions that prefer it and that it does not lead. Above a given percentage their leadership is moved back to it.
+Pure: columns in, columns out. Source: KafkaController.checkAndTriggerAutoLeaderRebalance (2.8 to 3.9).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ def preferred_leaders(table: PartitionTable, rows: Rows) -> Int32s:
 
 
 def to_rebalance(table: PartitionTable, rows: Rows, percentage: int) -> Rows:
-    """Of `rows`, those off their preferred leader whose preferred leader misses more than `percentage` percent of what
-    it should lead. In whole numbers: exactly so many percent are not more."""
+    """Return those of `rows` that are off their preferred leader, if that leader's imbalance is above `percentage`.
+
+    The comparison is in integers: an imbalance of exactly `percentage` percent is not above it.
+    """
     off = table.are_off_preferred(rows)
     if not off.any():
         return rows[:0]

@@ -92,13 +92,13 @@ class EpochTooLow(ZooKeeperError):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the broker knows, beside ZooKeeper.
+    """The broker's own knowledge, in addition to ZooKeeper's.
 
     Attributes:
         cluster_id: the cluster's id, None if it is not checked.
-        epoch: the highest controller epoch that the broker has heard of; 0 before the first.
+        epoch: the highest controller epoch that the broker has seen; 0 before the first.
         refused: the last epoch of this broker's own that another broker refused; -1 if none.
-        step: how far above `refused` the next term is to be.
+        step: how far above `refused` the next term's epoch is to be.
     """
 
     cluster_id: str | None = None
@@ -146,8 +146,10 @@ class _Attempt:
 
 
 def void_reason(leadership: Leadership, zookeeper: ZooKeeperClient, now_ms: float) -> str | None:
-    """Why nothing more may be done in a term, as far as this node can know by itself; None while it may hold. What only
-    ZooKeeper knows, the fence of each write finds."""
+    """Return why the term must end, as far as this node can know by itself; None while it may continue.
+
+    The fence of each write detects what only ZooKeeper knows.
+    """
     if zookeeper.session() != leadership.session:
         return f"session 0x{leadership.session:x} has ended"
     late_ms = now_ms - zookeeper.lease_until_ms()
@@ -214,7 +216,7 @@ async def elect(
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What an election looks at, read at one moment."""
+    """The znodes that an election reads, as of one moment."""
 
     controller: Row | None
     epoch: Row | None
@@ -224,9 +226,12 @@ class _Sight:
     """The parent of the election's znodes; for Kafka's the root of the cluster's tree."""
 
     def deletions(self) -> int:
-        """How many znodes were deleted beside the election's: /controller with each session that owned it,
-        and whatever administrators deleted. ZooKeeper's cversion counts creations and deletions of children; the root
-        of the whole tree has a child, /zookeeper, that was never counted."""
+        """Return the number of znodes deleted besides those of the election.
+
+        These are /controller with each session that owned it, and all that administrators deleted. ZooKeeper's cversion
+        counts creations and deletions of children; the root of the whole tree has a child, /zookeeper, that was never
+        counted.
+        """
         if self.root is None:
             return 0
         stat = self.root.stat
@@ -316,9 +321,11 @@ async def _highest_known(zookeeper: ZooKeeperClient, sight: _Sight, known: Known
 
 
 def _epoch_anew(highest: int, deletions: int) -> int:
-    """What /controller_epoch is to hold before the next term if what it holds can't be used: above all earlier terms',
-    also of those that neither this broker nor a partition's state knows of. 0 in a new cluster, in whose tree nothing
-    was ever deleted."""
+    """Return the value of /controller_epoch for the next term if the present value can't be used.
+
+    It is above the epochs of all earlier terms, including those that neither this broker nor a partition's state knows.
+    It is 0 in a new cluster, in whose tree no znode was ever deleted.
+    """
     above = max(highest, EPOCH_STEP * min(deletions, MOST_BY_DELETIONS))
     return above + EPOCH_STEP if above else INITIAL_CONTROLLER_EPOCH
 
@@ -351,8 +358,11 @@ async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, 
 def _attempt(
     session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row, term: int, at: ElectionPaths
 ) -> _Attempt:
-    """What to write. Where /controller is this session's own, its former term must be made void by the same multi: the
-    znode is rewritten at the version that was read, and the epoch raised, which fences that term's writes."""
+    """Return the writes of an election.
+
+    If /controller belongs to this session, the same multi must fence its former term: it rewrites the znode at the
+    version that was read and raises the epoch, which fences that term's writes.
+    """
     data = encode_controller(ControllerZnode(broker_id, wall_ms))
     claim: Write
     if controller is None:
@@ -364,7 +374,7 @@ def _attempt(
 
 
 def _is_won(attempt: _Attempt, broker_id: int, controller: Row | None, epoch: Row | None) -> bool:
-    """Whether an attempt without an answer is what the znodes now show."""
+    """Return whether the znodes now show that an attempt with unknown outcome succeeded."""
     return (
         controller is not None
         and epoch is not None

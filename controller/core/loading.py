@@ -59,7 +59,7 @@ BATCHES_IN_FLIGHT = 8
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How much came in; `mzxids` (int64) are the partitions' states', -1 where there is none."""
+    """The number of loaded topics and partitions; `mzxids` (int64) are those of the partitions' states, -1 for none."""
 
     brokers: int
     topics: int
@@ -153,8 +153,10 @@ async def list_topics(term: Term) -> tuple[tuple[str, ...], int]:
 
 
 async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows:
-    """Takes in the assignments of topics that the context does not have, watches their znodes, and gives an id to
-    those without one. Gives the rows, which have no state yet."""
+    """Load the assignments of topics that are new to the context, and return their rows, which have no state yet.
+
+    The topics' znodes are watched, and topics without an id are given one.
+    """
     names = _legal(term, names)
     topic_paths = [paths.topic(name) for name in names]
     watched = term.zookeeper.watch_many(topic_paths, _topic_modified, since_zxid) if names else None

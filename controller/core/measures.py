@@ -1,8 +1,8 @@
-"""How often something happened and how long it took, as Kafka's meters, histograms and timers tell it.
+"""Event counts and durations, as in Kafka's meters, histograms and timers.
 
-Kept as things happen, in constant time; sorted only when somebody asks. One thread updates; any may ask: a list is
-copied whole. What has not been updated for a while says nothing any more (KAFKA-10189: the 99th percentile of a busy
-hour stood for ever).
+Values are updated in constant time and sorted only when they are read. One thread updates, any may read: a list is
+copied as a whole. A value that has not been updated for a while is not reported any more (KAFKA-10189: the 99th
+percentile of a busy hour was reported without end).
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""What can make an election impossible, or a controller's znode wrong: administrators' mistakes on /controller,
-/controller_epoch and /cluster/id, each with what an administrator can do about it. Pure: rows in, findings out."""
+"""Obstacles to an election, and wrong znodes of the controller.
+
+These are administrators' mistakes on /controller, /controller_epoch and /cluster/id, each with the remedy. Pure: the
+input is rows, the output findings.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SHOWN_BYTES = 120
 
 
 class Reason(Enum):
-    """Why no election is possible. The values are a metric's labels."""
+    """The reason why no election is possible. The values are labels of a metric."""
 
     CONTROLLER_PERSISTENT = "controller-persistent"
     CONTROLLER_UNREADABLE = "controller-unreadable"
@@ -45,7 +48,7 @@ class Obstacle:
 
     @property
     def concerns_cluster(self) -> bool:
-        """Whether the broker's own registration is in doubt too."""
+        """Return whether the broker's own registration is in doubt too."""
         return self.reason in (Reason.ZOOKEEPER_WIPED, Reason.ANOTHER_CLUSTER)
 
 

@@ -1,7 +1,7 @@
-"""What the controller may ask of the world besides ZooKeeper: channels to brokers, and a place to put events.
+"""The ports of the controller besides ZooKeeper: channels to brokers, and an event sink.
 
-The controller's handlers are coroutines over these ports and over `controller.zookeeper.client.ZooKeeperClient`;
-each host implements them. Nothing here blocks.
+The controller's handlers are coroutines over these ports and over `controller.zookeeper.client.ZooKeeperClient`; each
+host implements them. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PeerConnection(Protocol):
         the time for opening counts. RuntimeError while another request is unanswered."""
 
     def close(self) -> None:
-        """What is unanswered fails with PeerUnreachable, perhaps only after this returned. Safe to call twice."""
+        """Close; unanswered requests fail with PeerUnreachable, perhaps only after this has returned. Idempotent."""
 
 
 class ChannelConnection(Protocol):

@@ -22,7 +22,7 @@ def describe(damaged: DamagedZnode) -> str:
 
 
 def why(decode: Callable[[str, bytes | None], object], path: str, data: bytes | None) -> str:
-    """What is wrong with a znode that a bulk read found damaged."""
+    """Return the error of a znode that a bulk read found damaged."""
     try:
         decode(path, data)
     except DamagedZnode as damaged:

@@ -41,8 +41,11 @@ BUMP_ROUNDS = 5
 async def begin(
     term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
 ) -> frozenset[Partition]:
-    """Sends these partitions, which the context has, on their way, as far as they go now. `withdrawn`: what is asked
-    for in ZooKeeper no more. Gives those that began; the znodes of the others are gone or can't be read."""
+    """Begin the reassignment of these partitions, which the context has, and return those that began.
+
+    `withdrawn`: requests to remove from ZooKeeper. The znodes of the partitions that did not begin are deleted or can't
+    be read.
+    """
     table = term.context.partitions
     before = {key: table.reassignment_of(_row(term, key)) for key in wanted}
     changed = {key: one for key, one in wanted.items() if before[key] != one}
@@ -278,7 +281,7 @@ async def _fulfil(term: Term, done: Targets) -> None:
 
 
 async def _watch(term: Term, rows: Sequence[int]) -> None:
-    """Where leaders write states themselves, only the znode says that a replica has come into sync."""
+    """Watch the states where leaders write them themselves: only the znode shows that a replica is in sync."""
     if term.settings.versions.alter_isr is None:
         table = term.context.partitions
         for row in rows:

@@ -41,8 +41,10 @@ PATH = paths.REASSIGN_PARTITIONS
 
 
 async def read_asked(term: Term) -> Targets | None:
-    """What is asked for and not finished, the target by partition; None where there is no znode. One that can't be
-    read is named in the log and left as it is."""
+    """Return the requested and unfinished reassignments, the target by partition; None if there is no znode.
+
+    An unreadable znode is named in the log and left as it is.
+    """
     row = (await term.zookeeper.read([PATH])).rows[0]
     return None if row is None else _asked(term, row)
 
@@ -61,12 +63,15 @@ def _asked(term: Term, row: Row | None) -> Targets:
 
 
 class NotWritten(Exception):
-    """What is asked for could not be changed; the znode is as it was. Says why."""
+    """The requested reassignments could not be changed; the znode is as it was. The message has the reason."""
 
 
 async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targets:
-    """Writes what `change` makes of what is asked for, and deletes the znode when that is nothing. Gives what is asked
-    for now. Raises NotWritten for a znode that can't be read, or would be too large, or keeps changing."""
+    """Replace the requested reassignments by the result of `change`, and return them.
+
+    The znode is deleted when no request is left. Raises NotWritten for a znode that can't be read, would be too large,
+    or keeps changing.
+    """
     for _ in range(ROUNDS):
         row = (await term.zookeeper.read([PATH])).rows[0]
         before = _asked(term, row)
@@ -80,7 +85,7 @@ async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targ
 
 
 def _write(row: Row | None, before: Targets, after: Targets) -> Write | None:
-    """What makes one of the other; None if nothing need be done. Raises NotWritten."""
+    """Return the write that turns one value into the other, or None if there is none. Raises NotWritten."""
     if row is None:
         return Create(PATH, _fitting(Reassignments(after))) if after else None
     try:
@@ -133,9 +138,12 @@ class _Plan:
 async def persist(
     term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
 ) -> frozenset[Partition]:
-    """Writes assignments into their topics' znodes, all of a topic at once, whatever else these hold kept. `withdrawn`
-    goes out of what is asked for with the first of them, or before it where one request can't hold both. Gives those
-    that are written; the others' topics are gone, can't be read, or would be too large."""
+    """Write assignments into their topics' znodes, and return those that are written.
+
+    All assignments of a topic are written at once, and the znode's other fields are kept. `withdrawn` is removed from
+    the requested reassignments with the first write, or before it if one request can't hold both. The topics of
+    assignments that are not written are deleted, can't be read, or would be too large.
+    """
     left, written, lost = dict(wanted), set[Partition](), set[Partition]()
     for _ in range(ROUNDS):
         plan = await _plan(term, left)

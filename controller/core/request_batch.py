@@ -133,7 +133,7 @@ class RequestBatch:
             self._send(broker, ApiKey.LEADER_AND_ISR, version, body, len(rows))
 
     def _by_broker(self) -> Iterator[tuple[LiveBroker, Rows, Bools]]:
-        """For each broker that is there, by id: the rows of its partitions, each once, grouped by topic."""
+        """Yield each live broker, by id, with the rows of its partitions, each once, grouped by topic."""
         table = self._term.context.partitions
         if not self._leader_and_isr:
             return

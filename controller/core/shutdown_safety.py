@@ -51,11 +51,14 @@ class Held:
 
 
 async def held_back(term: Term, broker: int, replicas: Replicas) -> Held:
-    """Of this broker's `replicas` those that are in sync and can't be spared. Others that are on their way out, or are
-    on log directories that failed, are not counted on. Raises what reading ZooKeeper raises.
+    """Return those of the broker's `replicas` that are in sync and can't be spared.
+
+    Replicas that are shutting down or on failed log directories don't count as remaining. Raises the errors of reading
+    ZooKeeper.
 
     Leaders below inter-broker protocol 2.7 change ISRs in ZooKeeper and notify the controller seconds later: the states
-    of partitions that would be held back are read again before that is said."""
+    of partitions that would be held back are read again before the result is returned.
+    """
     held = await _held_back(term, broker, replicas)
     if len(held.rows):
         states = await term.zookeeper.read(state_paths(term, held.rows))
@@ -81,7 +84,7 @@ async def _held_back(term: Term, broker: int, replicas: Replicas) -> Held:
 
 
 def _least_in(term: Term, row: Znode | None) -> int | None:
-    """What one config says; None if it says nothing, or nothing that can be read, as a leader passes it over."""
+    """Return the value in one config; None if it has none or an unreadable one, which a leader ignores too."""
     if row is None:
         return None
     try:

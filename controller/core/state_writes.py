@@ -36,8 +36,11 @@ REWRITTEN_MS = 1_000.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewStates:
-    """What to write for `rows`, by place: `leader` and `leader_epoch` int32[n], `isr` int32[n, width], `unclean`
-    bool[n]. `why` and `live` (the brokers that the decision took for eligible) are for the trace."""
+    """The states to write for `rows`, by place.
+
+    `leader` and `leader_epoch` are int32[n], `isr` int32[n, width], `unclean` bool[n]. `why` and `live` (the brokers
+    that the decision considered eligible) are for the trace.
+    """
 
     rows: Rows
     leader: Int32s

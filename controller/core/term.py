@@ -37,7 +37,7 @@ class RequestLog:
         return sum(map(len, list(self.waiting.values())))
 
     def by_broker(self) -> dict[int, int]:
-        """How many wait, by broker. On any thread."""
+        """Return the number of waiting requests by broker. May be called on any thread."""
         counts: dict[int, int] = {}
         for (broker, _), waiting in list(self.waiting.items()):
             counts[broker] = counts.get(broker, 0) + len(waiting)
@@ -59,7 +59,7 @@ class RequestLog:
         return self.sent.get(broker, 0) - 1
 
     def is_answered(self, broker: int, broker_epoch: int, sequence: int) -> bool:
-        """Whether that life of the broker has answered this request, or will never."""
+        """Return whether that incarnation of the broker has answered this request, or never will."""
         waiting = self.waiting.get((broker, broker_epoch))
         return not waiting or waiting[0] > sequence
 
@@ -91,7 +91,7 @@ class Term:
         return self.leadership.epoch
 
     def void_reason(self) -> str | None:
-        """Why nothing more may be done in this term; None while it holds."""
+        """Return why the term must end, or None while it may continue."""
         return void_reason(self.leadership, self.zookeeper, self.clock.now_ms())
 
     def require(self) -> None:

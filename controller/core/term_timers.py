@@ -1,4 +1,4 @@
-"""What a term has to do later, by name: at most one timer each, all of them gone with the term."""
+"""The timers of a term, by name: at most one of each name, all cancelled when the term ends."""
 
 from __future__ import annotations
 

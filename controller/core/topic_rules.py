@@ -1,4 +1,4 @@
-"""What a topic may be called, by Kafka 2.8's rules. Pure. What it may be set to is in `topic_settings.py`."""
+"""Kafka 2.8's rules for topic names. Pure. The rules for topic settings are in `topic_settings.py`."""
 
 from __future__ import annotations
 

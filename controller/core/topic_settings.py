@@ -42,14 +42,16 @@ class TopicSetting:
     in_use: bool = True
 
     def fault(self, text: str, name: str | None = None) -> str | None:
-        """What is wrong with a value, in Kafka's words; None if nothing is. `name`: what it is called where it was
-        said, if not by a topic's name."""
+        """Return Kafka's error message for a value, or None if it is valid.
+
+        `name`: the setting's name in the request, if it is not the topic's name for it.
+        """
         expected = self.check(text.strip())
         return None if expected is None else f"Invalid value {text} for configuration {name or self.name}: {expected}"
 
 
 def elements(text: str) -> tuple[str, ...]:
-    """What is in a setting that is a list."""
+    """Return the elements of a list setting."""
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
@@ -287,7 +289,7 @@ BROKER_ALONE: Mapping[str, TopicSetting] = MappingProxyType(
 
 
 def config_fault(config: Mapping[str, str]) -> str | None:
-    """What is wrong with a topic's settings, in Kafka's words; None if nothing is."""
+    """Return Kafka's error message for a topic's settings, or None if they are valid."""
     for name, value in config.items():
         setting = TOPIC_SETTINGS.get(name)
         fault = f"Unknown topic config name: {name}" if setting is None else setting.fault(value)

@@ -1,8 +1,10 @@
-"""What a broker that holds records writes to ZooKeeper of its own, besides what every broker does: blocks of producer
-ids, changed configs and the notices of them, which go when all have read them, notices of failed log directories, and
-below inter-broker protocol 2.7 the ISRs of what this broker leads, with the notifications of them.
+"""The unfenced writes of a broker that stores records, in addition to those of every broker.
 
-With `broker_writes.py` this is all that is written past the fence. Each write handles its own unknown outcome.
+These are blocks of producer ids, changed configs with their notifications (deleted when all brokers have read them),
+notifications of failed log directories, and below inter-broker protocol 2.7 the ISRs of partitions that this broker
+leads, with their notifications.
+
+Together with `broker_writes.py` these are all unfenced writes. Each write handles its own unknown outcome.
 """
 
 from __future__ import annotations

@@ -95,8 +95,7 @@ class BrokerWrites:
         await self._ensure(wanted)
 
     async def kept_cluster_id(self) -> str | None:
-        """What /cluster/id holds; None if there is no such znode. DamagedZnode if it holds something else than an
-        id."""
+        """Return the id in /cluster/id, or None if there is no such znode. Raises DamagedZnode if it holds no id."""
         row = await self._look(paths.CLUSTER_ID)
         return None if row is None else decode_cluster_id(row.path, row.data).id
 
@@ -252,7 +251,7 @@ class BrokerWrites:
     # -- one look, one write, and what comes between
 
     async def _look(self, path: str) -> Row | None:
-        """What is there by now: synced first, so that an unknown outcome before it has been decided."""
+        """Read the current value, after a sync so that the outcome of an earlier write is decided."""
         return (await self._look_at([path]))[0]
 
     async def _look_at(self, wanted: Sequence[str]) -> tuple[Row | None, ...]:

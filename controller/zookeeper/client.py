@@ -1,9 +1,9 @@
-"""What the controller and the broker ask of ZooKeeper: the rules that hold over any connection, written once.
+"""The ZooKeeper client of controller and broker: the rules that hold over any connection, written once.
 
-Standing watches without a gap, reads that are made again, the lease, and the fence: every write made as controller
-takes a `Leadership` and carries a check of /controller_epoch. There is no plain write here; a broker's own few are in
-`broker_writes.py`. Knows no thread, no time but the clock port, and not what stands behind the connection. The
-listener's part runs on the connection's threads and only arms watches and puts events.
+It provides standing watches without gaps, retried reads, the lease, and the fence: every write made as controller takes
+a `Leadership` and carries a check of /controller_epoch. There is no unfenced write here except the election; a broker's
+own few are in `broker_writes.py`. It uses no threads, no time but the clock port, and does not depend on the kind of
+connection. The listener's part runs on the connection's threads and only arms watches and puts events.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ZooKeeperClient:
 
     @property
     def breaks(self) -> int:
-        """How often the connection has broken so far."""
+        """Return how often the connection has broken so far."""
         return self._watches.breaks
 
     def lease_until_ms(self) -> float:

@@ -161,7 +161,7 @@ class _Decoding:
 
 
 def cluster_state(tree: Tree) -> ClusterState:
-    """What `tree` says of its cluster. Raises NoKafkaCluster; a damaged znode raises nothing."""
+    """Return the cluster's state in `tree`. Raises NoKafkaCluster; a damaged znode raises nothing."""
     if not any(path.startswith(paths.BROKERS) for path in tree.nodes):
         raise NoKafkaCluster(f"no Kafka cluster: there is no {paths.BROKERS}")
     decoding = _Decoding(tree)

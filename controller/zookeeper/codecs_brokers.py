@@ -36,7 +36,7 @@ PLAINTEXT = "PLAINTEXT"
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where one listener of a broker is reached. `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    """The address of one listener of a broker. `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
     listener: str
     security_protocol: str

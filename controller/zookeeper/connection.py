@@ -1,7 +1,7 @@
-"""What one client connection to ZooKeeper offers, whatever stands behind it.
+"""The interface of one client connection to ZooKeeper.
 
-Two things do: the kazoo connection to a real server, and a client of the in-memory model. Everything that is a rule
-(standing watches, the fence, the lease, what is tried again) is written once above this, in `client.py`.
+There are two implementations: the kazoo connection to a real server, and a client of the in-memory model. Everything
+that is a rule (standing watches, the fence, the lease, retries) is written once above this, in `client.py`.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class EmbeddedZooKeeper:
 
     @property
     def connect_string(self) -> str:
-        """What `zookeeper.connect` is set to."""
+        """The value for `zookeeper.connect`."""
         return ",".join(self.hosts)
 
     def start(self, deadline_seconds: float = START_DEADLINE_SECONDS) -> None:
@@ -135,7 +135,7 @@ class EmbeddedZooKeeper:
         return next((server.index for server in self.servers if server.mode() in ("leader", "standalone")), None)
 
     def modes(self) -> tuple[str | None, ...]:
-        """What each server says of itself: see `ServerProcess.mode`."""
+        """Return the mode that each server reports: see `ServerProcess.mode`."""
         return tuple(server.mode() for server in self.servers)
 
     def restart(self, index: int, deadline_seconds: float = START_DEADLINE_SECONDS) -> None:

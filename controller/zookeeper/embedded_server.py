@@ -59,7 +59,7 @@ class ServerTimedOut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What all servers of an ensemble share. Times in ms; `max_request_bytes` is jute.maxbuffer."""
+    """The settings that all servers of an ensemble share. Times in ms; `max_request_bytes` is jute.maxbuffer."""
 
     java: Path
     class_path: str
@@ -83,7 +83,7 @@ class ServerProcess:
 
     @property
     def log_path(self) -> Path:
-        """What the server wrote, of all its starts."""
+        """The file with the server's output of all its starts."""
         return self.directory / "log"
 
     @property
@@ -92,7 +92,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The process's pid, while there is one."""
         return self._process.pid if self.running else None  # type: ignore[union-attr]
 
     @property

@@ -1,4 +1,4 @@
-"""What ZooKeeper, or the way to it, can answer instead of a result."""
+"""The errors of ZooKeeper requests, from the server or from the connection."""
 
 from __future__ import annotations
 

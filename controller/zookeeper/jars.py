@@ -1,9 +1,8 @@
-"""What an embedded ZooKeeper server is run with: a Java runtime and the server's jars. Finds and checks; runs no
-server.
+"""The requirements of an embedded ZooKeeper server: a Java runtime and jars. Finds and checks; runs no server.
 
-The jars are the ones that PySpark carries (looked for without importing it), or a directory of one's own: a
-ZooKeeper distribution's `lib`, say. Five of them run a server. Without snappy-java the port opens and then the
-server dies in silence, so all five are asked for before it is started.
+The jars are those that PySpark contains (found without importing it), or a directory of the user's: a ZooKeeper
+distribution's `lib`, for example. Five of them run a server. Without snappy-java the port opens and then the server
+ends without a message, so all five are required before it is started.
 """
 
 from __future__ import annotations

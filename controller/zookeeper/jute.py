@@ -1,4 +1,4 @@
-"""What requests to ZooKeeper and its replies are both made of: opcodes, strings, the head of an operation in a multi.
+"""The common parts of ZooKeeper requests and replies: opcodes, strings, the head of an operation in a multi.
 
 Pure, as `jute_requests` and `jute_replies` are: bytes in, values out, no kazoo and no I/O. The formats are those of
 ZooKeeper's zookeeper.jute (MultiHeader, ReplyHeader, Stat, SetWatches) and MultiOperationRecord.

@@ -98,7 +98,7 @@ class KazooLink:
         return self._session
 
     def refusal(self) -> ZooKeeperError:
-        """Why a request can't be made now."""
+        """The error of a request that can't be made now, or None."""
         return self._refusal or SessionGone(self._ended_session)
 
     def acknowledged_sent_ms(self) -> float:
@@ -108,7 +108,7 @@ class KazooLink:
         return self._last_zxid
 
     def multi_read(self) -> bool:
-        """Whether the server that this is connected to has multi-read, as far as is known."""
+        """Return whether the connected server supports multi-read, as far as is known."""
         return bool(self._client._connection.multi_read)
 
     def refuse_multi_read(self) -> None:

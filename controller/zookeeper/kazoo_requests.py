@@ -59,7 +59,7 @@ def path_error(code: int, path: str) -> errors.ZooKeeperError:
 
 
 class RequestOwner(Protocol):
-    """What the connection is to its requests. Called on the connection thread."""
+    """The requests' view of the connection. Called on the connection thread."""
 
     def sent(self, request: Request) -> None: ...
 

@@ -42,7 +42,7 @@ _VERSION = re.compile(rb"Zookeeper version: (\d+)\.(\d+)")
 
 
 def ask_version(host: str, port: int, deadline_s: float = VERSION_DEADLINE_S) -> tuple[int, int] | None:
-    """What a server's `srvr` command says, on a connection of its own; None if it says nothing of the kind in time."""
+    """Return the version in a server's `srvr` answer, asked on a connection of its own; None without one in time."""
     deadline = time.monotonic() + deadline_s
     answer = b""
     try:
@@ -54,7 +54,7 @@ def ask_version(host: str, port: int, deadline_s: float = VERSION_DEADLINE_S) ->
                     break
                 answer += chunk
     except OSError as error:
-        logger.debug("kazoo: {}:{} does not tell its version: {}", host, port, error)
+        logger.debug("kazoo: {}:{} did not report its version: {}", host, port, error)
     match = _VERSION.search(answer)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -81,8 +81,10 @@ class SessionHooks(Protocol):
 
 
 class KazooLog:
-    """What kazoo logs, in the project's log. At DEBUG kazoo formats each request and reply, 500 operations at a time,
-    so that level is not passed on at all."""
+    """kazoo's log, written to the project's log.
+
+    At DEBUG kazoo formats each request and reply, 500 operations at a time, so that level is not passed on at all.
+    """
 
     def debug(self, *_: object) -> None:
         pass

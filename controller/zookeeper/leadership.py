@@ -9,8 +9,10 @@ from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class ElectionPaths:
-    """Where a cluster keeps who leads it: Kafka's znodes, unless another controller names its own. Both are children of
-    one znode, which exists before the first election. ValueError if they are not."""
+    """The znodes of a cluster's leader election: Kafka's, unless another controller names its own.
+
+    Both are children of one znode, which exists before the first election. Raises ValueError if they are not.
+    """
 
     controller: str = CONTROLLER
     """Ephemeral: names the leader."""

@@ -1,6 +1,6 @@
-"""What a znode's path may be, as every ZooKeeper client and server has it (PathUtils). Pure.
+"""The rules for a znode's path, as every ZooKeeper client and server has them (PathUtils). Pure.
 
-A client asks before it sends: a server would answer a bad path with an error that says nothing of what is wrong.
+A client checks before it sends: a server would answer a bad path with an error that does not name the fault.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a Kafka 2.8 cluster keeps what in ZooKeeper: every path is spelled here and nowhere else.
+"""The znode paths of a Kafka 2.8 cluster: every path is spelled here and nowhere else.
 
 Below a chroot the paths are the same: the connection adds the prefix. Does no I/O.
 """
@@ -131,8 +131,10 @@ _ONE_OF_MANY = tuple(
 
 
 def is_one_of_many(path: str) -> bool:
-    """Whether the znode belongs to one topic, partition, broker or notification among others. One that is closed to
-    its reader costs that one alone."""
+    """Return whether the znode belongs to one of many topics, partitions, brokers or notifications.
+
+    If a reader has no access to such a znode, only that one item is affected.
+    """
     return path.startswith(_ONE_OF_MANY)
 
 

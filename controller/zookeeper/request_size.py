@@ -62,7 +62,7 @@ def multi_bytes(operations: Sequence[Write], default_acl: Sequence[ACL] = OPEN_A
 
 
 def _state_head(topic: str) -> int:
-    """What the write of a state takes besides the data, or some bytes more."""
+    """Return the size of a state's write besides the data, or a few bytes more."""
     return _OPERATION_HEAD + 3 * _INT + len("/brokers/topics/") + text_bytes(topic) + _LONGEST_PARTITION
 
 

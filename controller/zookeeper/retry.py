@@ -75,8 +75,11 @@ class Retrier:
         first_delay_ms: float = FIRST_DELAY_MS,
         longest_delay_ms: float = LONGEST_DELAY_MS,
     ) -> T:
-        """What the first attempt that does not raise one of `over` gives or raises; the last one's error when
-        `attempts` were made. BaseExceptions (a resignation thrown in) end it at once."""
+        """Return or raise the outcome of the first attempt that does not raise one of `over`.
+
+        After `attempts` attempts the last one's error is raised. BaseExceptions (a resignation thrown in) end the call
+        at once.
+        """
 
         async def once() -> T:
             return await attempt()

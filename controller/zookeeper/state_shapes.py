@@ -48,7 +48,7 @@ class ShapedStates:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Where a row's digits stand: [start, end) of each number, by field; `negative` if the leader is written as -1."""
+    """The positions [start, end) of a row's numbers, by field; `negative` if the leader is written as -1."""
 
     controller_epoch: tuple[int, int]
     leader: tuple[int, int]

@@ -61,7 +61,7 @@ async def read_cluster_tree(
 
 
 def _state_paths(topics: Sequence[Row]) -> list[str]:
-    """Of a damaged topic, none: its partitions are not known."""
+    """Return the paths of the topics' states; none for a damaged topic, whose partitions are not known."""
     names = [row.path.rpartition("/")[2] for row in topics]
     return state_paths_of(codecs.decode_topic_assignments(Columns.of_rows(topics, 0), names))
 

@@ -26,15 +26,17 @@ SET_WATCHES_PATHS = 2_000
 
 
 class EventSink(Protocol):
-    """Where events go. Called on the connection's threads: must not block."""
+    """The receiver of events. Called on the connection's threads: must not block."""
 
     def put(self, event: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What to put when a watch fires. `bulk`: set with watch_many, and after a reconnection put only if the server
-    says that the node changed."""
+    """The event to put when a watch fires.
+
+    `bulk`: set with watch_many; after a reconnection the event is put only if the server reports that the node changed.
+    """
 
     event_of: Callable[[str], Any]
     bulk: bool
@@ -72,7 +74,7 @@ class StandingWatches:
         self._nodes.update(dict.fromkeys(paths, _Standing(event_of, bulk=True)))
 
     def remove(self, paths: Iterable[str]) -> None:
-        """What is armed on the server stays so until it fires or the connection ends; it then does nothing."""
+        """Remove watches here only: one on the server fires or ends with the connection, and has no effect."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)
@@ -98,7 +100,7 @@ class StandingWatches:
 
     @property
     def breaks(self) -> int:
-        """How often the connection has broken."""
+        """Return how often the connection has broken."""
         return self._breaks
 
     def connection_broke(self) -> None:

@@ -67,7 +67,7 @@ class KeptField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a value was read from: every field of the znode, known or not, in its order."""
+    """The source of a value: every field of the znode, known or not, in its order."""
 
     fields: tuple[KeptField, ...] = ()
 

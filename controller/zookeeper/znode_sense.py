@@ -1,9 +1,9 @@
-"""What a decoded znode must say to make sense: rules beyond the JSON types, for one znode and for columns.
+"""The rules that a decoded znode must satisfy beyond the JSON types, for one znode and for columns.
 
-A codec accepts every value of the right types. Some of those values no Kafka cluster can have: a broker named twice in
+A codec accepts every value of the right types. No Kafka cluster can have some of those values: a broker named twice in
 one replica set, an ISR of 130 members, a host name that no request can carry. The code behind the loading boundary
-(elections, request encoders) relies on these rules, so that a value that breaks one is a DamagedZnode, exactly as one
-that cannot be decoded: it costs its own topic, partition or broker. `sound_X` decodes and checks. Pure.
+(elections, request encoders) relies on these rules. A value that breaks one is a DamagedZnode, like a value that cannot
+be decoded: only its own topic, partition or broker is affected. `sound_X` decodes and checks. Pure.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why a topic cannot have this name, in Kafka 2.8's words; None if it can."""
+    """Return Kafka 2.8's error message for a topic name, or None if it is valid."""
     if not name:
         return "Topic name is illegal, it can't be empty"
     if name in (".", ".."):
@@ -66,7 +66,7 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def replicas_fault(replicas: Sequence[int]) -> str | None:
-    """Why these broker ids are not the replicas of a partition; None if they can be."""
+    """Return why these broker ids are not the replicas of a partition, or None if they can be."""
     if not replicas:
         return "it has no replicas"
     if len(replicas) > REPLICAS_MAX:
@@ -79,7 +79,7 @@ def replicas_fault(replicas: Sequence[int]) -> str | None:
 
 
 def reassigning_fault(replicas: Sequence[int], adding: Sequence[int], removing: Sequence[int]) -> str | None:
-    """Why these are not the replicas of a partition that is being reassigned; None if they can be."""
+    """Return why these are not the replicas of a partition that is being reassigned, or None if they can be."""
     for name, some in (("adding", adding), ("removing", removing)):
         if len(set(some)) != len(some) or not set(some) <= set(replicas):
             return f"{name} replicas {list(some)} are not some of its replicas {list(replicas)}, each once"
@@ -91,8 +91,10 @@ def reassigning_fault(replicas: Sequence[int], adding: Sequence[int], removing: 
 
 
 def topic_fault(topic: TopicAssignment) -> str | None:
-    """Why no controller could serve the topic; None if one can. `adding` and `removing` of partitions that the topic
-    does not have say nothing."""
+    """Return why no controller could serve the topic, or None if one can.
+
+    `adding` and `removing` of partitions that the topic does not have are ignored.
+    """
     for partition, replicas in topic.partitions.items():
         fault = replicas_fault(replicas) or reassigning_fault(
             replicas, topic.adding.get(partition, ()), topic.removing.get(partition, ())
@@ -155,8 +157,11 @@ def without_topics(columns: TopicAssignmentColumns, topics: Sequence[int]) -> To
 
 
 def state_fault(state: PartitionState) -> str | None:
-    """Why the state cannot be gone on from; None if it can. An empty ISR, and a leader or members that are not in the
-    assignment, are contradictions that the next election ends."""
+    """Return why a controller cannot continue from the state, or None if it can.
+
+    An empty ISR, and a leader or members that are not in the assignment, are contradictions that the next election
+    ends.
+    """
     if len(state.isr) > REPLICAS_MAX:
         return f"its ISR has {len(state.isr)} members, expected {REPLICAS_MAX} at most"
     if len(set(state.isr)) != len(state.isr):

@@ -1,1 +1,1 @@
-"""What the controller does about each event: one file a responsibility, each a coroutine over a `Term`."""
+"""The controller's event handlers: one file for each responsibility, each handler a coroutine over a `Term`."""

@@ -44,8 +44,10 @@ async def preferred_election_asked(term: Term, event: PreferredElectionAsked) ->
 
 
 async def take_up(term: Term) -> int:
-    """Carries out what the znode asks for, and deletes it. Gives how many partitions it named. While the controller is
-    paused the znode stays as it is."""
+    """Hold the elections that the znode requests, delete it, and return how many partitions it named.
+
+    While the controller is paused the znode stays as it is.
+    """
     asked = 0
     if term.context.paused is not None:
         return asked

@@ -64,8 +64,11 @@ _WATCHED = frozenset(path for path, _ in (*WATCHED_PARENTS, *WATCHED_NODES))
 
 
 def is_watched_in_term(path: str) -> bool:
-    """Whether a watch is one of a controller's: these, the registrations and topics below two of the parents, and the
-    states of partitions that are being reassigned."""
+    """Return whether a watch belongs to a controller.
+
+    These are the watches set here, those of registrations and topics below two of the parents, and those of the states
+    of partitions that are being reassigned.
+    """
     below = path.rpartition("/")[0] in (paths.BROKER_IDS, paths.BROKER_TOPICS)
     return path in _WATCHED or below or paths.partition_of(path) is not None
 
@@ -198,8 +201,10 @@ async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *,
 
 
 async def _set_up_features(term: Term) -> int:
-    """/feature as a 2.8 controller leaves it: made if it is missing, disabled below inter-broker protocol 2.7. Gives
-    how many features are finalized."""
+    """Write /feature as a 2.8 controller does, and return how many features are finalized.
+
+    It is created if it is missing, and disabled below inter-broker protocol 2.7.
+    """
     wanted = FEATURES_ENABLED if term.settings.versions.feature_znode else FEATURES_DISABLED
     written = False
     for _ in range(LOOKS):

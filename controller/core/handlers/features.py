@@ -49,7 +49,7 @@ async def update_features(term: Term, event: UpdateFeaturesRequested) -> None:
 
 
 async def _supported(term: Term) -> list[Levels]:
-    """What each registration says. One that can't be read supports nothing."""
+    """Return the supported features of each registration. An unreadable registration supports none."""
     reading = await term.zookeeper.read([paths.broker(broker) for broker in term.context.broker_ids])
     found: list[Levels] = []
     for row in reading.rows:

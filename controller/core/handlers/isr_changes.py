@@ -132,7 +132,7 @@ class _Present(NamedTuple):
 
 
 def _present(term: Term, topic: AlterIsrTopic) -> list[tuple[AlterIsrPartition, int | None, _Present | None]]:
-    """What is asked for of a topic, each with its row and its state, None where there is none."""
+    """Return the requested partitions of a topic, each with its row and its state, None where there is none."""
     table = term.context.partitions
     found = table.rows_in(topic.name, [asked.partition_index for asked in topic.partitions])
     rows = np.array([0 if row is None else row for row in found if len(table)], dtype=np.int64)
@@ -152,7 +152,7 @@ def _present(term: Term, topic: AlterIsrTopic) -> list[tuple[AlterIsrPartition, 
 
 
 def _ahead(asked: AlterIsrPartition, present: _Present | None) -> bool:
-    """Whether the leader speaks of a state that is later than the one known here."""
+    """Return whether the leader's state is later than the one known here."""
     if present is None:
         return False
     if asked.leader_epoch != present.leader_epoch:
@@ -233,7 +233,10 @@ def _decision_at_0(
 
 
 def _of_earlier_lives(term: Term, joining: set[int], asked: AlterIsrPartition) -> bool:
-    """Whether the leader speaks of a life of one that joins which is not the registered one. It need not say."""
+    """Return whether the leader names an added broker in an incarnation that is not the registered one.
+
+    The leader need not name incarnations.
+    """
     if len(asked.new_isr_epochs) != len(asked.new_isr):
         return False
     for member, epoch in zip(asked.new_isr, asked.new_isr_epochs, strict=True):
@@ -245,7 +248,7 @@ def _of_earlier_lives(term: Term, joining: set[int], asked: AlterIsrPartition) -
 
 
 async def _write(term: Term, rows: Rows, isrs: Sequence[Sequence[int]]) -> Rows:
-    """Gives the rows that had moved."""
+    """Write the states, and return the rows that had changed in ZooKeeper."""
     if not len(rows):
         return rows
     table = term.context.partitions

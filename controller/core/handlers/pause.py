@@ -21,7 +21,7 @@ UNREADABLE = "the reason can't be read"
 
 
 async def look(term: Term) -> None:
-    """What the znode says now. One that can't be read pauses too: somebody meant to."""
+    """Read the pause from its znode. An unreadable znode pauses too, because its writer intended a pause."""
     row = (await term.zookeeper.read([paths.CONTROLLER_PAUSE])).rows[0]
     before, term.context.paused = term.context.paused, None
     if row is not None:

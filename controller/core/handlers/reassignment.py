@@ -61,13 +61,13 @@ TOO_LARGE = Refused(
 
 
 async def reassignment_asked(term: Term, event: ReassignmentAsked) -> None:
-    """What is asked for is looked at, and begun as far as it may."""
+    """Read the requested reassignments, and begin those that may begin."""
     await _begin_asked(term)
     await begin_what_waits(term)
 
 
 async def take_up(term: Term) -> int:
-    """As a term begins: what is asked for, and what earlier controllers had under way. Gives how many partitions."""
+    """Resume requested and unfinished reassignments when a term begins, and return the number of partitions."""
     begun = await _begin_asked(term)
     table = term.context.partitions
     left = [row for row in table.moving_rows() if table.topic_and_partition(row) not in begun]
@@ -115,8 +115,10 @@ async def begin_what_waits(term: Term) -> None:
 
 
 async def _begin_asked(term: Term) -> frozenset[Partition]:
-    """Begins what may of what is asked for and not under way; what can't be is taken out, as Kafka does. Gives those
-    that began."""
+    """Begin the requested reassignments that may begin and are not in progress, and return those that began.
+
+    Invalid requests are removed from the znode, as in Kafka.
+    """
     asked = await read_asked(term)
     if asked is None:
         term.context.waiting = {}
@@ -249,8 +251,10 @@ def _is_moving(term: Term, key: Partition) -> bool:
 def _checked(
     term: Term, key: Partition, target: Sequence[int] | None, live: Collection[int] | None
 ) -> Assignment | Refused:
-    """What the partition's assignment is to be, or why it can't. None as a target: back. In Kafka's order: a target is
-    looked at before it is known whether there is such a partition."""
+    """Return the partition's next assignment, or the error. None as a target cancels the reassignment.
+
+    The checks are in Kafka's order: the target is checked before the existence of the partition.
+    """
     row = term.context.partitions.row_of(*key)
     present = Assignment(()) if row is None else term.context.partitions.reassignment_of(row)
     if target is not None and (fault := target_fault(target, present, live) or replicas_fault(target)):

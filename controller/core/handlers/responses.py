@@ -1,5 +1,8 @@
-"""What brokers answered to the controller's requests. Most of it says nothing: partition errors of stale leader epochs
-come by the dozen with every change (docs/protocol.md)."""
+"""Brokers' responses to the controller's requests.
+
+Most errors in them are ignored: partition errors of stale leader epochs are common with every change
+(docs/protocol.md).
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def _restore(term: Term, name: str, assignment: TopicAssignment, row: Znod
 
 
 def _is_another_topic(term: Term, name: str, assignment: TopicAssignment) -> bool:
-    """Whether the topic was deleted and made again before anybody looked."""
+    """Return whether the topic was deleted and created again before the controller read it."""
     known = term.context.partitions.topic_named(name)
     if known is None or known.id == NO_TOPIC_ID or assignment.topic_id is None:
         return False

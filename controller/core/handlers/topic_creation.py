@@ -50,7 +50,7 @@ Assignment = Mapping[int, tuple[int, ...]]
 
 
 class Refused(Exception):
-    """Why a topic is not created or expanded, in the protocol's terms."""
+    """The protocol's error for a topic that is not created or expanded."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ async def create_topics(term: Term, event: CreateTopicsRequested) -> None:
 
 
 async def _create(term: Term, topic: CreatableTopic, plan: Plan) -> bytes:
-    """Gives the topic's id."""
+    """Create the topic, and return its id."""
     topic_id = new_topic_id(term) if term.settings.versions.topic_ids else NO_TOPIC_ID
     text = topic_id_text(topic_id) if term.settings.versions.topic_ids else None
     assignment = TopicAssignment(text, plan.assignment, version=3 if text else 2)

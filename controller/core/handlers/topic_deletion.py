@@ -63,7 +63,7 @@ async def delete_topics(term: Term, event: DeleteTopicsRequested) -> None:
 
 
 async def stop_replica_answered(term: Term, event: StopReplicaResponse) -> None:
-    """What became of the replicas that a broker was to delete. An earlier life's answer says nothing of this one."""
+    """Handle a broker's answer about replicas that it was to delete. Answers of earlier incarnations are ignored."""
     broker = term.context.broker(event.broker)
     if broker is None or broker.epoch != event.broker_epoch:
         return

@@ -1,6 +1,6 @@
-"""Who may do what to a znode of the in-memory model: ZooKeeper's ACL rules for `world`, `digest` and `auth`.
+"""Access control of the in-memory model: ZooKeeper's ACL rules for `world`, `digest` and `auth`.
 
-Pure: no tree, no session. Other schemes (ip, sasl, x509) are refused as a server that doesn't know them would.
+Pure: no tree, no session. Other schemes (ip, sasl, x509) are refused as by a server that does not know them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def digest_id(credential: str) -> str:
 
 
 class Identity:
-    """What a client has proved of itself, and the ACL that its creates get when they name none."""
+    """A client's proven identity, and the default ACL of the znodes that it creates."""
 
     __slots__ = ("default_acl", "ids")
 

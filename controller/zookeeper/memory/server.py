@@ -178,7 +178,7 @@ class InMemoryZooKeeper:
         node.mzxid, node.stat, node.row = mzxid, None, None
 
     def set_acl(self, path: str, acl: tuple[ACL, ...]) -> None:
-        """What an administrator's setACL does: no watch fires. KeyError for a znode that is not there."""
+        """Set the ACL as a setACL request does: no watch fires. Raises KeyError if the znode does not exist."""
         self._database.tree.nodes[path].acl = acl
 
     def on_commit(self, callback: Callable[[int, Sequence[Write]], None]) -> None:
@@ -348,7 +348,7 @@ def _nothing(_link: Link, _arguments: object) -> None:
 
 
 def _size(link: Link, request: Request) -> int:
-    """Of the frame, as a client without a chroot sends it. One that is surely small is not measured."""
+    """Return the size of the frame that a client without a chroot sends. A surely small one is not measured."""
     if request.operation == MULTI:
         return multi_bytes(request.arguments, link.identity.default_acl)
     if request.operation in (READ, READ_COLUMNS, CHILDREN):

@@ -26,7 +26,7 @@ _SLACK_MS = 1e-6
 
 
 class Server(Protocol):
-    """What a client needs of the in-memory server besides the link between them."""
+    """The client's view of the in-memory server, besides the link between them."""
 
     @property
     def running(self) -> bool: ...

@@ -19,7 +19,7 @@ class WatchTable(Generic[W]):
         self._paths: dict[W, set[str]] = {}
 
     def __len__(self) -> int:
-        """How many watches there are."""
+        """Return the number of watches."""
         return sum(map(len, self._watchers.values()))
 
     def add(self, path: str, watcher: W) -> None:
