@@ -5,7 +5,7 @@ say. It imports neither kazoo nor any of the extras.
 """
 
 from controller.scenarios.host import PartitionView
-from controller.simulator.own_node import OwnNode
+from controller.simulator.custom_node import CustomNode
 from controller.simulator.plan import (
     AddPartitions,
     AskIsr,
@@ -58,6 +58,7 @@ __all__ = [
     "BrokenInvariant",
     "ChangeRegistration",
     "CreateTopic",
+    "CustomNode",
     "Cut",
     "CutZooKeeper",
     "DeleteController",
@@ -77,7 +78,6 @@ __all__ = [
     "LoseReply",
     "Lossy",
     "NotInTime",
-    "OwnNode",
     "PartitionView",
     "Pause",
     "PauseController",

@@ -17,12 +17,12 @@ from controller.scenarios.host import ClusterSpec, PartitionView, Workload
 from controller.simulator import hostile_clients
 from controller.simulator.administrator import Administrator
 from controller.simulator.columns import log_text
+from controller.simulator.custom_node import CustomNode
 from controller.simulator.host import SimulatedHost
 from controller.simulator.injector import Injector
 from controller.simulator.inspection import inside
 from controller.simulator.liveness_checker import LivenessChecker
 from controller.simulator.observer import controller_epoch, partitions
-from controller.simulator.own_node import OwnNode
 from controller.simulator.plan import PROTOCOL, UNCLEAN, Plan
 from controller.simulator.process import ProcessState
 from controller.simulator.run import trace_hash
@@ -81,8 +81,8 @@ class SimulatedWorld:
             self.host.connection, self.host.clock, world.streams.stream("administrator"), world.addresses
         )
         self.injector = Injector(plan, self.host, self.safety_checker, self.administrator)
-        self._own: dict[int, OwnNode] = {}
-        self._lives: dict[int, int] = {}
+        self._custom_nodes: dict[int, CustomNode] = {}
+        self._incarnations: dict[int, int] = {}
 
     def _is_paused(self, node: int) -> bool:
         process = self.host.processes.get(node)
@@ -92,7 +92,7 @@ class SimulatedWorld:
 
     @property
     def clock(self) -> VirtualClock:
-        """The world's. `clock.call_later` puts something of the user's own between its events."""
+        """The world's clock. `clock.call_later` schedules the user's own callbacks."""
         return self.host.clock
 
     @property
@@ -228,7 +228,7 @@ class SimulatedWorld:
 
     def log(self) -> str:
         """The trace so far for reading: a node a column, an event a line."""
-        return log_text(self.safety_checker.records, [*self._brokers, *sorted(self._own)])
+        return log_text(self.safety_checker.records, [*self._brokers, *sorted(self._custom_nodes)])
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Tells `told` of each event from now on, as it happens and before anything else does; gives what ends that.

@@ -1,6 +1,6 @@
 """A simulated cluster as a library: build a world, step it from outside, look into it, strike it, hear its events.
 
-The whole world (ZooKeeper, brokers with their controllers, network, disks, and nodes of the user's own) is one object
+The whole world (ZooKeeper, brokers with their controllers, network, disks, and user-defined nodes) is one object
 without threads, in virtual time that passes only when it is stepped. Everything that chance decides comes from the
 seed: the same calls give the same events, to the byte. What must hold at every moment is watched all the while, and
 the first thing that does not raises `BrokenInvariant` out of whatever call stepped the world.
@@ -15,9 +15,9 @@ from typing import Any
 from controller.pending import Pending
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.scenarios.host import ZOOKEEPER, Link
+from controller.simulator.custom_node import CustomNode
 from controller.simulator.host import PORT
 from controller.simulator.network import Address
-from controller.simulator.own_node import OwnNode
 from controller.simulator.plan import (
     AddPartitions,
     CreateTopic,
@@ -163,18 +163,25 @@ class Simulation(SimulatedWorld):
         """Every fault that lasts ends; who is dead stays dead."""
         self.injector.faults.heal_all()
 
-    # -- nodes of the user's own
+    # -- user-defined nodes
 
-    def add_node(self, name: str, node: int | None = None) -> OwnNode:
-        """A process beside the brokers, on a machine of its own. Its id is the next one above the brokers', or `node`;
-        that of a dead one makes its next life. ValueError for an id that is taken."""
-        node_id = max([len(self._brokers), *self._own]) + 1 if node is None else node
-        if node_id in self._brokers or node_id < 1 or (node_id in self._own and self._own[node_id].alive):
+    def add_node(self, name: str, node: int | None = None) -> CustomNode:
+        """Start a process beside the brokers, on a machine of its own.
+
+        Args:
+            node: Its id, by default the next one above all others. The id of a dead node starts its next incarnation.
+
+        Raises:
+            ValueError: The id is a broker's or that of a live node.
+        """
+        node_id = max([len(self._brokers), *self._custom_nodes]) + 1 if node is None else node
+        known = self._custom_nodes.get(node_id)
+        if node_id in self._brokers or node_id < 1 or (known is not None and known.alive):
             raise ValueError(f"node {node_id}: expected an id above the brokers' that no living node has")
-        life = self._lives[node_id] = self._lives.get(node_id, 0) + 1
+        incarnation = self._incarnations[node_id] = self._incarnations.get(node_id, 0) + 1
         self.host.place(self._address(node_id), node_id)
-        own = self._own[node_id] = OwnNode(self.host, node_id, name, life, self._address)
-        return own
+        custom_node = self._custom_nodes[node_id] = CustomNode(self.host, node_id, name, incarnation, self._address)
+        return custom_node
 
     def _address(self, node: int) -> Address:
         if node in self._brokers:
@@ -183,6 +190,6 @@ class Simulation(SimulatedWorld):
 
     def close(self) -> None:
         """Ends every process: nothing happens any more. The trace stays."""
-        for _, own in sorted(self._own.items()):
-            own.kill()
+        for _, custom_node in sorted(self._custom_nodes.items()):
+            custom_node.kill()
         drive(self.host.shut_down()).result()

@@ -23,7 +23,7 @@ from controller.core.events import ControllerChange, Event, Reelect, SessionExpi
 from controller.core.leadership import Won, elect, void_reason
 from controller.core.ports import Resign
 from controller.core.queue import EventQueue
-from controller.simulator import OwnNode, Simulation
+from controller.simulator import CustomNode, Simulation
 from controller.timer.on_clock import TimerOnClock
 from controller.timer.task import TimerTask
 from controller.zookeeper.broker_writes import BrokerWrites
@@ -253,7 +253,7 @@ class Server:
     """A life of one on a node of the simulated world: an `EventHandler`, which its event loop is started with. On a
     real host the same controller has a ControllerEventThread, a KazooConnection and sockets around it."""
 
-    def __init__(self, node: OwnNode, shards: int) -> None:
+    def __init__(self, node: CustomNode, shards: int) -> None:
         self.node = node
         self.owners: dict[int, tuple[int, int]] = {}
         node.on_message = self._told

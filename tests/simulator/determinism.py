@@ -37,7 +37,7 @@ def scenarios() -> Iterator[tuple[str, Scenario]]:
 
 
 def own_world() -> list[TraceRecord]:
-    """A world with nodes of the user's own."""
+    """A world with user-defined nodes."""
     world = Simulation(3, seed=SEED)
     names = [world.add_node(f"own-{number}") for number in range(3)]
     for node in names:

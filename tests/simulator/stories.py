@@ -35,7 +35,7 @@ from controller.protocol.reassignment_values import (
 )
 from controller.simulator import Simulation
 from controller.simulator.columns import log_text
-from controller.simulator.own_node import OwnNode
+from controller.simulator.custom_node import CustomNode
 from controller.simulator.plan import LoseReply, SlowZooKeeper
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
@@ -67,7 +67,7 @@ class Operator:
 
     def __init__(self, world: Simulation) -> None:
         self.world = world
-        self.node: OwnNode = world.add_node("an operator")
+        self.node: CustomNode = world.add_node("an operator")
         self._connection = self.node.connection(LONG_MS)
         world.answer(self._connection.start())
 

@@ -211,10 +211,10 @@ def test_errors_that_are_noted_break_out_at_once() -> None:
         made.run_for(100)
 
 
-# -- nodes of the user's own
+# -- user-defined nodes
 
 
-def test_own_nodes_send_messages_in_order_and_ask_brokers() -> None:
+def test_custom_nodes_send_messages_in_order_and_ask_brokers() -> None:
     made = world()
     here, there = made.add_node("here"), made.add_node("there")
     assert (here.id, there.id) == (4, 5)
@@ -231,7 +231,7 @@ def test_own_nodes_send_messages_in_order_and_ask_brokers() -> None:
         made.answer(here.ask(3, ApiKey.METADATA, MetadataRequest((), False)))
 
 
-def test_an_own_node_lives_by_the_worlds_rules() -> None:
+def test_a_custom_node_is_subject_to_the_worlds_faults() -> None:
     made = Simulation(0, seed=3)
     here, there = made.add_node("here"), made.add_node("there")
     heard: list[bytes] = []
@@ -263,7 +263,7 @@ def test_an_own_node_lives_by_the_worlds_rules() -> None:
     assert heard == [b"one", b"two", b"three"]
 
 
-def test_an_own_nodes_session_outlives_it_by_its_timeout() -> None:
+def test_a_custom_nodes_session_outlives_it_by_its_timeout() -> None:
     made = Simulation(0, seed=3)
     node = made.add_node("mine")
     connection = node.connection(session_timeout_ms=1_000)

@@ -1,8 +1,8 @@
-"""A node of the user's own in a simulated world: a process with a clock, messages, ZooKeeper and an event loop.
+"""A user-defined node in a simulated world: a process with a clock, messages, ZooKeeper and an event loop.
 
-It lives by the world's rules. It can be killed (everything volatile goes, its sockets are closed, its sessions linger),
-paused and resumed; messages take time and arrive in order; links to and from it can be cut, slowed and broken by its
-id as a broker's can. Nothing here knows Kafka but `ask`, which speaks to brokers.
+The node is subject to the same faults as a broker. It can be killed (its volatile state is lost, its sockets close, its
+sessions stay until they expire), paused and resumed. Messages take time and arrive in order. Links to and from it can
+be cut, slowed and broken by its id. Only `ask`, which sends requests to brokers, is specific to Kafka.
 """
 
 from __future__ import annotations
@@ -31,24 +31,28 @@ _SENDER_BYTES = 8
 ASK_TIMEOUT_MS = 5_000.0
 
 Received = Callable[[int, bytes], None]
-"""Told of a message: the id of the node that sent it, and what it sent."""
+"""Callback for a message: the sender's node id, and the message."""
 
 
 def _dropped(_sender: int, _message: bytes) -> None:
     pass
 
 
-class OwnNode:
-    """One life of it, from its making to `kill`; `Simulation.add_node` with the same id makes the next. `on_message`
-    is to be set by whoever wants messages: what comes before is dropped."""
+class CustomNode:
+    """One incarnation of a node, until `kill`. `Simulation.add_node` with the same id makes the next.
 
-    def __init__(self, host: SimulatedHost, node_id: int, name: str, life: int, address_of: Callable[[int], Address]):
+    Set `on_message` to receive messages; messages that arrive before that are dropped.
+    """
+
+    def __init__(
+        self, host: SimulatedHost, node_id: int, name: str, incarnation: int, address_of: Callable[[int], Address]
+    ):
         self.id = node_id
         self.name = name
         self.on_message: Received = _dropped
         self._host = host
         self._address_of = address_of
-        self._process = Process(f"{name}/{life}")
+        self._process = Process(f"{name}/{incarnation}")
         world = host.world
         machine = world.machines.setdefault(node_id, MachineClock(world.clock))
         self.clock = ProcessClock(machine, self._process)
@@ -73,8 +77,11 @@ class OwnNode:
     # -- messages
 
     def send(self, node: int, message: bytes) -> None:
-        """Over a connection that is opened by the first message and kept: in order, each after its latency. Lost, as
-        with TCP, if the receiver is not there or the connection breaks; who must know asks for an answer."""
+        """Send a message; messages to one node arrive in order, each after its latency.
+
+        The first message opens a connection, which later ones reuse. As with TCP, messages are lost if the receiver
+        does not run or the connection breaks; a sender that must know needs an acknowledgement.
+        """
         if not self.alive:
             return
         way = self._ways.get(node)
@@ -84,7 +91,7 @@ class OwnNode:
         way.send(self.id.to_bytes(_SENDER_BYTES, "big") + message)
 
     def dial(self, address: Address, answered: Callable[[bool], None]) -> Socket:
-        """A connection of its own, for who wants more than `send`."""
+        """Open a separate connection, for protocols that need more than `send`."""
         return self._host.world.network.dial(self.id, self._process, address, answered)
 
     def _accept(self, socket: Socket) -> None:
@@ -94,8 +101,10 @@ class OwnNode:
         self.on_message(int.from_bytes(frame[:_SENDER_BYTES], "big"), frame[_SENDER_BYTES:])
 
     def ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float = ASK_TIMEOUT_MS) -> Pending[Any]:
-        """One Kafka request to a broker, in the latest version that is spoken here; answered with the response's value.
-        Fails with a `PeerError` when refused, broken off or not answered in time."""
+        """Send a Kafka request to a broker in the latest supported version; the result is the response.
+
+        Fails with a `PeerError` if the connection is refused or breaks, or if the response does not arrive in time.
+        """
         return drive(self._ask(broker, api_key, request, timeout_ms))
 
     async def _ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float) -> Any:
@@ -112,7 +121,10 @@ class OwnNode:
     # -- ZooKeeper and events
 
     def connection(self, session_timeout_ms: int = 2_000) -> InMemoryConnection:
-        """To the world's ZooKeeper: killed, paused and resumed with this node. `start` it, or give it to a client."""
+        """Connect to the world's ZooKeeper. The connection is killed, paused and resumed with this node.
+
+        Call `start` on it, or pass it to a client.
+        """
         connection = self._host.world.zookeeper.connect(
             session_timeout_ms, latency=self._paces.to_zookeeper_ms, clock=self._machine
         )
@@ -120,27 +132,31 @@ class OwnNode:
         return connection
 
     def zookeeper(self, events: EventSink, session_timeout_ms: int = 2_000, **options: Any) -> ZooKeeperClient:
-        """A client over such a connection, with the rules of every client here: standing watches, the lease, the fence.
-        `options` are the client's own."""
+        """Return a ZooKeeper client over a new connection, with re-armed watches, the lease and fenced writes.
+
+        `options` are passed to `ZooKeeperClient`.
+        """
         seed = self.rng.getrandbits(32)
         return ZooKeeperClient(self.connection(session_timeout_ms), self.clock, events, seed=seed, **options)
 
     def event_loop(self) -> EventLoop:
-        """What takes events one at a time and drives their handlers, as an event thread does on the real host. An
-        error that a handler lets out is noted in the trace as an error, which is a defect (`no-defects`)."""
+        """Return an event loop that runs one handler at a time, as an event thread does on the real host.
+
+        An error that a handler raises is recorded in the trace as an error, which violates `no-defects`.
+        """
         loop = EventLoop(PacedExecutor(self.clock, self._paces.step_ms), self._defect)
         self._event_loops.append(loop)
         return loop
 
     def note(self, message: str, level: str = "info") -> None:
-        """Into the world's trace."""
+        """Record a message in the world's trace."""
         self.trace.emit(Noted(level, message))
 
     def _defect(self, event: Event, error: BaseException) -> None:
         where = "".join(traceback.format_exception(error))
         self.note(f"{self.name}: the event {event} was not handled to its end\n{where}", "error")
 
-    # -- what can befall it
+    # -- fault injection
 
     def kill(self) -> None:
         self._process.die()
@@ -156,7 +172,7 @@ class OwnNode:
                 connection.pause()
 
     def resume(self) -> None:
-        """Which of its threads comes first, those that hear ZooKeeper or the others, is chance."""
+        """Resume the node. Whether its ZooKeeper threads or its other threads run first is random."""
         if self._process.state is not ProcessState.PAUSED:
             return
         steps = [*(connection.resume for connection in self._connections), self._process.resume]
@@ -166,7 +182,7 @@ class OwnNode:
             step()
 
     def cut_zookeeper(self) -> None:
-        """Nothing passes between it and ZooKeeper, without a word."""
+        """Drop all traffic between this node and ZooKeeper silently."""
         for connection in self._connections:
             connection.cut()
 
@@ -176,7 +192,7 @@ class OwnNode:
 
 
 class _Way:
-    """A connection to another node, and what waits for it to be accepted."""
+    """A connection to another node, and the messages that wait until it is accepted."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -184,7 +200,7 @@ class _Way:
         self._waiting: deque[bytes] = deque()
         self._accepted = False
 
-    def dial(self, node: OwnNode, address: Address) -> None:
+    def dial(self, node: CustomNode, address: Address) -> None:
         self._socket = node.dial(address, self._answered)
 
     def send(self, frame: bytes) -> None:
@@ -194,7 +210,7 @@ class _Way:
             self._waiting.append(frame)
 
     def _answered(self, accepted: bool) -> None:
-        """Told of a refusal too, and once more of a break later: `on_closed` is the same call."""
+        """Handle acceptance, refusal, and a later break, for which `on_closed` makes the same call."""
         self._accepted = accepted
         self.closed = not accepted
         assert self._socket is not None
