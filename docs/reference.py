@@ -24,7 +24,7 @@ PUBLIC = (
     "controller.pending",
     "controller.protocol",
     "controller.simulator",
-    "controller.simulator.beside_simpy",
+    "controller.simulator.simpy_bridge",
     "controller.storage",
     "controller.timer",
     "controller.timer.on_clock",

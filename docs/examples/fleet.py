@@ -15,7 +15,7 @@ from typing import Any
 import simpy
 
 from controller.simulator import Simulation
-from controller.simulator.beside_simpy import BesideSimPy
+from controller.simulator.simpy_bridge import SimPyBridge
 
 PARTITIONS = 12
 LOOK_S = 0.05
@@ -30,24 +30,24 @@ class Figures:
 
 
 def machine(
-    env: simpy.Environment, beside: BesideSimPy, broker: int, crew: simpy.Resource, rng: random.Random, figures: Figures
+    env: simpy.Environment, bridge: SimPyBridge, broker: int, crew: simpy.Resource, rng: random.Random, figures: Figures
 ) -> Generator[simpy.Event, Any, None]:
     """Breaks down now and then, and is back when the crew has come and has repaired it."""
     while True:
         yield env.timeout(rng.expovariate(1 / 60.0))
-        beside.act(lambda world: world.kill(broker))
+        bridge.act(lambda world: world.kill(broker))
         figures.breakdowns += 1
         with crew.request() as turn:
             yield turn
             yield env.timeout(rng.uniform(5.0, 15.0))
-        beside.act(lambda world: world.start(broker))
+        bridge.act(lambda world: world.start(broker))
 
 
-def look(env: simpy.Environment, beside: BesideSimPy, figures: Figures) -> Generator[simpy.Event, Any, None]:
+def look(env: simpy.Environment, bridge: SimPyBridge, figures: Figures) -> Generator[simpy.Event, Any, None]:
     """Counts whose leader is nobody, or dead, twenty times a second."""
     while True:
         yield env.timeout(LOOK_S)
-        world = beside.world
+        world = bridge.world
         running = world.running
         figures.leaderless_s += LOOK_S * sum(state.leader not in running for state in world.partitions().values())
 
@@ -59,12 +59,12 @@ def simulate(brokers: int, crews: int, seconds: float, seed: int) -> Figures:
     world.answer(world.create_topic("orders", PARTITIONS, 3))
     world.run_until_rest()
 
-    beside = BesideSimPy(env, world)  # from here on its time is SimPy's
+    bridge = SimPyBridge(env, world)  # from here on its time is SimPy's
     figures = Figures()
     crew = simpy.Resource(env, capacity=crews)
     for broker in world.running:
-        env.process(machine(env, beside, broker, crew, random.Random(f"{seed}/{broker}"), figures))
-    env.process(look(env, beside, figures))
+        env.process(machine(env, bridge, broker, crew, random.Random(f"{seed}/{broker}"), figures))
+    env.process(look(env, bridge, figures))
     env.run(until=seconds)
     return figures
 

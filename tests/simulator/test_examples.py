@@ -21,7 +21,7 @@ import simpy
 from controller.core.queue import EventQueue
 from controller.pending import Pending
 from controller.simulator import BrokenInvariant, Simulation
-from controller.simulator.beside_simpy import BesideSimPy
+from controller.simulator.simpy_bridge import SimPyBridge
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import ANY_VERSION, Check, Delete, SetData, Write
@@ -81,13 +81,13 @@ def booted(seed: int = 3) -> Simulation:
 def test_the_worlds_time_goes_along_with_simpys() -> None:
     env, world = simpy.Environment(initial_time=100.0), booted()
     began_ms = world.now_ms
-    beside = BesideSimPy(env, world, unit_ms=250.0)
+    bridge = SimPyBridge(env, world, unit_ms=250.0)
     seen: list[tuple[float, float]] = []
 
     def model() -> Any:
         for _ in range(4):
             yield env.timeout(1.0)
-            beside.act(lambda inner: seen.append((env.now, inner.now_ms - began_ms)))
+            bridge.act(lambda inner: seen.append((env.now, inner.now_ms - began_ms)))
 
     env.process(model())
     env.run(until=105.0)
@@ -98,15 +98,15 @@ def test_the_worlds_time_goes_along_with_simpys() -> None:
 
 def test_what_is_asked_in_simpy_is_answered_in_simpy() -> None:
     env, world = simpy.Environment(), booted()
-    beside = BesideSimPy(env, world)
+    bridge = SimPyBridge(env, world)
     outcomes: list[str] = []
 
     def model() -> Any:
         yield env.timeout(1.0)
-        outcomes.append((yield beside.answered(beside.act(lambda inner: inner.create_topic("t", 2, 3)))))
-        outcomes.append((yield beside.answered(beside.act(lambda inner: inner.create_topic("t", 2, 3)))))
+        outcomes.append((yield bridge.answered(bridge.act(lambda inner: inner.create_topic("t", 2, 3)))))
+        outcomes.append((yield bridge.answered(bridge.act(lambda inner: inner.create_topic("t", 2, 3)))))
         with pytest.raises(ZeroDivisionError):
-            yield beside.answered(Pending.failed(ZeroDivisionError()))
+            yield bridge.answered(Pending.failed(ZeroDivisionError()))
         outcomes.append("failed")
 
     env.run(until=env.process(model()))
@@ -118,7 +118,7 @@ def test_what_is_asked_in_simpy_is_answered_in_simpy() -> None:
 
 def test_what_breaks_in_the_world_comes_out_of_simpys_run() -> None:
     env, world = simpy.Environment(), booted()
-    BesideSimPy(env, world)
+    SimPyBridge(env, world)
     node = world.add_node("mine")
     world.clock.call_later(500.0, lambda: node.note("went wrong", "error"))
     with pytest.raises(BrokenInvariant, match="went wrong"):

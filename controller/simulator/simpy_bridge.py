@@ -1,8 +1,8 @@
-"""A simulated cluster inside a SimPy program: its time goes along with SimPy's, event by event.
+"""A bridge between a simulated cluster and a SimPy program: the cluster's virtual time advances with SimPy's.
 
-A SimPy process steps the world to each of its moments, so that whatever the model does in between happens in between.
-Whoever acts on the world does so through `act`, which first brings it to SimPy's now. SimPy itself is not imported: the
-environment is the user's.
+A SimPy process steps the world to each of its events, so that what the model does between two of them happens between
+them. All actions on the world go through `act`, which first advances the world to SimPy's current time. This module
+does not import SimPy: the caller passes the environment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BesideSimPy:
-    """`world` from SimPy's present time on; `unit_ms` is how many of its milliseconds one unit of SimPy's time is. What
-    breaks in the world (`BrokenInvariant`) comes out of `env.run`."""
+class SimPyBridge:
+    """Advance `world` with `env`, from SimPy's current time on.
+
+    Args:
+        unit_ms: The number of the world's milliseconds in one unit of SimPy's time.
+
+    A violated invariant (`BrokenInvariant`) is raised from `env.run`.
+    """
 
     def __init__(self, env: Environment, world: Simulation, unit_ms: float = 1_000.0) -> None:
         if unit_ms <= 0:
@@ -35,11 +40,11 @@ class BesideSimPy:
 
     @property
     def world(self) -> Simulation:
-        """To look into. What acts on it goes through `act`."""
+        """The world, for inspection. Actions go through `act`."""
         return self._world
 
     def act(self, action: Callable[[Simulation], T]) -> T:
-        """Does something to the world, at SimPy's now."""
+        """Run `action` on the world at SimPy's current time and return its result."""
         self._bring_to_now()
         try:
             return action(self._world)
@@ -47,7 +52,7 @@ class BesideSimPy:
             self._wake()
 
     def answered(self, pending: Pending[Any]) -> Event:
-        """A SimPy event that succeeds, with the answer, at the moment when there is one; fails if that is an error."""
+        """Return a SimPy event that succeeds with the result of `pending` when it is done, or fails with its error."""
         event = self._env.event()
 
         def done() -> None:
@@ -63,7 +68,7 @@ class BesideSimPy:
         self._world.run_until(self._zero_ms + self._env.now * self._unit_ms)
 
     def _wake(self) -> None:
-        """What is due next may have changed."""
+        """Make the SimPy process read again which event is due next."""
         if not self._look_again.triggered:
             self._look_again.succeed()
 
@@ -79,4 +84,4 @@ class BesideSimPy:
             due = env.timeout(wait)
             yield due | again
             if due.processed:
-                self._world.run_until(due_ms)  # and not to SimPy's now, which may be a rounding before it
+                self._world.run_until(due_ms)  # not to SimPy's time, which may lie before it by a rounding error
