@@ -28,10 +28,10 @@ from controller.scenarios.report_files import PAGE, write_report
 from controller.scenarios.run_index import IndexedRun, first_violation, write_index
 from controller.simulator.columns import log_text
 from controller.simulator.comparing import first_difference
-from controller.simulator.drawing import draw_plan
 from controller.simulator.inspection import inside
 from controller.simulator.plan import Plan, describe
 from controller.simulator.plan_file import PlanError, load_plan, plan_text
+from controller.simulator.plan_generator import draw_plan
 from controller.simulator.safety_checker import Violation
 from controller.simulator.shrinking import Shrinker
 from controller.simulator.swarm import PlanRun, PlanWorld, run_plan

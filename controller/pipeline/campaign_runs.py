@@ -18,8 +18,8 @@ from controller.scenarios.judge import FAIL, PASS, InvariantResult, Judgement
 from controller.scenarios.language import Cluster, Scenario
 from controller.scenarios.report import Report
 from controller.scenarios.report_files import write_report
-from controller.simulator.drawing import draw_plan
 from controller.simulator.plan import describe
+from controller.simulator.plan_generator import draw_plan
 from controller.simulator.run import simulate
 from controller.simulator.swarm import PlanRun, run_plan
 

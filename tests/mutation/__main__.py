@@ -75,7 +75,7 @@ def sampled(paths: Sequence[str], seed: int, count: int) -> tuple[list[Mutant], 
 
 def swarmed(seeds: int) -> str | None:
     """What the swarm's first seeds find."""
-    from controller.simulator.drawing import draw_plan
+    from controller.simulator.plan_generator import draw_plan
     from controller.simulator.swarm import run_plan
 
     for seed in range(seeds):

@@ -9,10 +9,10 @@ import pytest
 
 from controller.protocol import SUPPORTED, ApiKey, decode_request
 from controller.protocol.errors import ProtocolError
-from controller.simulator.drawing import draw_plan
 from controller.simulator.hostile_clients import CONNECTIONS_MAX, TOPIC_NAMES, _Connection
 from controller.simulator.plan import CreateTopic, HostileClient, HostileKind, Operation, Plan, PlanCluster
 from controller.simulator.plan_file import PlanError, parse_plan, plan_text
+from controller.simulator.plan_generator import draw_plan
 from controller.simulator.senseless_requests import OF_BROKERS
 from controller.simulator.server import Server
 from controller.simulator.swarm import PlanWorld, run_plan

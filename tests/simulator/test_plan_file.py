@@ -8,8 +8,8 @@ import pytest
 
 import controller.simulator
 from controller.simulator import plan
-from controller.simulator.drawing import draw_plan
 from controller.simulator.plan_file import PlanError, is_plan, load_plan, parse_plan, plan_text
+from controller.simulator.plan_generator import draw_plan
 
 SOUND = """
 plan = 1

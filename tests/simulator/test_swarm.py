@@ -14,8 +14,6 @@ from msgspec.structs import replace
 
 from controller.cli.main import main
 from controller.simulator.comparing import first_difference
-from controller.simulator.drawing import FAULTS as KINDS
-from controller.simulator.drawing import draw_plan
 from controller.simulator.plan import (
     BreakLogDirectory,
     CreateTopic,
@@ -31,6 +29,8 @@ from controller.simulator.plan import (
     kind_of,
 )
 from controller.simulator.plan_file import plan_error
+from controller.simulator.plan_generator import FAULTS as KINDS
+from controller.simulator.plan_generator import draw_plan
 from controller.simulator.shrinking import Shrinker
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import FaultInjected, Noted
@@ -80,7 +80,7 @@ def test_what_is_drawn_is_of_every_kind_and_size() -> None:
 
 
 _HASHES = """
-from controller.simulator.drawing import draw_plan
+from controller.simulator.plan_generator import draw_plan
 from controller.simulator.swarm import run_plan
 for seed in (5,):
     run = run_plan(draw_plan(seed))

@@ -25,9 +25,9 @@ from controller.clock import VirtualClock
 from controller.scenarios.records.history import ACKNOWLEDGED
 from controller.scenarios.records.workload import RecordWorkload
 from controller.scenarios.report import render_table
-from controller.simulator.drawing import draw_plan
 from controller.simulator.estate import EstateSpec, EstateWorld
 from controller.simulator.plan import CreateTopic, Happening, Kill, Plan, PlanCluster
+from controller.simulator.plan_generator import draw_plan
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import BrokerRegistered
 from controller.zookeeper.drive import drive

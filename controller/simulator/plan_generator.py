@@ -1,7 +1,7 @@
-"""From a seed to a plan: the cluster, what is asked of it, which faults are on in this run and how often.
+"""Generate a plan from a seed: the cluster, the operations, and which faults occur in the run and how often.
 
-Every run has its own mixture, not a little of everything: most kinds of faults are off, so that those that are on can
-come often. A plan draws from a stream of its own, so that what is drawn here moves nothing in the run itself.
+Every run has its own mixture of faults. Most kinds are off in a given run, so that those that are on can occur often.
+The generator uses random streams of its own, so that a change here does not change the random decisions of the run.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ from controller.simulator.randomness import Streams
 from controller.simulator.spoiled_znodes import with_spoiled_znodes
 
 SAFETY_MS = (4_000.0, 12_000.0)
-"""How long faults go on."""
+"""The range of the time until all faults end."""
 SESSION_TIMEOUTS_MS = (600, 1_000, 2_000, 4_000)
 WITH_LOGS = 0.3
-"""The chance that brokers hold logs: followers fetch then, and ISRs follow how far they have come."""
+"""The probability that brokers hold logs: then followers fetch, and ISRs depend on their progress."""
 WITH_RECORDS = 0.25
-"""The chance that clients write and read records."""
+"""The probability that clients write and read records."""
 RECORDS = "records"
 CREATED_AGAIN_MS = 3_900.0
 TOPICS = 6
-"""How many names there are for topics: few, so that they are deleted and created again."""
+"""The number of topic names: few, so that topics are deleted and created again."""
 MIXTURES = ((0.3, (300.0, 4_000.0)), (0.3, (300.0, 4_000.0)), (0.1, (150.0, 1_200.0)))
-"""The chance of each kind of fault to be on, and how far apart the faults of a kind are, on average (drawn for each
-kind of each run): many kinds, or few and those often, so that what comes of them is not hidden by others."""
+"""The probability that a kind of fault is on, and the range of the mean time between its faults (chosen for each kind
+in each run). Either many kinds are on, or few that occur often, so that other faults do not hide their consequences."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawing:
-    """What a fault is drawn from."""
+class _FaultParameters:
+    """The random generator and the cluster from which the fields of a fault are chosen."""
 
     rng: Random
     cluster: PlanCluster
@@ -88,11 +88,11 @@ class _Drawing:
         return source, target
 
     def lasting_ms(self) -> float:
-        """Around the session's timeout, where it matters whether it ends: from a tenth of it to three times."""
+        """Return a duration around the session timeout, from a tenth to three times of it; sessions may expire."""
         return round(self.cluster.session_timeout_ms * self.rng.choice((0.1, 0.5, 0.8, 1.2, 1.7, 3.0)) * self._jitter())
 
     def downtime_ms(self) -> float:
-        """From a bounce that nobody may notice to some sessions long."""
+        """Return a downtime, from a bounce that may go unnoticed to several session timeouts."""
         return round(self.cluster.session_timeout_ms * self.rng.choice((0.02, 0.1, 0.5, 1.5, 3.0)) * self._jitter())
 
     def _jitter(self) -> float:
@@ -100,14 +100,14 @@ class _Drawing:
 
 
 OF_DISKS = ("lose-power", "break-disk", "slow-disk")
-"""Kinds that there are only where brokers hold logs."""
+"""Kinds of faults that need brokers with logs."""
 AT_WORK = ("depose",)
-"""Kinds that matter while the controller is at something: they come a little after each operation."""
+"""Kinds that matter while the controller is busy: they follow shortly after each operation."""
 WHILE_MS = (0.0, 80.0)
 ON_AT_WORK = 0.5
-"""The chance of each of these to be on, whatever the mixture: each strikes a handful of times."""
+"""The probability that such a kind is on, in every mixture: each occurs a few times."""
 
-Draw = Callable[[_Drawing, float], Fault]
+Draw = Callable[[_FaultParameters, float], Fault]
 
 FAULTS: Mapping[str, Draw] = {
     "kill": lambda d, at: Kill(at_ms=at, node=d.node(), for_ms=d.downtime_ms()),
@@ -146,34 +146,34 @@ FAULTS: Mapping[str, Draw] = {
 }
 
 
-def _way(drawing: _Drawing, kind: Callable[..., Fault], at_ms: float, **more: float) -> Fault:
-    source, target = drawing.pair()
-    return kind(at_ms=at_ms, source=source, target=target, for_ms=drawing.lasting_ms(), **more)
+def _way(parameters: _FaultParameters, kind: Callable[..., Fault], at_ms: float, **more: float) -> Fault:
+    source, target = parameters.pair()
+    return kind(at_ms=at_ms, source=source, target=target, for_ms=parameters.lasting_ms(), **more)
 
 
-def _reset(drawing: _Drawing, at_ms: float) -> Fault:
-    source, target = drawing.pair()
-    return Reset(at_ms=at_ms, source=source, target=target, late_ms=drawing.rng.choice((0.0, 100.0, 1_500.0)))
+def _reset(parameters: _FaultParameters, at_ms: float) -> Fault:
+    source, target = parameters.pair()
+    return Reset(at_ms=at_ms, source=source, target=target, late_ms=parameters.rng.choice((0.0, 100.0, 1_500.0)))
 
 
 OLD_PROTOCOL = 0.12
-"""The chance that the inter-broker protocol is below 2.7."""
+"""The probability that the inter-broker protocol is below 2.7."""
 
 
 def draw_plan(seed: int) -> Plan:
-    """The plan of that seed: always the same."""
+    """Return the plan of a seed; the same seed always gives the same plan."""
     rng = Streams(seed).stream("swarm")
     cluster, has_logs, has_records = _cluster(rng)
     calm_ms = round(rng.uniform(*SAFETY_MS))
-    drawing = _Drawing(rng, cluster)
-    operations = _operations(drawing, calm_ms)
-    happenings = [*operations, *_faults(drawing, operations, calm_ms, has_logs=has_logs)]
+    parameters = _FaultParameters(rng, cluster)
+    operations = _operations(parameters, calm_ms)
+    happenings = [*operations, *_faults(parameters, operations, calm_ms, has_logs=has_logs)]
     left_out = rng.randint(0, (cluster.brokers - 1) // 2)
     core = tuple(sorted(rng.sample(cluster.nodes, cluster.brokers - left_out)))
     outside = rng.choice(list(Outside))
     records = None
     if has_records:
-        records, creations = _records(drawing)
+        records, creations = _records(parameters)
         happenings += creations
     plan = Plan(
         name=f"swarm-{seed}",
@@ -192,8 +192,10 @@ def draw_plan(seed: int) -> Plan:
 
 
 def with_old_protocol(plan: Plan) -> Plan:
-    """The plan with an inter-broker protocol below 2.7 in some runs: leaders change ISRs in ZooKeeper. From a stream of
-    its own, so that any other plan is the one that it was."""
+    """Return the plan, in some runs with an inter-broker protocol below 2.7, where leaders change ISRs in ZooKeeper.
+
+    The choice uses a random stream of its own, so that it changes no other part of a plan.
+    """
     rng = Streams(plan.seed).stream("swarm-protocol")
     if rng.random() >= OLD_PROTOCOL:
         return plan
@@ -202,7 +204,7 @@ def with_old_protocol(plan: Plan) -> Plan:
 
 
 def _cluster(rng: Random) -> tuple[PlanCluster, bool, bool]:
-    """Whether its brokers hold logs, and whether somebody writes to them."""
+    """Return the cluster, whether its brokers hold logs, and whether clients write records."""
     settings = {"unclean.leader.election.enable": rng.choice(("false", "false", "true"))}
     has_records = rng.random() < WITH_RECORDS
     has_logs = has_records or rng.random() < WITH_LOGS
@@ -217,12 +219,14 @@ def _cluster(rng: Random) -> tuple[PlanCluster, bool, bool]:
     return cluster, has_logs, has_records
 
 
-def _faults(drawing: _Drawing, operations: Sequence[Operation], calm_ms: float, *, has_logs: bool) -> list[Fault]:
-    rng, faults = drawing.rng, list[Fault]()
+def _faults(
+    parameters: _FaultParameters, operations: Sequence[Operation], calm_ms: float, *, has_logs: bool
+) -> list[Fault]:
+    rng, faults = parameters.rng, list[Fault]()
     on, between_ms = rng.choice(MIXTURES)
     for name, draw in FAULTS.items():
         if rng.random() >= (ON_AT_WORK if name in AT_WORK else on) or (
-            name == "kill-zookeeper" and drawing.cluster.zookeeper_servers == 1
+            name == "kill-zookeeper" and parameters.cluster.zookeeper_servers == 1
         ):
             continue
         if name in OF_DISKS and not has_logs:
@@ -230,14 +234,17 @@ def _faults(drawing: _Drawing, operations: Sequence[Operation], calm_ms: float, 
         moments = _moments(rng, calm_ms, rng.uniform(*between_ms))
         if name in AT_WORK:
             moments = [round(min(calm_ms, each.at_ms + rng.uniform(*WHILE_MS)), 1) for each in operations]
-        faults += [draw(drawing, at_ms) for at_ms in moments]
+        faults += [draw(parameters, at_ms) for at_ms in moments]
     return faults
 
 
-def _records(drawing: _Drawing) -> tuple[PlanRecords, list[Operation]]:
-    """Who writes and reads, and the topic: one of its own, which nobody deletes; created again in case that too few
-    brokers lived. Only a producer that waits for all may be idempotent, as in Kafka."""
-    rng = drawing.rng
+def _records(parameters: _FaultParameters) -> tuple[PlanRecords, list[Operation]]:
+    """Return the clients' workload and the creation of its topic, which no operation deletes.
+
+    The topic is created a second time in case too few brokers were live the first time. Only a producer with acks=all
+    may be idempotent, as in Kafka.
+    """
+    rng = parameters.rng
     acks = rng.choice((ACKS_ALL, ACKS_ALL, ACKS_ALL, ACKS_LEADER, ACKS_NONE))
     records = PlanRecords(
         topic=RECORDS,
@@ -265,17 +272,17 @@ def _moments(rng: Random, until_ms: float, mean_ms: float) -> list[float]:
     return moments
 
 
-def _operations(drawing: _Drawing, calm_ms: float) -> list[Operation]:
-    """A topic or two in the beginning, more while faults are on; some are deleted, and created again."""
-    rng = drawing.rng
+def _operations(parameters: _FaultParameters, calm_ms: float) -> list[Operation]:
+    """Create two topics at the start and more while faults are on; delete some, and create them again."""
+    rng = parameters.rng
     operations: list[Operation] = [
-        _create(drawing, round(rng.uniform(500.0, 2_500.0)), f"topic-{number}") for number in range(2)
+        _create(parameters, round(rng.uniform(500.0, 2_500.0)), f"topic-{number}") for number in range(2)
     ]
     for at_ms in _moments(rng, calm_ms, rng.uniform(600.0, 4_000.0)):
         topic = f"topic-{rng.randrange(TOPICS)}"
         draw = rng.random()
         if draw < 0.45:
-            operations.append(_create(drawing, at_ms, topic))
+            operations.append(_create(parameters, at_ms, topic))
         elif draw < 0.75:
             operations.append(DeleteTopic(at_ms=at_ms, topic=topic))
         else:
@@ -283,8 +290,8 @@ def _operations(drawing: _Drawing, calm_ms: float) -> list[Operation]:
     return operations
 
 
-def _create(drawing: _Drawing, at_ms: float, topic: str) -> Operation:
-    rng = drawing.rng
+def _create(parameters: _FaultParameters, at_ms: float, topic: str) -> Operation:
+    rng = parameters.rng
     return CreateTopic(
         at_ms=at_ms,
         topic=topic,
