@@ -220,7 +220,7 @@ class _Asking:
 
 
 async def _write(link: Link, *parts: bytes) -> None:
-    """Whoever expects the answer learns of a connection that breaks."""
+    """Write the parts, and stop if the connection breaks: the callback for the response gets the error."""
     for part in parts:
         for start in range(0, len(part), PIECE_BYTES):
             link.write(memoryview(part)[start : start + PIECE_BYTES])

@@ -46,7 +46,7 @@ def _rows(frame: DataFrame, rule: str, detail: Column, topic: bool = True) -> Da
 
 
 def _two_writers(events: DataFrame) -> DataFrame:
-    """Whoever was elected in an epoch, or wrote a partition's state in it, is its writer."""
+    """Find epochs with several writers. A writer was elected in the epoch, or wrote a partition's state in it."""
     wrote = events.where(
         f.col("event").isin("ControllerElected", "PartitionStateWritten") & f.col("controller_epoch").isNotNull()
     )

@@ -60,7 +60,7 @@ QUIET_MS = 5_000.0
 """How long after the last step a cluster may take to become quiet."""
 
 Progress = Callable[[float, str], None]
-"""Told of each step as it happens: milliseconds from the start, and a line for a person."""
+"""A callback for each step as it happens, with milliseconds from the start and a line of text."""
 
 
 @dataclass(slots=True)

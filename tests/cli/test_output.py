@@ -59,7 +59,7 @@ def test_a_folder_is_no_file_and_a_file_needs_one(
 ) -> None:
     assert f"{tmp_path} is a directory: expected the name of a file" in refused(words, tmp_path, capsys)
     place = tmp_path / "nowhere" / "file"
-    assert f"{place}: there is not a directory {place.parent}" in refused(words, place, capsys)
+    assert f"{place}: no such directory: {place.parent}" in refused(words, place, capsys)
     assert [*tmp_path.iterdir()] == []
 
 
