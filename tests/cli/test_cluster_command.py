@@ -94,13 +94,13 @@ def test_other_commands_find_it_and_its_ports_are_those_that_were_asked_for(
         with announced("127.0.0.1:1"):
             assert main(["state"]) == 2
         said = capsys.readouterr().err
-        assert "2 clusters run on this machine" in said
+        assert "2 clusters are running on this machine" in said
         assert f"--zookeeper {connect}" in said
     finally:
         command.close()
     eventually(lambda: running() == [], "a cluster that was killed is not found")
     assert main(["pause"]) == 2
-    assert "no `camerlengo cluster` of this user runs on this machine" in capsys.readouterr().err
+    assert "no `camerlengo cluster` of this user is running on this machine" in capsys.readouterr().err
 
 
 def two_free_ports() -> int:

@@ -42,8 +42,8 @@ def test_a_program_reads_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         (["whatif", "--tree", TREE, "--lose", "1,9"], "not registered: 9"),
-        (["whatif", "--tree", TREE, "--lose", "one"], "expected ids of brokers"),
-        (["whatif", "--tree", TREE, "--worst", "0", "--heat-map", "x.svg"], "needs --worst"),
+        (["whatif", "--tree", TREE, "--lose", "one"], "expected broker ids"),
+        (["whatif", "--tree", TREE, "--worst", "0", "--heat-map", "x.svg"], "expected --worst"),
         (["whatif", "--tree", __file__], "not a tree"),
         (["analyze", "/nowhere/at/all"], "/nowhere/at/all: no such file or folder"),
         (["analyze", str(Path(TREE).parent / "log")], "neither trace.parquet nor"),

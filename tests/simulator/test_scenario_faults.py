@@ -186,7 +186,7 @@ def test_real_processes_refuse_it_by_name_before_anything_is_started(
     file.write_text(HEAD.format(cluster="") + f"[[steps]]\n{step}\n")
     assert main(["chaos", str(file)]) == 2
     kind = step.splitlines()[0].partition('"')[2].strip('"')
-    assert f"steps[4]: {kind} is for simulated worlds alone" in capsys.readouterr().err
+    assert f"steps[4]: {kind} is supported only in simulation" in capsys.readouterr().err
 
 
 NOTICED = """
