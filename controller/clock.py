@@ -15,7 +15,7 @@ from controller.pending import Pending
 
 
 class Timer(Protocol):
-    """What `call_later` gives back."""
+    """The handle that `call_later` returns."""
 
     def cancel(self) -> None:
         """The callback will not run, if it has not yet. Safe to call twice."""
@@ -112,7 +112,7 @@ class VirtualClock:
         return pending
 
     def next_due_ms(self) -> float | None:
-        """When the next timer is due; None when none is set."""
+        """Return the due time of the next timer, or None if none is set."""
         moments = self._moments
         while moments:
             due_ms = moments[0]

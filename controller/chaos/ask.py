@@ -1,4 +1,4 @@
-"""What one broker believes, asked of it and no other: a real client asks whichever broker it likes."""
+"""Requests to one specific broker, to read its metadata: a real client sends requests to any broker."""
 
 from __future__ import annotations
 

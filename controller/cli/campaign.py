@@ -119,8 +119,8 @@ def _point(scenario: str, swept: Sequence[tuple[str, list[str]]], values: Sequen
 
 
 class _Bar:
-    """How many of how many runs are done, the rate, and how many failed, on standard error: one line that is written
-    over on a terminal, otherwise a line for each tenth of the runs."""
+    """Progress on standard error: completed and total runs, their rate, and failures. On a terminal it is one line that
+    is overwritten, otherwise a line for each tenth of the runs."""
 
     def __init__(self, total: int) -> None:
         self._terminal = sys.stderr.isatty()

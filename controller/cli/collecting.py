@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MADE = 50_000
-"""How many more objects are made than went, before the youngest are searched."""
+"""The threshold of the youngest generation: allocations minus deallocations that start a collection."""
 OLDER, OLDEST = 20, 50
 
 

@@ -1,7 +1,7 @@
-"""What a command needs beyond the default installation: packages of the project's extras, and Java.
+"""Requirements of commands beyond the default installation: packages of the project's extras, and Java.
 
-A command's `needs(arguments)` names them; `missing` is asked before the command does anything, so that a user reads one
-line that says what to install.
+A command's `needs(arguments)` returns them. `missing` is called before the command does anything, so that the user gets
+one line that names what to install.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLOTS = (Packages("docs", ("matplotlib",)),)
 
 
 def zookeeper_server(jars: Path | None) -> tuple[Need, ...]:
-    """What an embedded ZooKeeper server needs; `jars` is a directory that the user named, or None."""
+    """Return the requirements of an embedded ZooKeeper; `jars` is a directory that the user named, or None."""
     return (Java(11),) if jars is not None else (Packages("zookeeper", ("pyspark",)), Java(11))
 
 

@@ -1,4 +1,4 @@
-"""Which clusters run on this machine: each `camerlengo cluster` announces itself in a file, for other commands to find.
+"""Discovery of running clusters: each `camerlengo cluster` announces itself in a file, where other commands find it.
 
 The file is locked for as long as its process lives, so that one whose process was killed is known to be stale, and is
 removed. Files are in a folder of the user's own: below $XDG_RUNTIME_DIR, or in the temporary directory.

@@ -1,4 +1,4 @@
-"""What the commands that run scenarios share: their options, and a verdict as an exit status."""
+"""The common parts of the commands that run scenarios: options, and the exit status of a verdict."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _run_plans(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """What is kept of one of many runs."""
+    """The summary of one of many runs."""
 
     seed: int
     verdict: str

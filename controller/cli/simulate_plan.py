@@ -101,7 +101,7 @@ def run_many(arguments: argparse.Namespace, seeds: range) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is kept of one of many runs."""
+    """The summary of one of many runs."""
 
     seed: int
     error: str | None
@@ -124,7 +124,7 @@ def _look(twice: bool, report: Path | None, seed: int) -> _Seen:
 
 
 class _Tally:
-    """What is kept of many runs."""
+    """The totals of many runs."""
 
     def __init__(self) -> None:
         self.took_s: list[float] = []
@@ -180,7 +180,7 @@ def replay(seed: int) -> str:
 
 
 def _difference(run: PlanRun) -> str | None:
-    """What differs when the same plan is run again: the first event, in words."""
+    """Run the same plan again, and return a description of the first event that differs."""
     return first_difference(run.records, run_plan(run.plan).records)
 
 

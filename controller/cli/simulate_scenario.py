@@ -56,7 +56,7 @@ def command(arguments: argparse.Namespace) -> str:
 
 
 def difference(result: SimulationResult) -> str | None:
-    """What differs when the same run is made again: the first event, in words. None: nothing does."""
+    """Repeat the run, and return a description of the first event that differs, or None."""
     seed = result.report.seed
     assert seed is not None
     return first_difference(result.report.records, simulate(result.report.scenario, seed).report.records)
@@ -71,7 +71,7 @@ def _stopped(arguments: argparse.Namespace, world: ScenarioWorld, shown: str | N
 
 
 def _inside(arguments: argparse.Namespace, world: ScenarioWorld) -> str | None:
-    """What is in the broker that was asked for, before everything is ended."""
+    """Return the state of the requested broker, before the world is closed."""
     if arguments.show is None:
         return None
     text = inside(world.host.processes.get(arguments.show), world.host.world.zookeeper)

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """Where a cluster is read from, as every command that reads one has it; `read_source` reads it."""
+    """Add the options for the source of a cluster's state, shared by all commands that read one with `read_source`."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--zookeeper",
@@ -76,8 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_source(arguments: argparse.Namespace) -> tuple[Tree, ClusterState]:
-    """What the options of `add_source_options` name. UsageError for a file that is no tree of a Kafka cluster,
-    CouldNotRead where ZooKeeper can't be reached or keeps none; both name the source."""
+    """Read the source named by the options of `add_source_options`.
+
+    Raises:
+        UsageError: the file is not a tree of a Kafka cluster. The message names the source.
+        CouldNotRead: ZooKeeper cannot be reached, or has no Kafka cluster. The message names the source.
+    """
     if arguments.tree is not None:
         tree = _load(arguments.tree)
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 LARGEST_SEED = 2**63 - 1
 MOST_SEEDS = 1_000_000_000
 MOST = 1_000_000_000
-"""Where nothing says better: no count that a person can mean is larger."""
+"""The default maximum of an integer option. No meaningful count is larger."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
 
@@ -56,7 +56,7 @@ seed = integer(0, LARGEST_SEED)
 port = integer(1, 65_535)
 jobs = integer(1, 1_024)
 session_timeout_ms = integer(100, 120_000)
-"""What an embedded ZooKeeper grants: it answers a shorter or a longer one with the nearest of these."""
+"""The session timeouts that an embedded ZooKeeper grants. It replaces a shorter or longer one with the nearest."""
 
 
 def seeds(text: str) -> range:

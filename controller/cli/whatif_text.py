@@ -1,4 +1,4 @@
-"""What `camerlengo whatif` found, as text for a person and as a JSON document."""
+"""The output of `camerlengo whatif`, as text and as a JSON document."""
 
 from __future__ import annotations
 

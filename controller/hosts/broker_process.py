@@ -55,7 +55,7 @@ class BrokerProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """As subprocess gives it (-9 for SIGKILL); None while it runs or before it was started."""
+        """The exit status as subprocess reports it (-9 for SIGKILL), or None while it runs or before the start."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
@@ -72,8 +72,15 @@ class BrokerProcess:
             )
 
     def await_ready(self, deadline: float) -> Address:
-        """Where it is reached, once it is registered and serves. `deadline` as time.monotonic() counts. BrokerDied,
-        BrokerNotReady."""
+        """Wait until the broker is registered and serves, and return its address.
+
+        Args:
+            deadline: as time.monotonic() counts.
+
+        Raises:
+            BrokerDied: the process ended first.
+            BrokerNotReady: the deadline passed.
+        """
         while (found := self.ready_at()) is None:
             self.require_running()
             if time.monotonic() > deadline:
@@ -82,7 +89,7 @@ class BrokerProcess:
         return found
 
     def ready_at(self) -> Address | None:
-        """Where the present process said that it is ready; None if it has not."""
+        """Return the address in the current process's ready line, or None if it has not written one."""
         if self._process is None:
             return None
         with self.log_file.open("rb") as log:

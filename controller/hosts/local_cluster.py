@@ -32,7 +32,7 @@ STOP_LIMIT_S = 15.0
 
 
 OWN_SETTINGS = frozenset(["broker.id", "log.dirs", "zookeeper.connect", "zookeeper.session.timeout.ms"])
-"""What a cluster sets for each broker itself."""
+"""Settings that a cluster sets for each broker itself."""
 _PORT = re.compile(r":([0-9]+)(?=\s*(?:,|$))")
 
 

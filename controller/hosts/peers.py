@@ -229,7 +229,7 @@ async def _write(link: Link, *parts: bytes) -> None:
 
 
 def framed_head(header: RequestHeader, body_bytes: int) -> bytes:
-    """What goes before a request's body of so many bytes: the frame's size and the header."""
+    """Return the bytes before a request's body: the frame's size and the header."""
     head = request_head(header)
     return (len(head) + body_bytes).to_bytes(SIZE_BYTES, "big") + head
 

@@ -281,14 +281,14 @@ class BrokerProcess:
 
 
 def term_holds(controller: Controller) -> bool:
-    """Whether the controller may still send. From any thread: the term may be dropped as this looks at it."""
+    """Return True if the controller may still send. Any thread may call this: the term may end meanwhile."""
     term = controller.term
     return term is not None and term.void_reason() is None
 
 
 class _NoEvents:
     def put(self, event: object) -> None:
-        """Of a client that watches nothing."""
+        """Ignore events: this client has no watches."""
 
 
 def _check(result: Callable[[], object]) -> None:

@@ -1,7 +1,7 @@
-"""What is to go out on one socket: frames in their order, records of a file straight from the file.
+"""The send queue of one socket: frames in order, with records sent directly from their file.
 
-Bytes in memory go out together, a large range of a file by sendfile, without being read. Knows no loop: `send` sends
-what the socket takes, and the caller calls again when it takes more.
+Bytes in memory are sent together, a large range of a file with sendfile, without being read. This module has no event
+loop: `send` sends what the socket accepts, and the caller calls it again when the socket is writable.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from controller.storage.disk import FileRange
 SENDFILE_FROM_BYTES = 16 * 1024
 """A smaller range is read and goes out with the bytes around it, which is cheaper than calls of its own."""
 SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
-"""How much one `send` sends at most, so that a client that reads fast leaves the others their turn."""
+"""The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
 BUFFERS_AT_ONCE = 64
 HAS_SENDFILE = hasattr(os, "sendfile")
 MORE = getattr(socket, "MSG_MORE", 0)
-"""Where the system has it: what is sent waits for what follows, to share a packet."""
+"""Where the system supports it: data waits for the data that follows, to share a packet."""
 
 
 class RangeCut(Exception):
@@ -33,7 +33,7 @@ class RangeCut(Exception):
 
 
 class _FromFile:
-    """What is left of a range to send."""
+    """The unsent part of a range of a file."""
 
     __slots__ = ("left", "position", "range")
 
@@ -66,8 +66,12 @@ class Outgoing:
                 self.left_bytes += part.length
 
     def send(self) -> None:
-        """As much as the socket takes now. OSError: the connection is lost; RangeCut: it has to be closed, since what
-        the frame announced can't be sent."""
+        """Send as much as the socket accepts now.
+
+        Raises:
+            OSError: the connection is lost.
+            RangeCut: the connection must be closed, since the bytes that the frame announced cannot be sent.
+        """
         allowed = SEND_AT_ONCE_BYTES
         try:
             while self._parts and allowed > 0:

@@ -25,13 +25,13 @@ BACKLOG = 128
 ACCEPT_AGAIN_S = 0.2
 """How long the server accepts no connection after `accept` failed, most likely for lack of file descriptors."""
 SAY_AGAIN_S = 60.0
-"""How often at most the log says that connections are refused."""
+"""The minimum time between two log lines about refused connections."""
 RESERVE_MAX = 4_096
 
 
 def reserved_descriptors(limit: int) -> int:
-    """How many of `limit` file descriptors (RLIMIT_NOFILE) no client's connection takes: they are kept for logs, for
-    ZooKeeper and for connections to other brokers."""
+    """Return how many of `limit` file descriptors (RLIMIT_NOFILE) are reserved for logs, for ZooKeeper and for
+    connections to other brokers, and not used for clients."""
     return min(max(limit // 4, 32), RESERVE_MAX)
 
 

@@ -34,17 +34,17 @@ UNANSWERED_MAX = 100
 UNANSWERED_BYTES = 16 * 1024 * 1024
 """And their bytes: the request that passes this is the last that is taken up."""
 UNSENT_BYTES = 1024 * 1024
-"""Of answers that the client has not taken, before it is read no further."""
+"""The maximum size of responses that the client has not read. Beyond it the server stops reading from the client."""
 READ_BYTES = 256 * 1024
-"""Of a large request that has begun to arrive."""
+"""The size of reads of a large request that has begun to arrive."""
 FIRST_BYTES = 8 * 1024
-"""Of small requests: there may be hundreds."""
+"""The size of reads of small requests. It is small because there may be hundreds of connections."""
 LARGE_BYTES = 64 * 1024
 """A request that announces more waits while large ones that have begun to arrive hold as much as they may."""
 
 
 class Host(Protocol):
-    """What a connection asks of the server that it belongs to."""
+    """The interface that a connection uses of its server."""
 
     network: NetworkThread
     receive: Receive
@@ -55,7 +55,7 @@ class Host(Protocol):
 
     @property
     def stall_ms(self) -> int:
-        """How long a request that has begun to arrive may bring nothing."""
+        """How long a partly received request may bring no byte."""
 
     @property
     def full(self) -> bool:
@@ -71,10 +71,10 @@ class Host(Protocol):
         """A large request has begun to arrive on it."""
 
     def end_large(self, connection: Connection) -> None:
-        """It is whole, or the connection is closed."""
+        """Note that the large request is complete, or its connection closed."""
 
     def may_go_on(self, connection: Connection) -> bool:
-        """Whether there is memory for more of its large request; `connection.go_on` is called when there is."""
+        """Return True if there is memory for more of the large request. If not, `connection.go_on` is called later."""
 
     def closed(self, connection: Connection) -> None: ...
 

@@ -58,7 +58,7 @@ def _log(event: TraceEvent) -> None:
 
 
 def _sentence(event: TraceEvent) -> str | None:
-    """What the log says of an event; None for those that are only traced, or noted in words as well."""
+    """Return the log line of an event, or None for events that are only traced or also noted in words."""
     match event:
         case SessionStarted():
             return f"ZooKeeper session 0x{event.session:x} began"

@@ -1,8 +1,8 @@
-"""Who has the network's loop next: requests in slices, connections in turn, and threads for what must not run on it.
+"""The scheduling of the network loop: requests in slices, connections in turn, and threads for blocking jobs.
 
-The loop handles all sockets, so a piece of work on it is felt by every client. Connections that have requests waiting
-take turns, some requests each; requests that take several slices take turns among themselves, one slice each time the
-loop comes round. Jobs of a lane run one after the other on the lane's threads. All of it is called on the loop.
+The loop handles all sockets, so any work on it delays every client. Connections with waiting requests take turns, some
+requests each. Requests that need several slices take turns among themselves, one slice in each iteration of the loop.
+Jobs of a lane run one after the other on the lane's threads. All methods are called on the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controller.broker.steps import Job, Lane, Steps, Yielded
 from controller.hosts.network import NetworkThread
 
 TURN_S = 0.002
-"""How long one connection's requests, or one request's slices, have the loop before others do."""
+"""The time slice of one connection's requests, or of one request's slices, before others get the loop."""
 ROUND_S = 0.006
 """How long turns are given before the loop looks at its sockets again, and how long what came in by sockets is taken up
 before turns are given."""
@@ -93,7 +93,7 @@ class Turns:
         return working
 
     def drive(self, steps: Steps) -> None:
-        """As `work`, but begins at once: mostly there is one slice. May be called on any thread."""
+        """Like `work`, but start at once: mostly there is one slice. Any thread may call this."""
         self._network.call(lambda: self._step(Working(steps, lambda: None)))
 
     def _go_on(self, working: Working) -> None:
