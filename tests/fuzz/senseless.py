@@ -77,7 +77,9 @@ def _change_within(rng: random.Random, value: Value) -> Value:
         changed_list = list(value)
         place = rng.randrange(len(value))
         if rng.random() < 0.2:
-            return changed_list * rng.choice((2, 50))
+            copies = rng.choice((2, 50))
+            # Fifty copies of fifty of a long name would be hundreds of megabytes, which no znode holds.
+            return changed_list * copies if copies * len(json.dumps(changed_list)) <= LONGEST else changed_list
         changed_list[place] = _change_within(rng, value[place])
         return changed_list
     return _like(rng, value)
