@@ -230,7 +230,9 @@ def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
     if fields["zookeeper_connection_timeout_ms"] is None:
         fields["zookeeper_connection_timeout_ms"] = fields["zookeeper_session_timeout_ms"]
     if fields["zookeeper_set_acl"] and fields["zookeeper_digest"] is None:
-        problems.append("zookeeper.set.acl=true: expected camerlengo.zookeeper.digest, or else no client could write")
+        problems.append(
+            "zookeeper.set.acl=true: expected camerlengo.zookeeper.digest, because without it no client could write"
+        )
     if not fields["listeners"]:
         return [*problems, "listeners=: expected at least one"]
     if fields["advertised"] is None:
