@@ -125,7 +125,7 @@ class Administration:
         self.watch.wanted([topic for topic in named if not self.configs.known(topic)])
 
     def _stopped(self, partitions: Sequence[Partition]) -> None:
-        """Where the last log of a topic is gone, one of the same name that is made later is another topic."""
+        """Forget the config of a topic whose last log was removed: a later one of the same name is another topic."""
         deleted = dict.fromkeys(one.topic for one in partitions if one.log is None and not one.offline)
         if not deleted:
             return

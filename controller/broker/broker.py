@@ -378,7 +378,7 @@ class Broker:
         exchange.answer(response)
 
     def registered(self) -> None:
-        """The first broker epoch is known by now, and so which requests are for this life."""
+        """Handle early requests: the first broker epoch is known, and so which of them are for this incarnation."""
         early, self._early = self._early, []
         for go_on in early:
             go_on()

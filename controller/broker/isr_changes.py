@@ -63,8 +63,8 @@ WITH_LIVES = 3
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The ISR that is asked for, by the state that it was decided on, and which lives of its members had what made
-    them fit for it (empty: not known). `kept_from`: a controller that knows better, and is not asked again."""
+    """The proposed ISR, the state that it was decided on, and the broker epochs of the member incarnations that
+    qualified for it (empty: unknown). `kept_from`: a controller with newer state, which is not asked again."""
 
     leader_epoch: int
     zk_version: int

@@ -140,10 +140,12 @@ class LeaderState:
         return tuple(known.get(member, UNKNOWN_EPOCH) for member in members)
 
     def high_watermark(self, log_end: int, now_ms: float, lag_max_ms: float, live: Live = lambda _broker: True) -> int:
-        """The offset below which every member of the maximal ISR has everything: UNKNOWN_OFFSET while one has not been
-        heard of, as one that is no replica any more never is: until the controller has taken it out it may still be
-        made the leader. A replica outside the ISR that keeps up is waited for too, or it could never join under load;
-        but not if it is dead, or everybody would wait for what will not come (as Kafka from 3.4 on)."""
+        """Return the offset below which every member of the maximal ISR has all records, or UNKNOWN_OFFSET while a
+        member's position is unknown.
+
+        A member that is not a replica any more never reports one: until the controller has removed it, it may still be
+        elected. A replica outside the ISR that keeps up counts too, or it could never join under load; but not if it is
+        dead, because its position never advances (as Kafka from 3.4 on)."""
         lowest, followers = log_end, self.followers
         isr = self.isr if self.proposed is None else self.maximal_isr
         for broker in isr:
@@ -157,11 +159,11 @@ class LeaderState:
         return lowest
 
     def all_at(self, log_end: int) -> bool:
-        """Whether each follower is known to have everything."""
+        """Return whether each follower is known to have all records."""
         return all(follower.log_end_offset == log_end for follower in self.followers.values())
 
     def low_watermark(self, log_start: int, live: Iterable[int]) -> int:
-        """The lowest log start of the leader and its live followers: what was deleted below it is gone everywhere."""
+        """The lowest log start offset of the leader and its live followers: none of them has records below it."""
         starts = (self.followers[broker].log_start_offset for broker in live if broker in self.followers)
         return min((log_start, *starts))
 

@@ -147,7 +147,8 @@ class Logs:
         return failed
 
     def set_aside(self, topic: str, index: int) -> None:
-        """The partition is gone, but its files stay, under another name. Nothing, if it is nowhere. LogOffline."""
+        """Remove the partition but keep its files, under another name; no-op if it is in no directory. Raises
+        LogOffline."""
         directory = self.directory_of(topic, index)
         if directory is not None:
             directory.set_aside((topic, index))

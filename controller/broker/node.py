@@ -43,7 +43,7 @@ HEARD_LIMIT_MS = 2_000.0
 """How long a controller that shuts down waits for the brokers to acknowledge its last requests."""
 HEARD_LOOK_MS = 10.0
 CLOSE_LIMIT_MS = 2_000.0
-"""How long it waits for ZooKeeper to hear that the session ends; it would expire by itself."""
+"""How long it waits for ZooKeeper to confirm the session's end; the session would expire by itself."""
 
 
 @dataclass(slots=True)
@@ -190,17 +190,17 @@ class Node:
             self._trace.emit(Noted("warning", "shutting down while an event is still being handled"))
         self.events.close()
         if not await within(self.client.close(), self._clock, CLOSE_LIMIT_MS):
-            self._trace.emit(Noted("warning", "the ZooKeeper session could not be closed; it will expire"))
+            self._trace.emit(Noted("warning", "the ZooKeeper session was not closed in time; it will expire"))
 
     async def _until_heard(self) -> None:
-        """A controller that moved its own leaders and closed its channels at once would leave it to its successor to
-        say so, and clients with leaders that are gone until then."""
+        """Wait until the brokers have answered this controller. If it moved its own leaders and closed its channels at
+        once, clients would use the old leaders until its successor sends the new ones."""
         until_ms = self._clock.now_ms() + HEARD_LIMIT_MS
         while self.controller.unanswered and self._clock.now_ms() < until_ms:
             await self._clock.sleep(HEARD_LOOK_MS)
 
     def _session_event(self, state: SessionState, session: int) -> Event | None:
-        """On the connection's thread: what a change of the session's state makes an event of."""
+        """Return the event for a change of the session's state, or None. Runs on the connection's thread."""
         self.session_status.record(state)
         if state is SessionState.CONNECTED:
             if session == self._session:

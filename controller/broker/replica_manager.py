@@ -175,8 +175,8 @@ class ReplicaManager:
     # -- UpdateMetadata
 
     def update_metadata(self, request: UpdateMetadataRequest) -> Generator[Yielded, Any, UpdateMetadataResponse]:
-        """The snapshot of many partitions is made by a job; until it is there, everybody sees the one before. No other
-        request of a controller may be handled in between."""
+        """Apply an UpdateMetadata request. A job makes the snapshot of many partitions; until it is ready, the old one
+        remains visible. No other request of a controller may be handled in between."""
         stale = self._stale("UpdateMetadata", request.controller_id, request.controller_epoch)
         if stale:
             return UpdateMetadataResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
@@ -195,7 +195,7 @@ class ReplicaManager:
         return UpdateMetadataResponse(ErrorCode.NONE)
 
     def _leave_what_went_elsewhere(self, named: NamedPartitions, kept: Collection[str] | None) -> None:
-        """They lead and follow no more; their files stay until somebody says that they are to go (KIP-550).
+        """Stop leading and following such replicas; their files stay until a request deletes them (KIP-550).
 
         A controller that could not read a partition's state left it out, and sends it in the same leader epoch once the
         state is repaired: that epoch counts as news then.
@@ -354,7 +354,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _found(self, topic: str, index: int) -> Partition:
-        """One that no request has named in this life of the broker; what its files say of it is known."""
+        """Return a replica that no request has named in this broker incarnation, with the state in its files."""
         partition = Partition(topic, index)
         log = None if self._logs is None else self._logs.get(topic, index)
         if log is not None and log.health.cause is None:

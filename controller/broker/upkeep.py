@@ -27,9 +27,9 @@ PURGE_AGAIN_MS = 5.0
 
 
 class Upkeep:
-    """`start` may be called on any thread; all is done in the clock's callbacks, the broker's thread. `on_all_offline`
-    is called once, when no directory is left: such a broker is of no use to anybody, and Kafka's ends, too.
-    `on_deleted` is called when retention has deleted something: logs begin later than before."""
+    """Runs log maintenance. `start` may be called on any thread; all tasks run in the clock's callbacks, on the
+    broker's thread. `on_all_offline` is called once, when no directory is left: such a broker can't do anything, and
+    Kafka's ends, too. `on_deleted` is called when retention has deleted something: log start offsets have changed."""
 
     def __init__(
         self, settings: BrokerSettings, logs: Logs, replicas: ReplicaManager, clock: Clock, trace: Trace

@@ -1,7 +1,7 @@
-"""Which ISR a leader wants for a partition: the present one, less who has fallen behind, and with who has caught up.
+"""The ISR that a leader wants for a partition: the current one, without lagging replicas and with caught-up ones.
 
-In a broker without logs there is nothing to be behind on, and the metadata decides; with them, what the followers
-fetch. Decisions alone: what is asked of the controller, and when, is `isr_changes.py`'s.
+In a broker without logs no replica can lag, and the metadata decides; with logs, the followers' fetches do. Decisions
+alone: `isr_changes.py` sends the requests to the controller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WantedIsr: TypeAlias = Callable[[Partition], tuple[int, ...]]
 
 
 def live_followers(metadata: MetadataCache) -> InSync:
-    """Whether a replica is live and not on its way out, as the metadata of the leader's own epoch shows it."""
+    """Return a check whether a replica is live and not shutting down, by metadata of the leader's own epoch."""
 
     def live(partition: Partition, broker: int) -> bool:
         snapshot = metadata.snapshot
@@ -45,8 +45,9 @@ def by_metadata(metadata: MetadataCache) -> WantedIsr:
 
 
 def by_replication(metadata: MetadataCache, now_ms: Callable[[], float], lag_max_ms: float) -> WantedIsr:
-    """Out goes who has not had everything for `lag_max_ms`; in comes who has all that is committed, is fetching, and
-    is live by the metadata: of one that has just died only its last fetch is known here."""
+    """Return the policy that follows the followers' fetches. It removes a replica that has not been caught up for
+    `lag_max_ms`. It adds one that has all committed records, is fetching, and is live by the metadata: of a replica
+    that has just failed, only its last fetch is known here."""
     live = live_followers(metadata)
 
     def wanted(partition: Partition) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""Kafka's wire protocol, in the versions of a 2.8 cluster: values, frames, and which versions are spoken.
+"""Kafka's wire protocol, in the versions of a 2.8 cluster: values, frames, and the supported versions.
 
-This is the room's face; `bulk` (encoders over columns) is imported by its own name. It knows no socket, no clock and
-nothing else of the project. The data plane's values are in modules of their own: `produce_values`, `fetch_values`,
+This is the package's interface; `bulk` (encoders over columns) is imported by its own name. It uses no socket, no clock
+and nothing else of the project. The data plane's values are in modules of their own: `produce_values`, `fetch_values`,
 `admin_values`. docs/protocol.md says what a controller puts into its requests, and when it sends them.
 """
 

@@ -1,4 +1,4 @@
-"""Frames to values and back: the entry points of this room.
+"""Conversion of frames to values and back: the entry points of this package.
 
 A frame is what a connection carries after the four bytes of its size (`framing`): a header and a body. Decoding
 raises MalformedFrame, UnknownApi or UnsupportedVersion, whatever the bytes are, and nothing else; a frame has to be

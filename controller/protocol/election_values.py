@@ -1,4 +1,4 @@
-"""The values of ElectLeaders: who is asked to lead, and what came of it.
+"""The values of ElectLeaders: the partitions for which to elect leaders, and the result for each.
 
 As in `control_values`: a value holds the fields of all its versions, under the names of Kafka 2.8, with defaults for
 those that a version lacks. Only values live here.

@@ -1,9 +1,9 @@
 """Partition logs: segments, indexes, checkpoints and recovery, in Kafka's on-disk form.
 
-Start with `LogDirectory` and `PartitionLog`. Nothing that is named here imports `os`, so that the broker's core may
-import it and a simulator can host it: the host makes the disk, `disk_files.FileDisk` or `disk_memory.MemoryDisk`.
-Decisions are apart in `rules.py`, `epochs.py`, `producers.py`, `client_rules.py`; formats in `batches.py`,
-`records.py`, `checkpoints.py`, `index.py`. The room knows no protocol, no clock and no thread.
+Start with `LogDirectory` and `PartitionLog`. Nothing that is exported here imports `os`, so that the broker's core may
+import it and a simulator can run it: the host makes the disk, `disk_files.FileDisk` or `disk_memory.MemoryDisk`.
+Decisions are in `rules.py`, `epochs.py`, `producers.py`, `client_rules.py`; formats in `batches.py`, `records.py`,
+`checkpoints.py`, `index.py`. The package uses no protocol, no clock and no thread.
 """
 
 from controller.storage.batches import BatchHeader, headers_of, whole_bytes

@@ -64,9 +64,9 @@ class Made:
 class LogDirectory:
     """Opens `path` and every log in it. Raises AlreadyLocked and OutOfResources; whatever else is wrong is in `health`.
 
-    `settings_of` gives a topic's settings, `now_ms` wall time. `on_failure` hears once, with the OSError or
-    CorruptLog, that the directory went offline. `unusable`: why the directory must not be touched. `producers_added`:
-    as of each log.
+    `settings_of` returns a topic's settings, `now_ms` wall time. `on_failure` is called once, with the OSError or
+    CorruptLog, when the directory goes offline. `unusable`: why the directory must not be used. `producers_added`: as
+    for each log.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class LogDirectory:
             raise made.error
 
     def delete(self, partition: TopicPartition) -> None:
-        """The partition is gone at once, its files with `purge_deleted`. KeyError if it is not here."""
+        """Remove the partition at once; `purge_deleted` removes its files. KeyError if it is not here."""
         self.delete_all((partition,))
 
     @on_disk
@@ -246,7 +246,7 @@ class LogDirectory:
 
     @on_disk
     def set_aside(self, partition: TopicPartition) -> None:
-        """The partition is gone, its files stay under another name for good. KeyError if it is not here."""
+        """Remove the partition, but keep its files under another name for good. KeyError if it is not here."""
         self._retire((partition,), STRAY)
 
     def _retire(self, partitions: Sequence[TopicPartition], suffix: str) -> None:
@@ -273,7 +273,7 @@ class LogDirectory:
         return sum(map(self._purge, paths[:at_most]))
 
     def _purge(self, path: str) -> bool:
-        """Removes a deleted partition's directory; one that holds directories, or is none, is somebody else's."""
+        """Remove a deleted partition's directory; a path that holds directories, or is none, is not this broker's."""
         try:
             for inner in self._disk.names(path):
                 self._disk.remove(f"{path}/{inner}")

@@ -76,8 +76,8 @@ class OpenFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        # A removed segment's file is closed here, once the last range that was read from it is gone: closed earlier,
-        # its descriptor could be another file's by the time sendfile comes to it.
+        # A removed segment's file is closed here, once the last range of it is released: if it were closed earlier, its
+        # descriptor could be another file's by the time sendfile uses it.
         if self._closing is None:
             self.close()
             return

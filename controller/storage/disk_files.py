@@ -101,7 +101,7 @@ class FileDisk:
             if os.path.isdir(path):
                 os.rmdir(path)
                 return
-            # Held until its name is gone, so that not the unlink but the last close gives the blocks back.
+            # Kept open until its name is removed, so that the last close frees the blocks, and not the unlink.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return

@@ -1,8 +1,8 @@
-"""What storage refuses, and what it can find broken. Every error names the file or the bytes, and the position.
+"""The errors of storage. Every error names the file or the bytes, and the position.
 
-Two families: `BadBatches` and its kin say that somebody handed in bytes or asked for an offset that can't be had; the
-log is as it was. `CorruptLog` and `LogOffline` say that the files themselves can't be trusted; the log directory goes
-offline, and the process goes on with its others.
+Two families: `BadBatches` and its kin mean that a caller passed invalid bytes or requested an offset that is not
+available; the log is unchanged. `CorruptLog` and `LogOffline` mean that the files themselves can't be trusted; the log
+directory goes offline, and the process continues with the other ones.
 """
 
 from __future__ import annotations

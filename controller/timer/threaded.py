@@ -149,7 +149,8 @@ class ThreadTimer:
             self._run(task)
 
     def forget(self, cohort: ThreadedCohort) -> bool:
-        """A cohort has run. False: the timer was closed meanwhile, and who is left in it is in the timer."""
+        """Remove a cohort that has run. Returns False if the timer was closed in the meantime; the cohort's remaining
+        members then stay in the timer."""
         if self._closed:
             return False
         self._cohorts.pop(cohort, None)

@@ -151,7 +151,7 @@ class WatchLists(Generic[K, O]):
         return self.by_key.pop(key, [])
 
     def watched_keys(self) -> list[K]:
-        """Every key that somebody watches."""
+        """Return every key that an operation watches."""
         self.let_in()
         return list(self.by_key)
 

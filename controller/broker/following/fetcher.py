@@ -83,7 +83,7 @@ class LeaderLink:
         return self._connected().request(api_key, version, body, self._settings.replica_socket_timeout_ms)
 
     def _encoded(self, api_key: ApiKey, version: int, request: RequestValue) -> bytes:
-        """Once for all attempts at a leader that is gone. While one answers nothing is held for that."""
+        """Encode a request, once for all retries to a failed leader. While the leader answers, nothing is cached."""
         if self._in_vain is not None and self._in_vain[0] == request:
             return self._in_vain[1]
         body = encode_request_body(api_key, version, request)
@@ -322,7 +322,7 @@ class Fetcher:
         return None if due_ms is None else max(due_ms - self._tools.clock.now_ms(), 0.0)
 
     def _rest(self, delay_ms: float | None) -> Pending[None]:
-        """Answered after `delay_ms` (None: never), or when somebody wakes the fetcher."""
+        """Return a future that is completed after `delay_ms` (None: never), or when the fetcher is woken."""
         resting: Pending[None] = Pending()
         if delay_ms is not None:
             timer = self._tools.clock.call_later(delay_ms, self._wake)
@@ -510,7 +510,7 @@ class Fetcher:
         self._queue.delay(followed, self._tools.clock.now_ms() + delay_ms)
 
     def _drop(self, followed: Followed, level: str, why: str) -> None:
-        """Until somebody adds it again."""
+        """Stop following the partition until it is added again."""
         self._note(level, f"{followed} is not followed any more: {why}")
         if self._queue.follows(followed):
             self._queue.remove(followed.key)

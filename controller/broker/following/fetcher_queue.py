@@ -107,8 +107,8 @@ def error_of(code: int) -> ErrorCode:
 def fetch_request(
     settings: BrokerSettings, session: SessionRequest, until_due_ms: float | None, broker_epoch: int
 ) -> FetchRequest:
-    """`until_due_ms`: when another partition is to be asked about. The leader is not to wait for longer than that.
-    `broker_epoch`: whose log it is that what is asked for shows, this life's and no other's (KIP-903)."""
+    """Return a Fetch request. `until_due_ms` is the time until another partition is due, which limits the leader's
+    wait. `broker_epoch` identifies the broker incarnation whose log end offsets the request reports (KIP-903)."""
     max_wait_ms = settings.replica_fetch_wait_max_ms
     if until_due_ms is not None:
         max_wait_ms = min(max_wait_ms, math.ceil(until_due_ms))
@@ -208,7 +208,7 @@ class FetchSession:
             self._changes.pop(key, None)
 
     def next(self) -> SessionRequest:
-        """The same object for each attempt at a leader that is gone, while nothing is another."""
+        """Return the next request: the same object for each retry to a failed leader while nothing changes."""
         in_vain = self._in_vain
         if in_vain is not None and not self._changes and in_vain.session_id == self._id:
             return in_vain
@@ -216,8 +216,8 @@ class FetchSession:
         forgotten: dict[str, list[int]] = {}
         changes, self._changes = self._changes, None
         for key, question in (changes or {}).items():
-            # Taken out first: what changed goes to the end of a full request, as an answer has room for so much and is
-            # filled in the order of the questions.
+            # Removed first: a changed partition goes to the end of a full request. The answer's size is limited, and it
+            # is filled in the order of the questions.
             self.sent.pop(key)
             if question is not None:
                 self.sent[key] = question
@@ -360,7 +360,7 @@ class FetcherQueue:
             self._waiting[followed.key] = followed
 
     def take_up(self, now_ms: float, is_held: Callable[[Followed], bool], hold_ms: float) -> None:
-        """Those whose time has come; who is held still waits for so long again."""
+        """Queue the partitions whose delay has ended; a throttled one is delayed by `hold_ms` again."""
         if not self._waiting:
             return
         for followed in [one for one in self._waiting.values() if one.ready_ms <= now_ms]:

@@ -52,8 +52,8 @@ class FollowerLogs:
         except (CorruptBatch, OffsetsOutOfOrder):
             raise
         except BadBatches:
-            # The answer had room for the beginning of a batch only. It is this partition's turn soon: a leader lets the
-            # first batch of an answer through whole.
+            # The answer contained the beginning of a batch only. This partition comes first soon, and a leader sends
+            # the first batch of an answer complete.
             return False
         return True
 

@@ -103,8 +103,8 @@ class MetadataSnapshot:
         return MetadataSnapshot(topics=topics, topic_ids=ids)
 
     def updated(self, request: UpdateMetadataRequest) -> MetadataSnapshot:
-        """The live brokers and the controller are replaced, the partitions that the request names are too, and the
-        rest stays. A partition whose leader is LEADER_DURING_DELETE goes."""
+        """Return a snapshot with the request's live brokers, controller and named partitions, and everything else
+        unchanged. A partition whose leader is LEADER_DURING_DELETE is removed."""
         topics = dict(self.topics)
         topic_ids = dict(self.topic_ids)
         for topic in request.topic_states:

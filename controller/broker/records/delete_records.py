@@ -41,7 +41,7 @@ class Deletion:
     offset: int
 
     def low_watermark(self, metadata: MetadataCache) -> int:
-        """As far as all live replicas are known to have deleted."""
+        """Return the offset below which all live replicas are known to have deleted."""
         log, brokers = self.partition.log, metadata.snapshot.brokers
         if log is None:
             return NO_LOW_WATERMARK
