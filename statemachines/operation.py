@@ -13,11 +13,11 @@ from transitions import Machine
 
 class OperationState(IntEnum):
     Pending = 0
-    """Nobody has answered it: its condition does not hold yet, and its time is not over."""
+    """It is not answered: its condition does not hold yet, and its timeout has not expired."""
     Completed = 1
-    """Its condition came to hold, or somebody completed it by force."""
+    """Its condition holds, or it was completed by force."""
     Expired = 2
-    """Its time was over first; it was answered with what there was."""
+    """Its timeout expired first; it was answered with the data available."""
     Cancelled = 3
     """What it waits for no longer exists; the code that cancelled it answers."""
 

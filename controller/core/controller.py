@@ -296,9 +296,11 @@ class Controller:
         self.active_controller_id = NO_CONTROLLER if broker_id in (None, self._broker_id) else broker_id
 
     async def _step_down(self, row: Row) -> None:
-        """/controller is this session's, and somebody has rewritten it with another content: as Kafka's controller
-        this one resigns. Kafka's leaves the znode as it is, and the broker that it names takes itself for controller
-        without ever having loaded the cluster; here the znode is deleted, and brokers stand for election."""
+        """Resign because another client rewrote this session's /controller, as Kafka's controller does.
+
+        Kafka's controller leaves the znode as it is, and the broker that it names acts as controller without having
+        loaded the cluster. Here the znode is deleted, and brokers stand for election.
+        """
         why = f"{paths.CONTROLLER} of this controller was rewritten by hand with {shown(row.data)}"
         self._note(
             "error",

@@ -76,7 +76,7 @@ class EventHandler(Protocol):
 
 
 OnError = Callable[[Event, BaseException], None]
-"""Told of an event whose handler let an error out, which no handler may. It may raise, which ends the action."""
+"""Called with an event whose handler raised, which no handler may do. It may raise, which ends the action."""
 
 
 class EventLoop:

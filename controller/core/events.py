@@ -53,7 +53,7 @@ class Event(Protocol):
 
 @runtime_checkable
 class Answerable(Protocol):
-    """An event that somebody waits for an answer to."""
+    """An event whose sender waits for an answer."""
 
     coalesces: ClassVar[bool]
 
@@ -95,7 +95,7 @@ class ControllerChange:
 
 @dataclass(frozen=True, slots=True)
 class Reelect:
-    """Stand for election: /controller is gone, or a term ended inside a session that lives on."""
+    """Stand for election: /controller is deleted, or a term ended within a session that still exists."""
 
     coalesces: ClassVar[bool] = True
 
@@ -224,7 +224,7 @@ class StopReplicaResponse:
     coalesces: ClassVar[bool] = False
 
 
-# What somebody waits for
+# Events with a callback
 
 
 class AnsweredOnce:

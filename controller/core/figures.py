@@ -70,7 +70,7 @@ def figures_of(term: Term, unclean_elections: int) -> Figures:
 
 
 class ControllerMeasures:
-    """Told by the controller of each event as it begins and ends."""
+    """Receives the start and the end of each event from the controller."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
 """The election of a controller: one multi that makes /controller and raises /controller_epoch together.
 
-`elect` stands once, and says what came of it; it arms no watch and starts nothing. Whoever calls it has the watch on
-/controller standing first, so that a loser hears when it goes. That the id in /controller is one's own proves nothing:
-an older session of this broker's may have left it (S07), so only the session that owns it decides.
+`elect` stands once and returns the outcome; it sets no watch and starts nothing. The caller first sets the watch on
+/controller, so that a loser is notified when it is deleted. The broker's own id in /controller proves nothing: an older
+session of this broker may have left it (S07), so only the session that owns it decides.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ async def elect(
         except MultiFailed as failed:
             if not isinstance(failed.error, NodeExists | BadVersion | NoNode):
                 raise failed.error from failed
-            continue  # somebody was faster: look who
+            continue  # another client was faster: read its write
         except UnknownOutcome:
             unsettled = attempt
             continue
@@ -331,11 +331,13 @@ def _epoch_anew(highest: int, deletions: int) -> int:
 
 
 async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, at: ElectionPaths) -> bool:
-    """Creates /controller_epoch; after earlier terms at a version that none of their fences checks. A znode that is
-    created anew begins at version 0, as the first did: without more versions a deposed controller's writes could pass.
-    How many more depends on the deletions so far, so that the znode differs from the one before it too.
+    """Create /controller_epoch; after earlier terms, at a version that none of their fences checks.
 
-    Whatever comes of it, the next look shows; gives whether it may have been created here.
+    A znode that is created again begins at version 0, as the first did: without more versions the writes of a deposed
+    controller could pass the fence. How many more depends on the number of deletions so far, so that the version
+    differs from that of the znode before it too.
+
+    Returns: whether it may have been created here. The caller reads the outcome.
     """
     data = encode_controller_epoch(epoch)
     versions = VERSIONS + VERSIONS * deletions % MOST_VERSIONS if epoch else 0

@@ -89,8 +89,10 @@ async def read_brokers(term: Term) -> tuple[list[LiveBroker], int]:
 
 
 def live_broker(term: Term, row: Znode | None) -> LiveBroker | None:
-    """None for a registration that is gone, or that does not say how the broker is reached. One that became so while
-    its broker lives changes nothing: what it said before holds."""
+    """Return the registered broker, or None if the registration is deleted or has no usable address.
+
+    A registration that became unusable while its broker is live changes nothing: the earlier one is kept.
+    """
     if row is None:
         return None
     broker = paths.broker_of(row.path)
@@ -125,7 +127,7 @@ def _live_broker(registration: BrokerRegistration, row: Znode, listener: str) ->
 
 
 async def watch_brokers(term: Term, brokers: Sequence[LiveBroker], since_zxid: int) -> None:
-    """Their registrations: endpoints may change while the broker lives."""
+    """Watch the brokers' registrations: endpoints may change while a broker is live."""
     if brokers:
         watched = [paths.broker(broker.id) for broker in brokers]
         await term.zookeeper.watch_many(watched, _broker_modified, since_zxid)

@@ -40,7 +40,7 @@ class Histogram:
         self.total += value
 
     def quantiles(self, now_ms: float) -> Mapping[float, float]:
-        """All 0 with nothing to tell of: before the first value, or when the last one is long ago."""
+        """Return the quantiles; all are 0 before the first value, or when the last one is too old."""
         values = sorted(self._values) if now_ms - self._updated_ms <= self.idle_ms else []
         if not values:
             return dict.fromkeys(QUANTILES, 0.0)

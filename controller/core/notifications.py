@@ -1,4 +1,4 @@
-"""Notification znodes: children that somebody leaves for the controller, read and deleted by it."""
+"""Notification znodes: children that other clients create for the controller, which reads and deletes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from controller.zookeeper.paths import child
 from controller.zookeeper.request_size import spans
 
 ROUNDS = 10
-"""How often what is left is listed and deleted again: each round follows somebody else's deletion of the same
-children, or a connection that broke under the request."""
+"""How often remaining children are listed and deleted again: each round follows another client's deletion of the same
+children, or a connection that broke during the request."""
 
 
 async def list_children(term: Term, parent: str) -> tuple[str, ...]:

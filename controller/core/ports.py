@@ -91,14 +91,14 @@ class Channels(Protocol):
     wait until it is announced no more."""
 
     def announce(self, brokers: Sequence[Endpoint]) -> None:
-        """The brokers that there are now. A channel to a life of a broker that is not among them is closed and
-        what waits in it dropped; one that is kept keeps its queue."""
+        """Set the current brokers. A channel to a broker incarnation that is not among them is closed and its queue
+        dropped; the other channels keep their queues."""
 
     def send(self, broker: int, request: ControlRequest) -> None:
-        """Queues a request. KeyError if the broker was not announced."""
+        """Queue a request. Raises KeyError if the broker was not announced."""
 
     def close(self) -> None:
-        """The term is over: drops what waits, closes every connection, and no response becomes an event any more."""
+        """End the term's channels: drop queued requests and close all connections; no response becomes an event."""
 
 
 class EventSink(Protocol):

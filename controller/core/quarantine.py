@@ -1,7 +1,7 @@
-"""Znodes that cannot be used: damaged ones, and those of no sense. Each costs its own topic, partition or broker.
+"""Znodes that cannot be used: damaged or invalid ones. Each affects only its own topic, partition or broker.
 
-An entry is reported once (log and metric) and again when what is wrong changes. Its znode is never written, and it is
-watched: when somebody repairs it, the watch's event reads it again and it is served, in the same term.
+An entry is reported once (log and metric), and again when its fault changes. Its znode is never written, and it is
+watched: when it is repaired, the watch's event reads it again and it is served, in the same term.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class EventQueue:
             event.refuse()
 
     def close(self) -> None:
-        """Nobody takes any more: answers every queued callback, and from now on every new one at once."""
+        """Close the queue: answer every queued callback, and from now on every new one at once."""
         with self._lock:
             self._closed = True
         self.close_callbacks()

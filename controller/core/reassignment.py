@@ -139,8 +139,10 @@ async def _ready(term: Term, rows: Sequence[int]) -> frozenset[int]:
 
 
 async def _spread(term: Term, rows: Rows) -> None:
-    """Everybody hears who the replicas are; new ones begin, in a log directory of their own if need be (KAFKA-10314),
-    which is what `is_new` allows."""
+    """Send the replica set to all replicas, and start the new ones.
+
+    `is_new` allows a new replica to choose a log directory (KAFKA-10314).
+    """
     table = term.context.partitions
     await new_epoch(term, rows)
     adding = _is_adding(term, rows)
@@ -234,7 +236,7 @@ async def _complete(term: Term, rows: Sequence[int]) -> None:
 
 
 def _put_back(term: Term, row: int, assignment: Assignment, states: Mapping[int, int]) -> None:
-    """Nobody of the target could be elected after all: both sets are its replicas still."""
+    """Return to phase A, because no replica of the target could be elected: both sets are still the replicas."""
     table = term.context.partitions
     table.leaving.pop(row, None)
     table.set_assignment(row, assignment)

@@ -39,12 +39,14 @@ class Removed:
 
 
 async def stop(term: Term, removed: Removed, *, every_leader: bool = False) -> None:
-    """To their end. Nobody waits for what their brokers answer: one that is gone, or fails, keeps what it has, which no
-    later topic of that name takes for its own, as its id is another. Rows whose leader was among them have none then.
+    """Stop and delete the replicas, without waiting for their brokers' answers.
+
+    A broker that is dead, or fails, keeps its data. A later topic of the same name does not use it, because its id
+    differs. Rows whose leader was among the removed replicas have no leader afterwards.
 
     `every_leader`: leaders that know them as replicas get a new leader epoch, whether they were in the ISR or not. In
-    the epoch that it knows, a leader passes over the smaller set of replicas, and below inter-broker protocol 2.7 it
-    could write them into the ISR.
+    the epoch that it knows, a leader ignores the smaller set of replicas, and below inter-broker protocol 2.7 it could
+    write them into the ISR.
     """
     if not len(removed):
         return

@@ -1,7 +1,7 @@
-"""Elections that somebody wants though nothing failed: the preferred leader's, and one from outside the ISR.
+"""Requested leader elections: of the preferred leader, and unclean election.
 
-Both go through the partition machine as any election does; here is which rule decides, and what is to be said of each
-partition afterwards. Source: KafkaController.processReplicaLeaderElection (2.8 to 3.9).
+Both go through the partition state machine like any election. This module has the rules and each partition's outcome.
+Source: KafkaController.processReplicaLeaderElection (2.8 to 3.9).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def elect(term: Term, kind: ElectionKind, partitions: tuple[TopicPartition
 
 
 async def elect_rows(term: Term, kind: ElectionKind, rows: Rows) -> frozenset[int]:
-    """Tells brokers of those that got a leader, and gives them."""
+    """Notify brokers of the partitions that got a leader, and return these."""
     batch = RequestBatch(term)
     led = await partition_moves.bring_online(term, rows, batch, _ELECTIONS[kind])
     batch.send()

@@ -24,8 +24,11 @@ SHOWN = 5
 
 
 def falls_short(left: Int32s, least: Int32s, replicas: Int32s) -> Bools:
-    """By column: `left` are in sync once the broker is gone, `least` have to be, of so many `replicas`. One that has no
-    other replica goes with its broker, and what asks for more than there are is out of anybody's reach."""
+    """Return, by column, which partitions would have too few in-sync replicas.
+
+    `left` replicas are in sync after the shutdown, `least` are required, of `replicas` in total. A partition without
+    another replica is not counted, nor one that requires more replicas than it has.
+    """
     short: Bools = (left < least) & (least <= replicas) & (replicas > 1)
     return short
 

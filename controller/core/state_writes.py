@@ -198,8 +198,11 @@ async def take_in_all(term: Term, found: Sequence[tuple[int, Znode | None]]) -> 
 
 
 async def _require_fence(term: Term) -> None:
-    """Raises ControllerMoved if this term is over. A controller epoch above this term's does not prove that: somebody
-    may have written the state by hand, or deleted /controller_epoch. The fence decides."""
+    """Raise ControllerMoved if this term is over.
+
+    A controller epoch above this term's does not prove that: an administrator may have written the state, or deleted
+    /controller_epoch. The fence decides.
+    """
     for _ in range(FENCE_ATTEMPTS):
         try:
             await term.zookeeper.commit(term.leadership, [])

@@ -64,7 +64,7 @@ class RequestLog:
         return not waiting or waiting[0] > sequence
 
     def forget(self, broker: int) -> None:
-        """All lives of a broker before its next one: their channels are closed."""
+        """Forget the requests to all earlier incarnations of a broker: their channels are closed."""
         for key in [key for key in self.waiting if key[0] == broker]:
             del self.waiting[key]
 

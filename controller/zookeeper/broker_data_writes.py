@@ -50,8 +50,10 @@ class BrokerDataWrites(BrokerWrites):
     """One a node. As `BrokerWrites`: every method can be called again after it failed."""
 
     async def next_producer_id_block(self, broker_id: int) -> ProducerIdBlock:
-        """The block that follows the last one handed out to anybody, now this broker's, and only this call's: a write
-        whose outcome is unknown skips a block. DamagedZnode, ProducerIdsExhausted."""
+        """Allocate the block after the last allocated one to this broker, for this call only.
+
+        A write with an unknown outcome skips a block. Raises DamagedZnode, ProducerIdsExhausted.
+        """
         path = paths.PRODUCER_ID_BLOCK
 
         async def attempt() -> ProducerIdBlock:
@@ -109,9 +111,11 @@ class BrokerDataWrites(BrokerWrites):
         return await self._decide(attempt)
 
     async def notify_of_failed_directory(self, broker_id: int) -> None:
-        """Leaves the notice by which the controller hears that a log directory of this broker failed, as Kafka's
-        ReplicaManager does. It names no directory: the controller asks the broker for every replica. A notice whose
-        write had no answer may be left twice, and says the same twice."""
+        """Create the notification that a log directory of this broker failed, as Kafka's ReplicaManager does.
+
+        It names no directory: the controller asks the broker for every replica. A notification whose write had an
+        unknown outcome may be created twice, which is harmless.
+        """
         notice = paths.child(paths.LOG_DIR_EVENT_NOTIFICATION, paths.LOG_DIR_EVENT_PREFIX)
         data = encode_log_dir_event(LogDirEvent(broker_id))
 

@@ -128,7 +128,7 @@ class BrokerWrites:
     async def register_broker(
         self, broker_id: int, data: bytes, cluster_id: str | None = None, ids: str = paths.BROKER_IDS
     ) -> int:
-        """Registers this session's life of a broker below `ids` and gives its broker epoch, the znode's czxid.
+        """Register this session's broker incarnation below `ids`, and return its broker epoch, the znode's czxid.
 
         Created empty and then set, in one multi, as Kafka 2.8 does (so its version is 1). A node of this session's is
         kept, with `data`; one of a former session of this client's is deleted and made anew (KAFKA-7165); another's is

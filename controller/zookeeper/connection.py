@@ -22,8 +22,10 @@ from controller.zookeeper.operations import (
 
 
 class ConnectionListener(Protocol):
-    """Told of a connection's life. Called on whatever thread the connection has: must not block, must not wait for
-    a request (Kafka's KAFKA-6879), must not raise."""
+    """Receives a connection's states and watch events.
+
+    Called on the connection's threads: must not block, must not wait for a request (KAFKA-6879), must not raise.
+    """
 
     def session_state(self, state: SessionState) -> None: ...
 

@@ -194,8 +194,10 @@ class KazooConnection:
     async def _multi_read_of(
         self, opcode: int, paths: Sequence[str], parse: Callable[[bytes, int, int], T]
     ) -> T | None:
-        """One multi-read; None if the server is older than 3.6. One that did not tell its version says so when asked,
-        and breaks the connection."""
+        """Send one multi-read; return None if the server is older than 3.6.
+
+        An older server that did not report its version closes the connection on this request.
+        """
         if not self._link.multi_read():
             return None
         if isinstance(paths, StatePaths) and opcode == jute.GET_DATA:

@@ -129,7 +129,7 @@ class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class HookedHandler(ConnectionHandler):  # type: ignore[misc]
-    """Tells the hooks of watches as they arrive, and when what was acknowledged had been sent."""
+    """Reports watches to the hooks as they arrive, and the send times of acknowledged requests."""
 
     def __init__(self, client: HookedClient, hooks: SessionHooks, clock: Clock) -> None:
         super().__init__(client, client._conn_retry.copy(), logger=client.logger)
@@ -216,7 +216,7 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
 
 
 class HookedClient(KazooClient):  # type: ignore[misc]
-    """Tells the hooks of each change of state, before and after kazoo acts on it."""
+    """Reports each change of state to the hooks, before and after kazoo acts on it."""
 
     def __init__(
         self, hosts: str, session_timeout_ms: int, auth: tuple[tuple[str, str], ...], hooks: SessionHooks, clock: Clock

@@ -36,8 +36,8 @@ class Leadership:
     """One term as controller.
 
     It is void once `session` is not the connection's session any more, or the lease has run out, or
-    /controller_epoch has left `epoch_zk_version`, whichever is first. A session that lives on after a resignation may
-    win again: that is another term, with another epoch and version.
+    /controller_epoch has left `epoch_zk_version`, whichever is first. A session that still exists after a resignation
+    may win again: that is another term, with another epoch and version.
     """
 
     session: int

@@ -96,7 +96,7 @@ def parents_among(rows: Sequence[Create]) -> frozenset[str]:
 
 
 def refuse_unversioned(rows: Sequence[SetData]) -> None:
-    """ValueError for a row without a version: nothing could tell whether it moved."""
+    """Raise ValueError for a row without a version: a concurrent change could not be detected."""
     if isinstance(rows, StateSets) and not (rows.versions == ANY_VERSION).any():
         return
     for row in rows:

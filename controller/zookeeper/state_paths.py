@@ -1,8 +1,8 @@
-"""The paths of very many state znodes, as topics and numbers: a str is made of one only when somebody looks at it.
+"""The paths of very many state znodes, as topics and numbers: a str is created only on access.
 
 A controller reads the states of every partition, and writes those of many. Their paths differ in a topic's name and a
-number, and a request's bytes are put together from these topic by topic (`jute_requests.multi_read_states`,
-`jute_requests.multi_set_states`). Whoever wants a sequence of str has one here.
+number, and a request's bytes are built from these topic by topic (`jute_requests.multi_read_states`,
+`jute_requests.multi_set_states`). Code that needs str accesses the paths as a sequence.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class StandingWatches:
         self._nodes: dict[str, _Standing] = {}
         self._children: dict[str, _Standing] = {}
         self._kept: dict[str, _Standing] = {}
-        """Children that a second party watches, for as long as the client lives: one server watch serves both."""
+        """Children that a second party watches, as long as the client exists: one server watch serves both."""
         self._since_zxid: int | None = None
         self._breaks = 0
 

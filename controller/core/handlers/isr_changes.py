@@ -88,8 +88,10 @@ async def alter_isr(term: Term, event: AlterIsrRequested) -> None:
 
 
 def _by_name(term: Term, request: AlterIsrRequest) -> AlterIsrRequest:
-    """As version 0 has it: later ones name topics by id (an unknown one stays without a name) and pair each member with
-    the life that is meant."""
+    """Convert a request to the form of version 0, with topic names.
+
+    Later versions name topics by id (an unknown one stays without a name) and each member with its incarnation.
+    """
     if all(topic.name for topic in request.topics):
         return request
     names = {topic.id: topic.name for topic in term.context.partitions.topics if topic.id != NO_TOPIC_ID}
@@ -200,8 +202,8 @@ def _decision(
         return ErrorCode.INVALID_UPDATE_VERSION
     if sender not in members or not members.issubset(present.assignment):
         return ErrorCode.INVALID_REQUEST
-    # One that shuts down would be leader next (KAFKA-14140), and one that had everything in an earlier life may have
-    # lost it with its disk (KIP-903).
+    # A broker that shuts down could be elected next (KAFKA-14140), and one that was in sync in an earlier incarnation
+    # may have lost its disk (KIP-903).
     joining = members.difference(present.isr)
     if not joining.issubset(term.context.eligible_ids) or _of_earlier_lives(term, joining, asked):
         return ErrorCode.OPERATION_NOT_ATTEMPTED if spoken < SPEAKS_INELIGIBLE else ErrorCode.INELIGIBLE_REPLICA

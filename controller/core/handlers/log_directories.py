@@ -58,7 +58,7 @@ async def replicas_answered(term: Term, event: LeaderAndIsrResponse) -> None:
     if broker is None or broker.epoch != event.broker_epoch:
         return
     failed = _partitions(term, event, ErrorCode.KAFKA_STORAGE_ERROR)
-    # Nobody is to pay for what was never said: most answers are long, and all well.
+    # Only needed for a broker with failed replicas: most answers are long and have no error.
     sound = _partitions(term, event, ErrorCode.NONE) if term.context.failed.of(event.broker) else ()
     new = term.context.failed.heard(event.broker, failed, sound)
     if not new:

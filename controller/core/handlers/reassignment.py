@@ -93,7 +93,7 @@ async def isr_changed(term: Term, rows: Rows) -> None:
 
 
 async def reassignment_isr_change(term: Term, event: ReassignmentIsrChange) -> None:
-    """A state that is watched was written: by a leader itself, or by somebody who repaired it."""
+    """Handle the write of a watched state, by a leader or by an administrator who repaired it."""
     row = term.context.partitions.row_of(event.topic, event.partition)
     if row is None:
         return

@@ -105,9 +105,11 @@ class InMemoryConnection(ClientSession):
         self._paused = True
 
     def resume(self) -> None:
-        """The process goes on. If its connection was closed meanwhile it hears SUSPENDED first, then what its
-        watches had to say (a kazoo client's threads work that way), and on reaching the server whether its session
-        has outlived the pause."""
+        """Continue the process after a pause.
+
+        If its connection was closed meanwhile it is notified of SUSPENDED first, then of its watches (a kazoo client's
+        threads work that way), and when it reaches the server, of whether its session has survived the pause.
+        """
         if not self._paused:
             return
         self._paused = False

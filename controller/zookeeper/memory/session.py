@@ -1,8 +1,8 @@
-"""The life of a client of the in-memory ZooKeeper: its session, its connections, its pings, and what waits for them.
+"""The session of a client of the in-memory ZooKeeper: its connections, its pings, and the requests that wait for them.
 
-It behaves as a kazoo client does: pings at a third of the session timeout, gives its connection up after two thirds
-without an answer, comes back to the same session, and learns that the session has ended only when it reaches a
-server again. Knows no request's meaning; `memory_connection.py` does, and has the faults.
+It behaves as a kazoo client does: it pings at a third of the session timeout, closes its connection after two thirds
+without an answer, reconnects to the same session, and learns that the session has ended only when it reaches a server
+again. The meaning of requests, and faults, are in `memory/connection.py`.
 """
 
 from __future__ import annotations
