@@ -41,7 +41,7 @@ class Injector:
         self._wanted: dict[int, bool] = {}
         self._ends_late: list[tuple[PauseController, Undo]] = []
         self.faults = Faults(
-            host, plan.cluster.brokers, self.start, safety_checker.expires, safety_checker.forgotten.lost_power
+            host, plan.cluster.brokers, self.start, safety_checker.expires, safety_checker.data_loss.lost_power
         )
         safety_checker.is_by_hand = self.faults.is_by_hand
 

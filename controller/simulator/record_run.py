@@ -1,7 +1,7 @@
 """Records in a plan's run: clients that write and read while faults are on, and what must have become of it at rest.
 
 Which promises hold depends on the plan, and on what befell its disks. Without unclean elections, and unless a
-partition's leader had forgotten records (`forgotten.py`), what is below a high watermark stays, and all of the ISR has
+partition's leader had forgotten records (`data_loss.py`), what is below a high watermark stays, and all of the ISR has
 it: so nothing is lost that was acknowledged with `acks=all`, and nothing that a consumer has read. Whatever the plan,
 nothing is there that was not sent, nor twice if its producer is idempotent, and no consumer sees beyond the high
 watermark.
@@ -106,7 +106,7 @@ class RecordRun:
             held = self._replica(member, topic, number)
             if held is None or held.log is None or held.log.log_end_offset >= committed:
                 continue
-            if not safety_checker.forgotten.may_have_forgotten(member, paths.partition_state(topic, number)):
+            if not safety_checker.data_loss.may_have_lost_records(member, paths.partition_state(topic, number)):
                 detail = (
                     f"{topic}-{number}: it is in the ISR and has {held.log.log_end_offset} of {committed} committed"
                 )
@@ -164,7 +164,7 @@ class RecordRun:
     def _keeps(self) -> bool:
         """Whether what is below a high watermark stays."""
         names = [paths.partition_state(*name) for name in self._partitions]
-        return self._clean and not any(name in self._liveness_checker.safety_checker.forgotten.broken for name in names)
+        return self._clean and not any(name in self._liveness_checker.safety_checker.data_loss.broken for name in names)
 
     def _promised(self) -> dict[str, RecordChecker]:
         promised = dict(ALWAYS)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from controller.scenarios.defects import EXPECTED_WITH
 from controller.scenarios.invariants import election_troubles
 from controller.simulator.by_choice import ByChoice
+from controller.simulator.data_loss import DataLossModel
 from controller.simulator.fencing import Fencing
-from controller.simulator.forgotten import Forgotten
 from controller.simulator.plan import Happening, kind_of
 from controller.trace import (
     BrokerRegistered,
@@ -100,7 +100,7 @@ class SafetyChecker(Recorder):
         self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
         self._begun: dict[str, tuple[int, int, int]] = {}  # leader epoch, the zxid that began it, version
         self._incarnations: dict[int, int] = {}  # the broker epoch that each node knows of itself
-        self.forgotten = Forgotten()
+        self.data_loss = DataLossModel()
         self.subscribers: list[Callable[[TraceRecord], None]] = []
         self._by_choice = ByChoice(self.violated)
         self.expected_errors: tuple[str, ...] = ()
@@ -205,7 +205,7 @@ class SafetyChecker(Recorder):
         last = self._states.get(path) if isinstance(operation, SetData) else None
         self._states[path] = state
         self._note_begun(path, state.leader_epoch)
-        self.forgotten.state_written(path, state.isr)
+        self.data_loss.state_written(path, state.isr)
         node = self._nodes.get(session, NOBODY)
         is_winners = session == self._winner and state.controller_epoch == self._epoch and not self._edited
         if not is_winners and not (self._leaders_write and last is not None and _is_leaders_change(node, state, last)):
@@ -387,8 +387,8 @@ class SafetyChecker(Recorder):
         if event.leader == node:
             path = paths.partition_state(event.topic, event.partition)
             self._leads(node, path, event)
-            if self.forgotten.members:
-                self.forgotten.leads(node, path)
+            if self.data_loss.members:
+                self.data_loss.became_leader(node, path)
 
     def _leads(self, node: int, path: str, event: ReplicaRoleApplied) -> None:
         """(2) A broker incarnation leads in no leader epoch that is older than its registration: it may have lost the

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from controller.scenarios.records.history import ACKNOWLEDGED, FinalRead
 from controller.simulator.consumer import read_to_the_end
+from controller.simulator.data_loss import DataLossModel
 from controller.simulator.disk import SimulatedDisk
-from controller.simulator.forgotten import Forgotten
 from controller.simulator.liveness_checker import Unmet
 from controller.simulator.plan import (
     BreakDisk,
@@ -150,23 +150,23 @@ def test_what_the_core_has_lost_is_found_though_others_have_it(monkeypatch: pyte
 
 
 def test_a_broker_that_leads_without_having_left_the_isr_breaks_the_promise() -> None:
-    forgotten = Forgotten()
-    forgotten.state_written("p", (1, 2))
-    forgotten.lost_power(1)
-    forgotten.leads(2, "p")
-    assert not forgotten.broken
-    forgotten.leads(1, "p")
-    assert forgotten.broken == {"p"}
+    data_loss = DataLossModel()
+    data_loss.state_written("p", (1, 2))
+    data_loss.lost_power(1)
+    data_loss.became_leader(2, "p")
+    assert not data_loss.broken
+    data_loss.became_leader(1, "p")
+    assert data_loss.broken == {"p"}
 
 
 def test_a_broker_that_left_the_isr_and_came_back_is_as_good_as_any() -> None:
-    forgotten = Forgotten()
-    forgotten.state_written("p", (1, 2))
-    forgotten.lost_power(1)
-    forgotten.state_written("p", (2,))
-    forgotten.state_written("p", (2, 1))
-    forgotten.leads(1, "p")
-    assert not forgotten.broken
+    data_loss = DataLossModel()
+    data_loss.state_written("p", (1, 2))
+    data_loss.lost_power(1)
+    data_loss.state_written("p", (2,))
+    data_loss.state_written("p", (2, 1))
+    data_loss.became_leader(1, "p")
+    assert not data_loss.broken
 
 
 def test_a_broker_that_lost_power_does_not_lead_on_before_it_is_registered_again() -> None:
@@ -193,7 +193,7 @@ def test_a_broker_that_lost_power_does_not_lead_on_before_it_is_registered_again
     )
     world = PlanWorld(stricken)
     rested_ms = world.finish()
-    broken = set(world.safety_checker.forgotten.broken)
+    broken = set(world.safety_checker.data_loss.broken)
     run = world.result(rested_ms)
     assert run.violation is None, str(run.violation)
     assert not broken
@@ -203,7 +203,7 @@ def test_all_of_an_isr_without_power_at_once_may_lose_and_the_swarm_knows() -> N
     at_once = [LosePower(at_ms=4_000.0, node=node, for_ms=200.0) for node in (1, 2, 3)]
     world = PlanWorld(plan(*at_once))
     rested_ms = world.finish()
-    broken = set(world.safety_checker.forgotten.broken)
+    broken = set(world.safety_checker.data_loss.broken)
     assert world.result(rested_ms).violation is None
     assert broken
 
