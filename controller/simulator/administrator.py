@@ -1,7 +1,7 @@
-"""Who administers a simulated cluster: creates, changes, moves and deletes topics, and remembers what was answered.
+"""The administrator of a simulated cluster: it creates, changes, moves and deletes topics, and records the outcomes.
 
-Each operation asks whoever metadata says is controller, a few times. From the answers follows what must be true in the
-end (`must_exist`, `must_be_gone`): what was acknowledged, and not undone since by anything that may have happened.
+It sends each operation to the broker that metadata names as controller, with a few retries. From the responses follows
+what must hold at the end (`must_exist`, `must_be_gone`): what was acknowledged and cannot have been undone since.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Counts the answers to what a broker is asked: each request has one, and has it in time.
+"""Count the responses to each request of a broker: every request has exactly one, in time.
 
-Stands between a listener and whoever answers. The broker's own guard raises at a second answer; this one holds even
-where that guard is what is broken.
+This check sits between a listener and the broker. The broker's own guard raises at a second response; this one also
+works where that guard is defective.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Awaited:
 
 
 class Answers:
-    """`twice` is told of a request that was answered a second time; that answer goes no further."""
+    """`twice` is called with a request that was answered a second time; the second response is dropped."""
 
     def __init__(self, receiver: Receiver, clock: Clock, twice: Callable[[str], None]) -> None:
         self._receiver = receiver

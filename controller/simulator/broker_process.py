@@ -66,7 +66,7 @@ class Paces:
 
 
 class NodeTrace:
-    """A dead process tells nothing more."""
+    """The trace of one node. A dead process emits no events."""
 
     def __init__(self, world: World, process: Process, node: int) -> None:
         self.enabled = world.recorder.enabled
@@ -95,7 +95,10 @@ class _Receiving:
 
 
 class BrokerProcess:
-    """Runs from its making on; the node within begins when it has booted. `failure` tells why it ended of itself."""
+    """One incarnation of a broker, which runs from construction on.
+
+    The node inside starts once the process has booted. `failure` says why the process ended by itself.
+    """
 
     def __init__(self, world: World, node: int, life: int, settings: Mapping[str, str], paces: Paces) -> None:
         self.node_id = node
@@ -132,7 +135,7 @@ class BrokerProcess:
 
     @property
     def stopping(self) -> bool:
-        """It was told to stop, and may not have gone yet."""
+        """True once the broker was asked to stop, even if it has not ended yet."""
         return self._stopping
 
     @property
@@ -227,7 +230,7 @@ class BrokerProcess:
         where = "".join(traceback.format_exception(error))
         self.trace.emit(Noted("error", f"the event {event} was not handled to its end\n{where}"))
 
-    # What can befall it.
+    # Fault injection.
 
     def kill(self, *, power: bool = False) -> None:
         """With `power`, its machine's power goes, whatever a kill alone takes in this world."""

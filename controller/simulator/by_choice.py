@@ -1,15 +1,15 @@
-"""What a controller moves by choice, and may not at times: looked at as it happens, for the safety checker.
+"""Rules for what a controller moves voluntarily, checked as it happens, for the safety checker.
 
-    paused              in a term that began while /admin/camerlengo_pause was there nobody is given back to a preferred
-                        leader and no reassignment begins, for as long as it stays
-    partitions move     the clock gives no leader back while any partition is being reassigned
-    a broker goes       who is told by a controller that everything was moved leads nothing any more that others could
-                        lead, as far as that controller's own writes go; the controller that it asked elects it nowhere
-                        and sends LeaderAndIsr to it for each leader that was moved away (S46)
-    replicas go         a broker that a topic's znode names no more was sent StopReplica, if the controller knew it, and
-                        is out of the ISR (partition-states-sound)
+    paused              in a term that began while /admin/camerlengo_pause existed, the controller moves no leader back
+                        to a preferred replica and begins no reassignment, as long as the znode exists
+    partitions move     the periodic check moves no leader back while any partition is being reassigned
+    a broker goes       a broker to which a controller answered that all leaders were moved leads no partition that
+                        another could lead, as far as that controller's own writes go; the controller that it asked
+                        elects it nowhere and sends it LeaderAndIsr for each leader that was moved away (S46)
+    replicas go         a broker that a topic's znode no longer names was sent StopReplica, if the controller knew it,
+                        and is not in the ISR (partition-states-sound)
 
-A term that was there before the pause may be in the middle of what it does when the pause comes: it is not judged.
+A term that began before the pause may be in the middle of an operation when the pause comes: it is not checked.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ByChoice:
         try:
             state = sound_partition_state(row.path, row.data)
         except DamagedZnode:
-            return  # of no sense, it is nobody's to change
+            return  # the state makes no sense: no controller may change it
         if broker in state.isr:
             detail = f"{topic}-{partition} leaves broker {broker}, which is in the ISR {list(state.isr)} still"
             self._violated("partition-states-sound", [winner], detail)
@@ -176,6 +176,6 @@ def _led_by(zookeeper: InMemoryZooKeeper, node: int) -> list[str]:
             if len(replicas) < 2 or state is None:
                 continue
             known = decode_partition_state(state.path, state.data)
-            if known.leader == node and state_fault(known) is None:  # of no sense, it is nobody's to move
+            if known.leader == node and state_fault(known) is None:  # a state that makes no sense is not moved
                 found.append(f"{name}-{partition}")
     return found

@@ -46,7 +46,7 @@ Views = Mapping[tuple[str, int], PartitionView]
 
 
 class SimulatedClient:
-    """`brokers`: where each is reached. `seen` is told what comes of each metadata request, from `begin` on."""
+    """`brokers`: the address of each. `seen` is called with the result of each metadata request, from `begin` on."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class SimulatedClient:
         return self._latest[1]
 
     async def _metadata_body(self) -> tuple[bytes | None, str]:
-        """The body of the first answer of any broker, or the last trouble in words."""
+        """Return the body of the first response of any broker, or None and the last error in words."""
         deadline_ms = self._clock.now_ms() + REQUEST_TIMEOUT_MS
         problem = "no broker was asked"
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
@@ -141,8 +141,11 @@ class SimulatedClient:
     # -- topics
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
-        """Asks the controller, and whoever comes after it. HostFailure with the cluster's error, or after
-        CREATE_TIMEOUT_MS."""
+        """Create topics at the controller, with retries at its successors.
+
+        Raises:
+            HostFailure: The cluster's error, or CREATE_TIMEOUT_MS has passed.
+        """
         deadline_ms = self._clock.now_ms() + CREATE_TIMEOUT_MS
         left = list(topics)
         asked_before = False
@@ -192,12 +195,15 @@ def _creatable(topic: TopicSpec) -> CreatableTopic:
 
 
 _PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REPLICATION_FACTOR)
-"""Errors that time mends: a controller that is new, or has not yet heard of a broker that has just registered."""
+"""Transient errors: the controller is new, or does not know yet of a broker that has just registered."""
 
 
 def _creation_error(answer: CreateTopicsResponse, topic: TopicSpec, asked_before: bool) -> str | None:
-    """None: the topic is there. Else what kept it from being created for now; HostFailure for what asking again would
-    not mend."""
+    """Return the transient error that kept the topic from being created, or None if it exists.
+
+    Raises:
+        HostFailure: A retry would not help.
+    """
     result = next((each for each in answer.topics if each.name == topic.name), None)
     if result is None:
         return "the answer did not speak of it"

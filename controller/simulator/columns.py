@@ -1,7 +1,7 @@
-"""A run's log for reading: a node a column, an event a line, time downwards.
+"""The log of a run as text for a person: one column a node, one line an event, time downwards.
 
-An event stands in its node's column and runs on to the right as far as it needs, since the line is its alone. Of what
-comes in crowds (a client's answers, partition moves) only what changed is told.
+An event starts in its node's column and extends to the right as far as it needs, because the line is its own. Of
+frequent events (a client's responses, partition moves) only changes are shown.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class SimulatedConsumer:
 
 
 async def offset_of(routes: Routes, place: int, timestamp: int) -> int | None:
-    """The partition's earliest offset or its end, as its leader tells; None if nobody told."""
+    """Return the partition's earliest or end offset as reported by its leader; None if there is no response."""
     leader = routes.leaders[place]
     if leader == NOBODY:
         routes.learn()
@@ -161,7 +161,7 @@ async def offset_of(routes: Routes, place: int, timestamp: int) -> int | None:
 
 @dataclass(slots=True)
 class _Standing:
-    """-1: not told yet. `full_since_ms`: since when all up to `end` is read, though more was acknowledged."""
+    """-1: not known yet. `full_since_ms`: since when all up to `end` is read, though more was acknowledged."""
 
     start: int = -1
     end: int = -1

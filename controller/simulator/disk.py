@@ -1,9 +1,8 @@
-"""A simulated machine's disk: one in memory that outlives its broker's processes, and its faults.
+"""A simulated machine's disk: an in-memory disk that outlives its broker's processes, and its faults.
 
-A process that is killed leaves what it had written to the machine, which writes it down in its time. What the machine
-had not written down goes with its power. A disk that is broken refuses every change, and answers reads still: what was
-written stays there; so does a directory of it that is broken alone. A slow one makes whoever changes something wait,
-and a broker has one thread.
+A killed process leaves what it had written to the machine, which syncs it later. What the machine had not synced is
+lost when it loses power. A broken disk refuses every change and still serves reads, because what was written stays
+there; so does a single broken directory. A slow disk makes its caller wait for each change, and a broker has one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ def _ignore_wait(_for_ms: float) -> None:
 
 
 class SimulatedDisk(MemoryDisk):
-    """`a_change_ms`: how long each change takes; `waits` is told of that time, after which the caller goes on."""
+    """`a_change_ms`: the duration of each change; `waits` is called with that time, after which the caller goes on."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -47,6 +47,6 @@ def with_reassignments(plan: Plan) -> Plan:
 
 
 def _reassign(rng: Random, at_ms: float, topic: CreateTopic, brokers: int) -> Reassign:
-    """Few partitions, so that the same ones are struck again while they are on their way."""
+    """Choose among few partitions, so that a partition is moved again while it is being reassigned."""
     wanted = [] if rng.random() < BACK else rng.sample(range(1, brokers + 1), rng.choice((1, 2, 2, 3)))
     return Reassign(at_ms=at_ms, topic=topic.topic, partition=rng.randrange(min(topic.partitions, 2)), replicas=wanted)

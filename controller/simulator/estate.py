@@ -1,10 +1,10 @@
-"""One company's whole estate in one process: a thousand brokers, some hundred thousand partitions, and what it takes to
-lose some of them.
+"""A large cluster in one process: a thousand brokers, some hundred thousand partitions, and the loss of some brokers.
 
-It is not grown topic by topic: ZooKeeper is given the znodes of a cluster that has run, as from its snapshot, with a
-controller that nobody reaches, so that every broker registers before anyone leads. Then that controller goes, one of
-the brokers is elected, loads everything and tells everybody, all by the code that always does. Brokers have no logs
-unless it is asked for; with them each follower's fetch is parked at its leader as long as there is nothing to fetch.
+The cluster is not created topic by topic: ZooKeeper starts with the znodes of a cluster that has run, as from a
+snapshot, with a controller that cannot be reached, so that every broker registers before any becomes controller. Then
+that controller goes away, one of the brokers is elected, loads everything and sends it to all brokers, by the usual
+code. Brokers have no logs unless requested; with logs each follower's fetch waits at its leader until there are
+records.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class EstateWorld:
 
     @property
     def parked(self) -> int:
-        """Requests that wait at those who were asked; where nobody produces, fetches of followers."""
+        """Count the requests that wait at brokers: fetches of followers where no client produces."""
         return sum(process.waiting for process in self.host.processes.values() if process.alive)
 
     @property

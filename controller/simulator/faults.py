@@ -1,8 +1,8 @@
-"""Every fault that a plan may name, carried out on a simulated cluster, with what ends it again.
+"""Carry out every fault of a plan on a simulated cluster, and return what ends it.
 
-One that makes no sense when its time comes does nothing. Two of a kind on the same broker or link may overlap: the way
-is as bad as the later one says, until the first of them ends. When a fault comes and how long it lasts is for whoever
-asks: a plan's injector, a scenario's step, a user of `Simulation`.
+A fault that makes no sense at its time does nothing. Two faults of one kind on the same broker or link may overlap: the
+later one determines the condition until the first of them ends. The caller decides when a fault occurs and how long it
+lasts: a plan's injector, a scenario's step, or a user of `Simulation`.
 """
 
 from __future__ import annotations
@@ -91,8 +91,11 @@ class FaultTarget(Protocol):
 
 
 class Faults:
-    """On the brokers 1 to `brokers` of a booted host. `restart` starts a broker again, once it has gone; `expires` is
-    told of each session that is ended from outside, before it is; `powerless` of each broker that loses power."""
+    """Faults on the brokers 1 to `brokers` of a booted host.
+
+    `restart` starts a broker again once its process has ended. `expires` is called before a session is ended from
+    outside; `powerless` is called with each broker that loses power.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class Faults:
         return session == self._shell.session()
 
     def trace(self, happening: Happening) -> None:
-        """To the trace. Kills and the like by the broker alone, as scenarios' faults are told."""
+        """Record the happening in the trace; a kill and the like by its broker alone, as scenarios record them."""
         kind, node = kind_of(happening), getattr(happening, "node", None)
         if isinstance(happening, Kill | LosePower | Stop | Pause | Expire):
             self._host.take(FaultInjected(kind, str(node)))
@@ -141,8 +144,10 @@ class Faults:
             self._host.take(FaultInjected(kind, describe(happening).partition(" ")[2]))
 
     def heal_all(self) -> None:
-        """Every fault that lasts ends: ways and clocks are good again, ZooKeeper's servers run, nobody stands still.
-        Who is dead stays dead."""
+        """End every lasting fault: links and clocks work, ZooKeeper's servers run, and no process is paused.
+
+        Dead brokers stay dead.
+        """
         host = self._host
         self._spoiled.repair_all()
         self._hostile.end_all()
@@ -273,7 +278,10 @@ class Faults:
     # -- what is asked for by znodes
 
     def ask(self, operation: Reassign | ElectLeaders) -> str:
-        """By the znode that the controller watches for it. What came of it, in words: nobody answers but ZooKeeper."""
+        """Request an operation by the znode that the controller watches; return the outcome in words.
+
+        Only ZooKeeper answers such a request.
+        """
         return self._written(by_znode.asked_for(self._host.world.zookeeper, operation))
 
     def _pause_controller(self, fault: PauseController) -> Undo | None:

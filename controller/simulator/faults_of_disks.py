@@ -28,8 +28,10 @@ def back(processes: Mapping[int, BrokerProcess], process: BrokerProcess, restart
 
 
 class DiskFaults:
-    """`processes`: by broker, as they are when they are looked at. `powerless` is told of each broker that loses
-    power."""
+    """Faults of the brokers' disks.
+
+    `processes`: the current process of each broker. `powerless` is called with each broker that loses power.
+    """
 
     def __init__(
         self,

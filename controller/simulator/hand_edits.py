@@ -64,8 +64,10 @@ class HandEdits:
         return self._delete_unreadable
 
     def repair(self) -> None:
-        """Repair what candidates report, as the log tells an administrator to. An idle controller notices a change of
-        the epoch at its next write only: after one, an election is forced."""
+        """Repair what candidates report, as their log messages advise an administrator.
+
+        An idle controller notices a change of the epoch only at its next write; so an election is forced after one.
+        """
         self._delete_persistent()
         self._delete_unreadable()
         if self._epoch_edited:

@@ -346,7 +346,7 @@ class SimulatedHost:
         metadata = {}
         for node in sorted(seen.registered):
             views = await self._client.metadata_of(node)
-            if views is not None:  # a registered broker without metadata is what the checker is told
+            if views is not None:  # the checker also receives a registered broker without metadata
                 metadata[node] = views
         server = self._world.zookeeper
         registered = tuple(sorted(seen.registered))

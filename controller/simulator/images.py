@@ -1,10 +1,10 @@
-"""What the controller tells many brokers in the same bytes, decoded and taken in once for all of them.
+"""Metadata requests that the controller sends to many brokers in the same bytes, decoded once for all of them.
 
-On machines of their own a thousand brokers each decode an UpdateMetadata and each hold what it says. In one process
-the thousand would hold the same values a thousand times. So a request whose end is one object for all its receivers
-(`SharedFrame`) is decoded once, and a broker that goes from the same snapshot by the same request comes to the same
-next one; a live broker is one object in all of them. Values are immutable, so nobody can tell. Which broker gets what,
-and when, is as it was.
+On machines of their own a thousand brokers each decode an UpdateMetadata and hold its values. In one process they would
+hold the same values a thousand times. So a request whose end is one object for all its receivers (`SharedFrame`) is
+decoded once, and brokers that apply the same request to the same snapshot share the next snapshot; a live broker is one
+object in all of them. Values are immutable, so that sharing has no effect. Which broker receives what, and when, does
+not change.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SharedImages:
         return Request(own.header, known.all_of(value))
 
     def _interned_states(self, states: tuple[UpdateMetadataTopicState, ...]) -> tuple[UpdateMetadataTopicState, ...]:
-        """A new controller tells the same of everything more than once."""
+        """Share equal states: a new controller sends the same states more than once."""
         return next((one.topic_states for one in self._decoded.values() if one.topic_states == states), states)
 
     def updated(self, snapshot: MetadataSnapshot, request: UpdateMetadataRequest) -> MetadataSnapshot:

@@ -130,7 +130,7 @@ class Injector:
         node, failure = process.node_id, process.failure
         self._safety_checker.died(node)
         if failure is not None:
-            process.failure = None  # told here; to the host it would be the end of the run
+            process.failure = None  # reported here; the host would end the run
             self._host.take(FaultInjected("gave-up", failure))
             if not self._is_calm or node in self._plan.core:
                 self.start(node)

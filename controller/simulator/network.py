@@ -1,14 +1,14 @@
-"""The network in memory: connections that carry frames in order, as TCP would, between processes that may not last.
+"""The simulated network: connections that carry frames in order, as TCP does, between processes that may die.
 
-A frame arrives after its latency and after what was sent before it. A link is what one node opens to another, with
-the replies on it; while it is cut nothing passes and nothing is refused, whoever waits waits until its own deadline,
-and what was sent arrives once it is healed, unless its receiver has closed. A process that dies has its sockets
-closed by its machine: the other end hears of it, over a cut link only after that is healed. One that is paused has its
-connections accepted and its bytes kept. A frame is whole here: how a stream is cut into frames is the real host's.
+A frame arrives after its latency and after the frames sent before it. A link is what one node opens to another, with
+the responses on it. While a link is cut, nothing passes and nothing is refused; requests wait until their own
+deadlines, and what was sent arrives once the link is healed, unless its receiver has closed. When a process dies, its
+machine closes its sockets: the other end learns of it, over a cut link only after that is healed. A paused process has its
+connections accepted and its bytes buffered. Frames are never split here: the real host divides a stream into frames.
 
-What else can be wrong with the way between two nodes is a `Condition` (`conditions.py`). No message is lost or doubled
-alone. What a client repeats over a new connection, while the old one's bytes are still under way (`reset` with
-`late_ms`), does reach its receiver twice, and the later one first: that is how a cluster sees both.
+Other defects of a link are a `Condition` (`conditions.py`). No single message is lost or duplicated. But if a client
+repeats a request over a new connection while the bytes of the old one are still under way (`reset` with `late_ms`), the
+receiver gets both, the later one first, as it happens in a cluster.
 """
 
 from __future__ import annotations
@@ -271,8 +271,11 @@ class _Connection:
 
 
 class Network:
-    """`latency` gives the milliseconds that a message takes, one way: (from node, to node) -> ms. `place` tells which
-    node an address is on. `rng` decides which messages a lossy way loses."""
+    """The links between nodes.
+
+    `latency` returns the one-way latency in milliseconds: (from node, to node) -> ms. `place` returns the node of an
+    address. `rng` decides which messages a lossy link loses.
+    """
 
     def __init__(
         self,
@@ -304,8 +307,11 @@ class Network:
         return listener if listener is not None and listener.process.alive else None
 
     def dial(self, node: int, process: Process, address: Address, answered: Callable[[bool], None]) -> Socket:
-        """Opens a connection from a process on `node`. `answered` is told whether it was accepted or refused; over a
-        cut link it is told nothing, and whoever waits closes the socket when it has waited long enough."""
+        """Open a connection from a process on `node`.
+
+        `answered` is called with whether the connection was accepted. Over a cut link it is not called, and the caller
+        closes the socket after its own timeout.
+        """
         return self.open(node, process, address, _Callbacks(answered))
 
     def open(self, node: int, process: Process, address: Address, user: User) -> Socket:

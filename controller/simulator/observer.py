@@ -58,7 +58,7 @@ class Observer:
             drive(self._look())
 
     def now(self) -> tuple[Mapping[int, int], int]:
-        """Registered brokers with their sessions, and the controller (-1: nobody)."""
+        """Return the registered brokers with their sessions, and the controller (-1: none)."""
         return self._last.registered, self._last.controller
 
     async def _look(self) -> None:

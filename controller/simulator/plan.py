@@ -156,8 +156,10 @@ class EditControllerEpoch(_Happening, frozen=True, kw_only=True, tag="edit-contr
 
 
 class SpoilZnode(_Node, frozen=True, kw_only=True, tag="spoil-znode"):
-    """A value that decodes and makes no sense is put into a znode, and `for_ms` later the former one: `what` "state"
-    (of the partition), "registration" (of the node) or "topic" (a topic that nobody has created, on the node)."""
+    """Put a value that decodes and makes no sense into a znode, and restore the former value `for_ms` later.
+
+    `what`: "state" (of the partition), "registration" (of the node) or "topic" (a nonexistent topic, on the node).
+    """
 
     what: str
     topic: str = ""
@@ -264,8 +266,10 @@ class AddPartitions(_Happening, frozen=True, kw_only=True, tag="add-partitions")
 
 
 class Reassign(_Happening, frozen=True, kw_only=True, tag="reassign"):
-    """To `replicas`, in that order; none: back where it was before. `znode`: by /admin/reassign_partitions, which has
-    no way back and asks nobody."""
+    """Reassign a partition to `replicas`, in that order; none: cancel its reassignment.
+
+    `znode`: by /admin/reassign_partitions, which cannot cancel and returns no response.
+    """
 
     topic: str
     partition: int
@@ -274,8 +278,10 @@ class Reassign(_Happening, frozen=True, kw_only=True, tag="reassign"):
 
 
 class ElectLeaders(_Happening, frozen=True, kw_only=True, tag="elect-leaders"):
-    """The preferred leader of a partition, or with `unclean` anybody who lives. `znode`: by
-    /admin/preferred_replica_election, which asks nobody and knows preferred leaders alone."""
+    """Elect the preferred leader of a partition, or with `unclean` any live replica.
+
+    `znode`: by /admin/preferred_replica_election, which returns no response and supports preferred elections only.
+    """
 
     topic: str
     partition: int
@@ -291,9 +297,11 @@ class SetConfig(_Happening, frozen=True, kw_only=True, tag="set-config"):
 
 
 class PauseController(_Happening, frozen=True, kw_only=True, tag="pause-controller"):
-    """It is to move nothing by choice, for `for_ms`, whoever it is; 0: for good, also in the calm. So it is if the calm
-    comes first. With `after_calm_ms` above 0 the pause ends that long after the calm instead, and the core must come to
-    rest after that."""
+    """Pause voluntary moves of every controller for `for_ms`; 0: for good, also after the calm.
+
+    The pause lasts for good if the calm comes first. With `after_calm_ms` above 0 the pause ends that long after the
+    calm instead, and the core must become quiescent after that.
+    """
 
     for_ms: float = 0.0
     after_calm_ms: float = 0.0

@@ -1,6 +1,6 @@
-"""Plans as TOML files: read with everything checked, written so that what is read back is equal.
+"""Plans as TOML files: reading checks everything, and what is written reads back as an equal plan.
 
-A plan file is told from a scenario file by its key `plan`, whose value is the format.
+The key `plan`, whose value is the format, distinguishes a plan file from a scenario file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PlanError(Exception):
 
 
 def is_plan(path: Path) -> bool:
-    """Whether it is a TOML file with a plan's key. One that can't be read is none: whoever reads it next says why."""
+    """Return True for a TOML file with a plan's key. An unreadable file is not a plan: its next reader reports why."""
     try:
         return "plan" in tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):

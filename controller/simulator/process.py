@@ -27,8 +27,8 @@ class Owned(Protocol):
         """The process is dead."""
 
 
-class _Told:
-    """Who is told of a death, and has nothing to be closed."""
+class _DeathCallback:
+    """A callback at a process's death, without anything to close."""
 
     __slots__ = ("close",)
 
@@ -37,8 +37,11 @@ class _Told:
 
 
 class Process:
-    """`name` is for messages. At its end what it `owns` is closed and those are told who asked by `at_death`, in the
-    order of asking: what the operating system does for a dead process, such as closing its sockets."""
+    """A simulated process; `name` is for messages.
+
+    When it ends, what it `owns` is closed and the `at_death` callbacks run, in the order of registration. This is what
+    the operating system does for a dead process, such as closing its sockets.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,7 +84,7 @@ class Process:
             one.close()
 
     def at_death(self, callback: Callable[[], None]) -> None:
-        self._at_death[_Told(callback)] = None
+        self._at_death[_DeathCallback(callback)] = None
 
     def owns(self, one: Owned) -> None:
         self._at_death[one] = None
@@ -137,8 +140,11 @@ class MachineClock:
         return self._wall_ms
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Never early by this clock either: rounding aside, whoever waits for what is left of a delay would be called
-        again and again in one moment of the world."""
+        """Call back at the time or later by this clock, never earlier.
+
+        Otherwise, because of rounding, a caller that waits for the rest of a delay would be called again and again at
+        the same virtual time.
+        """
         if self._rate == 1.0 and self._at_since_ms == self._since_ms:
             return self._world.call_later(delay_ms, callback)
         return self._world.call_later(delay_ms / self._rate + (_ROUNDING_MS if delay_ms else 0.0), callback)

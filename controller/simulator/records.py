@@ -1,6 +1,6 @@
-"""All simulated clients of a run that write and read records, from the first record to the history of all.
+"""All simulated clients of a run that write and read records, from the first record to the complete history.
 
-Each is a client of its own: it knows what brokers told it and no other.
+Each client is separate: it knows only what brokers have answered to it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ class SimulatedRecordClients:
         return routes
 
     async def quiesce(self, deadline_ms: float, among: Collection[int] | None = None) -> None:
-        """The final reader knows the brokers `among` alone; None: all, as the other clients do. One that is cut off
-        from the others, and believes that it leads still, answers whoever never heard of its successor."""
+        """Wait until the clients are quiescent; the final reader contacts the brokers `among` only (None: all).
+
+        A broker that is cut off from the others and believes that it still leads would answer a client that never
+        learned of its successor.
+        """
         for producer in self._producers:
             producer.stop()
         give_up_ms = self._clock.now_ms() + 2 * DELIVERY_TIMEOUT_MS

@@ -158,6 +158,6 @@ class Routes:
 
 
 def keep_going(task: Task[None]) -> None:
-    """Begins what nobody waits for. An error of its own ends the run, as nothing else would tell of it."""
+    """Start a background task that no caller awaits. An error in it ends the run, because it would go unreported."""
     running = drive(task)
     running.on_done(running.result)

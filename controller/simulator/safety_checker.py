@@ -53,7 +53,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`nodes`: whose doing it was, or shows; none where nobody's in particular."""
+    """A violated invariant. `nodes`: the nodes that caused or show it; empty if there are none in particular."""
 
     invariant: str
     at_ms: float
@@ -66,11 +66,13 @@ class Violation:
 
 
 class SafetyChecker(Recorder):
-    """The recorder of a run, and its judge while it goes on. `violation` is the first, None so far. Once `guard` was
-    called it knows ZooKeeper's writes too. `subscribers` are told of each event, once it has been looked at.
-    `expected_errors`: words of errors that a node may
-    note without a defect of its own. `clean` says whether leaders may come from their ISRs alone, but for those of
-    `unclean_topics`; `leaders_write`, whether leaders change ISRs in ZooKeeper (inter-broker protocol below 2.7)."""
+    """The recorder of a run, which checks safety as the run goes on.
+
+    `violation` is the first violation, None so far. After `attach` the checker also sees ZooKeeper's writes.
+    `subscribers` are called with each event after its check. `expected_errors`: texts of errors that a node may record
+    without a defect of its own. `clean`: leaders may come only from their ISRs, except for `unclean_topics`.
+    `leaders_write`: leaders change ISRs in ZooKeeper (inter-broker protocol below 2.7).
+    """
 
     def __init__(self, *, clean: bool, leaders_write: bool = False) -> None:
         super().__init__()
@@ -182,7 +184,7 @@ class SafetyChecker(Recorder):
             self.violated("writes-are-fenced", [node], wrong)
 
     def _epoch_written(self, session: int, operation: SetData | Create) -> None:
-        """(1) Epochs only grow, whatever an administrator wrote meanwhile, and whoever raises one owns /controller."""
+        """(1) Epochs only increase, whatever an administrator wrote meanwhile, and who raises one owns /controller."""
         epoch = decode_controller_epoch(operation.path, operation.data)
         node = self._node_of(session)
         if isinstance(operation, SetData):

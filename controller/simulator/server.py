@@ -20,7 +20,7 @@ class Receiver(Protocol):
     """Who answers, at once or later, once; see `Respond`."""
 
     def receive(self, frame: Any, respond: Respond) -> None:
-        """`frame` is a `Frame`; bytes, where nobody sends another."""
+        """Handle a request. `frame` is a `Frame`; bytes where no sender uses any other type."""
 
 
 class _Slot:
@@ -52,7 +52,7 @@ class _Served:
         self._busy = False
 
     def answered(self, accepted: bool) -> None:
-        """Who is served no more is told nothing."""
+        """Send nothing to a connection that is no longer served."""
 
     def arrived(self, frame: Frame) -> None:
         if self._waiting:
@@ -87,7 +87,7 @@ class _Served:
     def _send(self, parts: Sequence[Part] | None) -> None:
         try:
             frame = None if parts is None else joined(parts)
-        except UnencodableValue:  # a range's file was cut meanwhile: what it should have been nobody can send
+        except UnencodableValue:  # the file of a range was truncated meanwhile: its response cannot be sent
             frame = None
         if frame is None:
             self._socket.close()

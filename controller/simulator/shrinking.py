@@ -35,8 +35,11 @@ def _silent(plan: Plan, runs: int) -> None:
 
 
 class Shrinker:
-    """`violation`: the plan's; every smaller plan must violate the same invariant. `progress` is told of each smaller
-    one that does, and of how many were run so far; `runs`: how many at most (RUNS unless given)."""
+    """Minimise a plan. Every smaller plan must violate the same invariant as `violation`.
+
+    `progress` is called with each smaller plan that does and with the number of runs so far; `runs`: the maximum number
+    of runs (RUNS unless given).
+    """
 
     def __init__(self, violation: Violation, progress: Progress = _silent, runs: int | None = None) -> None:
         self._violation = violation

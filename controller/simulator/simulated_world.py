@@ -1,7 +1,6 @@
-"""The world of a `Simulation`: how it is built, how its time passes, what is seen of it.
+"""The world of a `Simulation`: its construction, the passage of its time, and what can be observed of it.
 
-Nothing here changes what happens in it but by letting time pass; what is asked of it and what befalls it is
-`simulation.py`'s.
+Nothing here changes the world except by letting time pass; requests and fault injection are in `simulation.py`.
 """
 
 from __future__ import annotations
@@ -231,8 +230,10 @@ class SimulatedWorld:
         return log_text(self.safety_checker.records, [*self._brokers, *sorted(self._custom_nodes)])
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Tells `told` of each event from now on, as it happens and before anything else does; gives what ends that.
-        It may look at the world, and must not step it: to act, it sets a timer (`clock.call_later(0, ...)`)."""
+        """Call `subscriber` with each event, before anything else happens; return a function that ends the subscription.
+
+        The subscriber may inspect the world but must not step it: to act, it sets a timer (`clock.call_later(0, ...)`).
+        """
         subscribers = self.safety_checker.subscribers
         subscribers.append(subscriber)
 

@@ -110,7 +110,7 @@ class Simulation(SimulatedWorld):
         answer.on_done(connection.close)
         return decode_response_body(api_key, version, await answer)
 
-    # -- what befalls it
+    # -- fault injection
 
     def inject(self, happening: Fault | Operation) -> Pending[str]:
         """Whatever a plan may have happen, at its `at_ms` or at once if that is past, for its `for_ms` (0: until it is

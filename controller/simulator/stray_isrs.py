@@ -1,8 +1,8 @@
-"""The fault `ask-isr`: an AlterIsr as by a partition's leader that the leader does not send at that moment.
+"""The fault `ask-isr`: an AlterIsr request as from a partition's leader, which the leader does not send at that moment.
 
 ahead     in a leader epoch that no controller has written. Kafka's leaders send such a request to a controller that
-          was deposed and does not know. A controller of the swarm is never that far behind, since it reads a state
-          again before it refuses. A leader that is told that it is fenced waits for a LeaderAndIsr that nobody
+          was deposed and does not know it. A controller of the swarm is never that far behind, because it reads a state
+          again before it refuses. A leader that receives a fenced response waits for a LeaderAndIsr that no controller
           sends, and its ISR stays as it is (KAFKA-14154).
 behind    for an older version of the state, as a request that arrives after those that the leader sent later. If it
           were carried out, the leader would not know its ISR.
