@@ -153,11 +153,11 @@ class ByChoice:
                 self._violated(INVARIANT, [node], f"leaders are given back while partitions move: {sorted(moving)}")
         elif event.message == ALL_MOVED and self._going.get(node) == epoch:
             if node in self._unnotified:
-                detail = f"it was never told that it leads {self._unnotified[node]} no more"
+                detail = f"it was not notified that it no longer leads {self._unnotified[node]}"
                 self._violated(INVARIANT, [node, winner], f"everything was moved, and {detail}")
             led = _led_by(zookeeper, node)
             if led:
-                self._violated(INVARIANT, [node, winner], f"everything was moved, it is told, and it leads {led}")
+                self._violated(INVARIANT, [node, winner], f"everything was moved, it was notified, and it leads {led}")
 
 
 def moving_of(topic: TopicAssignment) -> frozenset[int]:

@@ -2,7 +2,8 @@
 
 A killed process leaves what it had written to the machine, which syncs it later. What the machine had not synced is
 lost when it loses power. A broken disk refuses every change and still serves reads, because what was written stays
-there; so does a single broken directory. A slow disk makes its caller wait for each change, and a broker has one thread.
+there; so does a single broken directory. A slow disk makes its caller wait for each change, and a broker has one
+thread.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _controller(estate: Estate, live: tuple[int, ...]) -> str | None:
     """It knows who lives, has nothing left to do, and every request that it sent was answered."""
     term = _term(estate)
     if term is None:
-        return "nobody leads"
+        return "no active controller"
     node = estate.node(term.broker_id)
     assert node is not None
     if term.context.broker_ids != live:
@@ -158,7 +158,7 @@ def _metadata_agrees(estate: Estate, live: tuple[int, ...]) -> str | None:
         if id(snapshot.brokers) not in seen and tuple(sorted(snapshot.brokers)) != live:
             return f"broker {broker} knows {len(snapshot.brokers)} brokers"
         if snapshot.controller_id != term.broker_id:
-            return f"broker {broker} tells of controller {snapshot.controller_id}"
+            return f"broker {broker} reports controller {snapshot.controller_id}"
         if id(snapshot.topics) not in seen:
             seen[id(snapshot.topics)] = snapshot.topics
             found = _shows_another(estate, snapshot.topics)

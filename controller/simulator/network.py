@@ -3,8 +3,9 @@
 A frame arrives after its latency and after the frames sent before it. A link is what one node opens to another, with
 the responses on it. While a link is cut, nothing passes and nothing is refused; requests wait until their own
 deadlines, and what was sent arrives once the link is healed, unless its receiver has closed. When a process dies, its
-machine closes its sockets: the other end learns of it, over a cut link only after that is healed. A paused process has its
-connections accepted and its bytes buffered. Frames are never split here: the real host divides a stream into frames.
+machine closes its sockets: the other end learns of it, over a cut link only after that is healed. A paused process has
+its connections accepted and its bytes buffered. Frames are never split here: the real host divides a stream into
+frames.
 
 Other defects of a link are a `Condition` (`conditions.py`). No single message is lost or duplicated. But if a client
 repeats a request over a new connection while the bytes of the old one are still under way (`reset` with `late_ms`), the

@@ -94,7 +94,7 @@ class Pipeline:
 
     def _answered(self, frame: bytes) -> None:
         if not self._asked:
-            self._break(PeerUnreachable(f"{self}: an answer that nobody asked for"))
+            self._break(PeerUnreachable(f"{self}: an unexpected response"))
             return
         asked = self._asked[0]
         try:

@@ -65,7 +65,7 @@ class SimulatedRecordClients:
         return routes
 
     async def quiesce(self, deadline_ms: float, among: Collection[int] | None = None) -> None:
-        """Wait until the clients are quiescent; the final reader contacts the brokers `among` only (None: all).
+        """Stop the clients and read everything once more, from the brokers `among` only (None: all).
 
         A broker that is cut off from the others and believes that it still leads would answer a client that never
         learned of its successor.

@@ -154,7 +154,7 @@ class BrokerConnection:
 
     def arrived(self, frame: bytes) -> None:
         if self._asking is None:
-            self._break(PeerUnreachable(f"{self}: an answer that nobody asked for"))
+            self._break(PeerUnreachable(f"{self}: an unexpected response"))
             return
         try:
             correlation_id, body = response_body(self._api_key, self._api_version, frame)

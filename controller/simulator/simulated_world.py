@@ -230,7 +230,7 @@ class SimulatedWorld:
         return log_text(self.safety_checker.records, [*self._brokers, *sorted(self._custom_nodes)])
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` with each event, before anything else happens; return a function that ends the subscription.
+        """Call `subscriber` with each event, before anything else happens; return a function that unsubscribes.
 
         The subscriber may inspect the world but must not step it: to act, it sets a timer (`clock.call_later(0, ...)`).
         """

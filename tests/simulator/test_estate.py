@@ -169,7 +169,7 @@ def _with_another_leader(snapshot: MetadataSnapshot) -> MetadataSnapshot:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda snapshot: dataclasses.replace(snapshot, controller_id=LEFT[-1] + 1), "tells of controller"),
+        (lambda snapshot: dataclasses.replace(snapshot, controller_id=LEFT[-1] + 1), "reports controller"),
         (lambda snapshot: dataclasses.replace(snapshot, brokers={}), "knows 0 brokers"),
         (_without_a_partition, "shows 1999 partitions"),
         (_with_another_leader, "ZooKeeper has leader"),
@@ -246,7 +246,7 @@ def test_an_estate_that_nobody_leads_is_not_whole() -> None:
     world = EstateWorld(EstateSpec(brokers=3, partitions=30))
     world.build()
     world.zookeeper.restore([Delete(paths.CONTROLLER, ANY_VERSION)])
-    assert missing(world.estate, (1, 2, 3)) == "nobody leads"
+    assert missing(world.estate, (1, 2, 3)) == "no active controller"
     world.close()
 
 
