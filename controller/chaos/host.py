@@ -201,10 +201,10 @@ class RealHost:
         return self._proxies
 
     async def inject(self, fault: InjectedFault) -> None:
-        raise HostFailure(f"{kind_of(fault)}: a fault of simulated worlds, which real processes can't have")
+        raise HostFailure(f"{kind_of(fault)}: supported only in simulation")
 
     async def heal_all(self) -> None:
-        raise HostFailure("mend: only a simulated world has faults that it ends")
+        raise HostFailure("mend: supported only in simulation")
 
     async def expire(self, node: int) -> None:
         """Keeps the server from hearing of the session until it ends it: the only way to end another's session

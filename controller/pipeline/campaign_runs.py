@@ -27,7 +27,7 @@ COULD_NOT_RUN = "could not run"
 
 
 class Traces(StrEnum):
-    """Of which runs traces are kept."""
+    """The runs whose traces are kept."""
 
     NONE = "none"
     FAILING = "failing"
@@ -182,7 +182,7 @@ def kept_in(folder: Path, result: Result) -> Path:
 
 
 def read_results(files: Iterable[Path]) -> list[Result]:
-    """Of all whole lines, each run once, in order."""
+    """Return the results in all complete lines, each run once, in order."""
     found: dict[int, Result] = {}
     for file in files:
         if not file.exists():

@@ -1,4 +1,4 @@
-"""What a campaign's results say: failing runs first, then which parameter moved what, with confidence intervals.
+"""The summary of a campaign: failing runs first, then the effect of each parameter, with confidence intervals.
 
 Pure: results in, values and text out. Shares have Wilson's interval, means Student's; both 95%. Runs of one campaign
 share seeds between settings, which these intervals leave aside: they err on the wide side.

@@ -1,4 +1,4 @@
-"""What becomes of a cluster's partitions when brokers are lost all at once: pure functions over columns.
+"""The impact on a cluster's partitions when brokers are lost simultaneously: pure functions over columns.
 
 A case is a partition and the brokers of it that are lost; its outcome is found by the columnar election. What a set
 of brokers costs is then a sum: of what each of them alone costs, and, for each two (and three) of them, a correction

@@ -9,7 +9,7 @@ from controller.pipeline.states import PARTITION
 
 
 def elections(states: DataFrame) -> DataFrame:
-    """How many times leaders were chosen, by run, `why` and whether `unclean`; `moved` of them to another broker."""
+    """Count elections by run, `why` and `unclean`; `moved` counts those that moved leadership to another broker."""
     chosen = states.where((f.col("leader") >= 0) & ~f.col("why").isin("alter isr", "replica offline", "reassignment"))
     moved = (f.col("leader") != f.coalesce(f.col("previous_leader"), f.lit(-2))).cast("int")
     counted = chosen.groupBy("run", "why", "unclean").agg(f.count("*").alias("elections"), f.sum(moved).alias("moved"))
@@ -34,7 +34,7 @@ def isr_churn(states: DataFrame) -> DataFrame:
 
 
 def leaders_over_time(states: DataFrame) -> DataFrame:
-    """How many partitions each broker led from each second on in which that changed: run, at, broker, leaders."""
+    """Return how many partitions each broker led, at each second in which that changed: run, at, broker, leaders."""
     second = f.date_trunc("second", f.col("at")).alias("at")
     changes = states.where(f.col("leader") != f.coalesce(f.col("previous_leader"), f.lit(-2)))
     came = changes.where(f.col("leader") >= 0).select(

@@ -1,4 +1,4 @@
-"""What faults cost: each lost broker with the elections that followed, and each partition's bad times."""
+"""The impact of faults: each lost broker with the elections that followed, and each partition's outages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an analysis found, as one page that loads nothing: rows in, text out."""
+"""The report of an analysis, as one self-contained HTML page: rows in, text out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_figure(rows: Sequence[Row], name: str) -> bool:
-    """Whether a column holds numbers, some of which may be missing."""
+    """Return True if a column holds numbers, some of which may be missing."""
     values = [row[name] for row in rows if row[name] is not None]
     return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 

@@ -61,7 +61,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def _jvm_runs(session: SparkSession) -> bool:
-    """Whether the JVM that this process started still runs: a session whose JVM was killed can't be stopped."""
+    """Return True if the JVM that this process started is running: a session whose JVM was killed can't be stopped."""
     process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
     return process is None or process.poll() is None
 

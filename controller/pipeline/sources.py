@@ -1,4 +1,4 @@
-"""What a command is given to read: traces, and folders of brokers' logs. Finds files and cuts them into tasks."""
+"""The input of a command: traces, and directories of brokers' logs. Finds the files and splits them into tasks."""
 
 from __future__ import annotations
 

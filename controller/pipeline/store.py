@@ -127,7 +127,7 @@ def read_leftovers(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def read_counts(spark: SparkSession, folder: Path) -> DataFrame:
-    """How many lines of each file were of which kind."""
+    """Return the number of lines by file and kind."""
     rows = _frame(spark, folder, "counts", ddl(COUNTS))
     return rows.groupBy("run", "file", "kind").agg(f.sum("lines").alias("lines"))
 

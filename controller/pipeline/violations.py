@@ -1,4 +1,4 @@
-"""What must never be, found in events: each rule gives the rows that break it, under its name.
+"""Violations of invariants, found in events: each rule yields the rows that violate it, with its name.
 
 The rules are those of the scenarios (docs/scenarios.md) that events can show. A rule that cannot tell (an assignment
 that no event named) finds nothing.

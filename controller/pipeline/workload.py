@@ -1,4 +1,4 @@
-"""What a traced run's records cost its clients: counts and latencies, by the scenarios' own rules; knows no Spark.
+"""Counts and latencies of the records of a traced run, by the rules of the scenarios. This module does not use Spark.
 
 A run's history (`sends.parquet`, `reads.parquet`) lies beside its trace, and one task reads both. The rules are asked
 where they are written (`controller.scenarios.records.figures`), so a run has the figures of its report.json here.

@@ -1,4 +1,4 @@
-"""What a client makes of one answer to a metadata request. Both hosts' clients judge by this."""
+"""The evaluation of one metadata response by a client. The clients of both hosts use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a `wait` step can wait for: conditions over what an outsider observes.
+"""The conditions of `wait` steps, over what an outside observer sees.
 
-Each is a function of a `View`; it holds or it does not, and says in words how things stand when it does not, so
-that a deadline that passes can tell what was missing.
+Each is a function of a `View` that returns None if the condition holds, and otherwise a description of what is missing,
+for the message when the deadline passes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _brokers(view: View) -> Missing:
 
 
 def _metadata(view: View) -> Missing:
-    """As `brokers`, and it sees every partition led."""
+    """Like `brokers`, and the client sees a leader for every partition."""
     missing, seen = _brokers(view), view.now.metadata
     if missing is not None or seen is None:
         return missing

@@ -1,4 +1,4 @@
-"""Whether the code under test tripped over itself, whatever else a run shows."""
+"""Detection of internal errors of the code under test, independent of all other checks of a run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from controller.trace_records import TraceRecord
 
 NO_DEFECTS = "no-defects"
 OF_BROKEN_DISKS = ("offline", "failed log directories")
-"""What brokers' and controllers' errors say that come of a broken disk."""
+"""Texts of the errors of brokers and controllers that a broken disk causes."""
 OF_HAND_EDITS = (
     "no controller can be elected",
     "was rewritten by hand",
     "/controller_epoch held",
     "/controller_epoch was missing",
 )
-"""What controllers' errors say that come of an administrator's edits of /controller and /controller_epoch."""
+"""Texts of the errors of controllers that an administrator's edits of /controller and /controller_epoch cause."""
 OF_SPOILED_ZNODES = ("is left out: ", "stays as it was known: ")
-"""What a controller's errors say of a znode that makes no sense."""
+"""Texts of a controller's errors about an invalid znode."""
 EXPECTED_WITH: Mapping[str, tuple[str, ...]] = {
     "break-disk": OF_BROKEN_DISKS,
     "break-log-directory": OF_BROKEN_DISKS,
@@ -28,7 +28,7 @@ EXPECTED_WITH: Mapping[str, tuple[str, ...]] = {
     "edit-controller": OF_HAND_EDITS,
     "edit-controller-epoch": OF_HAND_EDITS,
 }
-"""By fault: words of the errors that it explains."""
+"""Texts of the errors that a fault explains, by fault."""
 
 
 def with_defects(judgement: Judgement, records: Sequence[TraceRecord]) -> Judgement:

@@ -1,4 +1,4 @@
-"""How failovers show in a report: a row each of a table, and a bar each on the run's time axis.
+"""Failovers in a report: a table with a row for each, and a chart with a bar for each on the run's time axis.
 
 A broker that was controller fails over twice: its partitions get other leaders, and another broker becomes controller.
 Both are named by their kind, with the fault, what was affected, and for how long.

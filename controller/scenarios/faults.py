@@ -14,7 +14,7 @@ from controller.scenarios.step import NodeName, Step
 
 
 class InjectedFault(Step, frozen=True, kw_only=True):
-    """What all of them are."""
+    """The base of all faults."""
 
 
 class _Brief(InjectedFault, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class _Node(_Lasting, frozen=True, kw_only=True):
 
 
 class _Way(_Lasting, frozen=True, kw_only=True):
-    """What `source` sends to `target`, whichever of them opened the connection."""
+    """The direction from `source` to `target`, whichever of them opened the connection."""
 
     source: NodeName
     target: NodeName
@@ -56,7 +56,7 @@ class StepWall(_Brief, frozen=True, kw_only=True, tag="step-wall"):
 
 
 class CutZooKeeper(_Node, frozen=True, kw_only=True, tag="cut-zookeeper"):
-    """As `cut`, or in one direction alone: `way` "both", "to" (what it sends) or "from" (what it should hear)."""
+    """Like `cut`, or in one direction: `way` is "both", "to" (requests) or "from" (responses and notifications)."""
 
     way: str = "both"
 
@@ -83,7 +83,7 @@ class DeleteController(_Brief, frozen=True, kw_only=True, tag="delete-controller
 
 
 class Depose(_Lasting, frozen=True, kw_only=True, tag="depose"):
-    """As `delete-controller`, and its owner stands still meanwhile."""
+    """Like `delete-controller`, and the owner is paused meanwhile."""
 
 
 class EditController(_Node, frozen=True, kw_only=True, tag="edit-controller"):
@@ -127,7 +127,7 @@ class PauseController(_Lasting, frozen=True, kw_only=True, tag="pause-controller
 
 
 class Shut(_Way, frozen=True, kw_only=True, tag="shut"):
-    """What `source` sends to `target` does not arrive; the other direction does."""
+    """Messages from `source` to `target` are lost; the other direction works."""
 
 
 class Slow(_Way, frozen=True, kw_only=True, tag="slow"):
@@ -140,8 +140,8 @@ class Lossy(_Way, frozen=True, kw_only=True, tag="lossy"):
 
 
 class Reset(_Brief, frozen=True, kw_only=True, tag="reset"):
-    """What `source` has opened to `target` breaks; with `late_ms` for `source` alone, and what it had sent arrives that
-    much later."""
+    """The connections that `source` opened to `target` break. With `late_ms` they break for `source` alone, and bytes
+    that it had sent arrive that much later."""
 
     source: NodeName
     target: NodeName
@@ -149,14 +149,14 @@ class Reset(_Brief, frozen=True, kw_only=True, tag="reset"):
 
 
 class Isolate(_Node, frozen=True, kw_only=True, tag="isolate"):
-    """Nothing passes between it and the other brokers; its way to ZooKeeper is as it was."""
+    """The links between the broker and all other brokers are cut; its link to ZooKeeper is unaffected."""
 
 
 # -- disks, of brokers that hold logs
 
 
 class LosePower(_Node, frozen=True, kw_only=True, tag="lose-power"):
-    """As `kill`, and its machine forgets what was not synced; started again after `for_ms`, or by `start`."""
+    """Like `kill`, and the machine loses data that was not synced. The broker starts after `for_ms`, or by `start`."""
 
 
 class BreakDisk(_Node, frozen=True, kw_only=True, tag="break-disk"):

@@ -124,7 +124,7 @@ def _substitute(value: Any, parameters: Mapping[str, Parameter], source: str) ->
 
 
 def _check(scenario: Scenario, source: str) -> None:
-    """What the types alone do not say."""
+    """Check the rules that the types do not express."""
     for key, (low, high) in _LIMITS.items():
         value = getattr(scenario.cluster, key)
         if not low <= value <= high:

@@ -1,8 +1,8 @@
-"""What a host must be able to do for a scenario to run on it.
+"""The interface of a host on which scenarios run.
 
-Two do: real processes with a real ZooKeeper (`controller.chaos`), and the simulator. The runner, the conditions and
-the checkers know only this. Every coroutine is driven by the host's own driver (`Task`): a host on real processes
-may simply block inside.
+There are two hosts: real processes with a real ZooKeeper (`controller.chaos`), and the simulator. The runner, the
+conditions and the checkers use only this interface. The host's own driver (`Task`) runs every coroutine: a host on real
+processes may block inside.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class ScenarioHost(Protocol):
         its end, for at most `deadline_ms`. Asked for once, after `produce`."""
 
     def history(self) -> History | None:
-        """What came of the records so far; None if none were asked for. Complete after `quiesce`."""
+        """Return the history of the records so far, or None if none were requested. It is complete after `quiesce`."""
 
     def running(self) -> tuple[int, ...]:
         """The brokers whose processes run (paused ones too), in order."""

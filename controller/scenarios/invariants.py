@@ -76,7 +76,7 @@ def _writers(evidence: Evidence) -> Iterator[str]:
 
 
 def _late_writes(evidence: Evidence) -> Iterator[str]:
-    """By the znode's own version, an older epoch's write after a newer one's got past the fence."""
+    """Yield writes of an older epoch after a newer one, by the znode's versions: they passed the fence."""
     for (topic, partition), states in _histories(evidence).items():
         for earlier, later in pairwise(states):
             if later.controller_epoch < earlier.controller_epoch:
@@ -185,7 +185,7 @@ def _misordered(evidence: Evidence) -> Iterator[str]:
 
 
 def election_troubles(state: PartitionStateWritten) -> Iterator[str]:
-    """What is wrong with whom one write elected, and with the ISR that it left, in words."""
+    """Yield the errors of one write: in the choice of the leader, and in the ISR."""
     expected = _rightful(state)
     if expected is not None and state.leader != expected:
         yield (
@@ -199,7 +199,7 @@ def election_troubles(state: PartitionStateWritten) -> Iterator[str]:
 
 
 def _rightful(state: PartitionStateWritten) -> int | None:
-    """Who must lead after this write; None where the write was no election."""
+    """Return the broker that must lead after this write, or None if the write was not an election."""
     if state.why not in (*ELECTIONS_FROM_ISR, "initial"):
         return None
     live = [replica for replica in state.assignment if replica in state.live]

@@ -140,7 +140,7 @@ def _early_resignations(records: Records, first: int) -> Iterator[str]:
 
 
 def _is_sent_by(record: TraceRecord, resigned: TraceRecord) -> bool:
-    """Whether a record is a request of the term that the other ended."""
+    """Return True if a record is a request of the term that the other one ended."""
     sent, ending = record.event, resigned.event
     return (
         isinstance(sent, RequestSent)
@@ -158,7 +158,7 @@ def _sessions_ended(records: Records) -> dict[int, float]:
 
 
 def _resigned_terms(records: Records, ended: Mapping[int, float]) -> Iterator[tuple[float, TraceRecord, int]]:
-    """When the session was seen to end, the resignation, the session; of terms of which all three are known."""
+    """Yield the session's end as observed, the resignation and the session, for each term for which all are known."""
     sessions: dict[tuple[int, int], int] = {}
     for record in records:
         event = record.event

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """How one kind of shape is drawn. `fill` is a colour, "none", or `url(#tl-NAME)` for a pattern of the palette;
+    """The colours of one kind of shape. `fill` is a colour, "none", or `url(#tl-NAME)` for a pattern of the palette;
     `ink` is the colour of text on it."""
 
     fill: str

@@ -1,8 +1,8 @@
-"""What must hold of the records of a run: checkers over a history.
+"""Invariants of the records of a run: checkers over a history.
 
-Each takes the evidence and finds that its rule held, that it did not (naming the first record and counting all), or
-that not enough was seen to tell: a partition that the final read did not come to the end of, a run in which nothing
-was acknowledged. Such a rule has not held; a verdict over it is "unknown".
+Each receives the evidence and finds that its rule held, that it was violated (with the first record and the count of
+all), or that the evidence is insufficient: the final read did not reach the end of a partition, or nothing was
+acknowledged. In the last case the rule did not hold either, and the verdict is "unknown".
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _because(detail: str) -> str:
 
 
 def _settled(evidence: RecordEvidence, held: str) -> Finding:
-    """What a rule says that found nothing against it."""
+    """Return the finding of a rule without violations: held, or unknown if the final read was incomplete."""
     unread = _unread(evidence)
     return Finding(True, held) if unread is None else Finding(None, unread)
 

@@ -28,7 +28,7 @@ class RecordCounts:
     failed: int
     indeterminate: int
     read: int
-    """By consumers; the final read apart."""
+    """Records read by consumers, without the final read."""
     lost: int | None
     duplicated: int | None
     reordered: int | None
@@ -185,7 +185,7 @@ def _recovered(history: History, fault_ms: float, next_ms: float) -> float | Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """What happened in each `bucket_ms` from `from_ms` on: a rate, or percentiles (NaN where nothing was)."""
+    """Values for each `bucket_ms` from `from_ms` on: a rate, or percentiles (NaN for an empty bucket)."""
 
     from_ms: float
     bucket_ms: float
@@ -200,7 +200,7 @@ def rate_over_time(at_ms: Floats, from_ms: float, to_ms: float, bucket_ms: float
 
 
 def latency_over_time(times: Timed, from_ms: float, to_ms: float, bucket_ms: float) -> Course:
-    """Median and 99th percentile of what was sent in each bucket, in ms."""
+    """Return p50 and p99 of the records sent in each bucket, in ms."""
     count = max(math.ceil((to_ms - from_ms) / bucket_ms), 1)
     bucket = ((times.at_ms - from_ms) // bucket_ms).astype(np.int64)
     within = (bucket >= 0) & (bucket < count)

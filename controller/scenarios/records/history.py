@@ -1,4 +1,4 @@
-"""What clients did to a cluster's records and what came of it: one form for real clients and for simulated ones.
+"""The history of produce and fetch operations: one format for real clients and for simulated ones.
 
 A run of half a minute has tens of thousands of operations, so a history is a few columns and no objects. Every record
 sent ends in one of three ways: acknowledged; failed, that is, it was certainly not written; or indeterminate: the
@@ -76,7 +76,7 @@ class Reads:
 
 
 class Reached(enum.Enum):
-    """How far the final read of a partition came."""
+    """The outcome of the final read of a partition."""
 
     END = "end"
     """Every record from the beginning to the end was read."""
@@ -121,7 +121,7 @@ class History:
 
 
 class SendLog:
-    """What one producer did. Used from one thread at a time."""
+    """The operations of one producer. One thread at a time may use it."""
 
     def __init__(self, producer: int) -> None:
         self.producer = producer
@@ -156,7 +156,7 @@ class SendLog:
 
 
 class ReadLog:
-    """What one reader read. Used from one thread at a time."""
+    """The records that one reader read. One thread at a time may use it."""
 
     def __init__(self, reader: int) -> None:
         self.reader = reader

@@ -54,7 +54,7 @@ def workload_of(section: RecordsSection, host: str) -> RecordWorkload:
 
 
 def expected_loss(lost: str | None, workload: RecordWorkload) -> str:
-    """What a scenario expects of acknowledged records, said or not."""
+    """Return the scenario's expectation of acknowledged records, or the default."""
     if lost is not None:
         return lost
     return NO_LOSS if workload.keeps_records else ANY_LOSS

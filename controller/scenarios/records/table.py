@@ -41,7 +41,7 @@ def _table(columns: Sends | Reads, about: dict[str, Any]) -> Any:
 
 
 def read_history(folder: Path) -> History:
-    """What `write_history` wrote there. Raises OSError, or ValueError for files that are something else."""
+    """Read the files of `write_history`. Raises OSError, or ValueError for files of another format."""
     import pyarrow.parquet as parquet
 
     sends, reads = (parquet.read_table(folder / name) for name in (SENDS, READS))
