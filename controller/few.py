@@ -25,7 +25,7 @@ class Few(Generic[K, V]):
         """Each key and its value, one after the other."""
 
     def _at(self, held: tuple[Any, ...], key: K) -> int:
-        """Where the key stands; -1 if it is not there."""
+        """Return the index of the key, or -1 if it is absent."""
         for at in range(0, len(held), 2):
             if held[at] == key:
                 return at

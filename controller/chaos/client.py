@@ -22,7 +22,7 @@ ATTEMPT_TIMEOUT_S = 5.0
 CREATE_AGAIN_S = 0.1
 RENEWAL_S = 1.0
 LEFT_OUT_S = 5.0
-"""How long a client that had no answer is not asked for one."""
+"""How long a client without a response is skipped."""
 
 _CONFIG = {
     "client.id": "camerlengo-chaos",

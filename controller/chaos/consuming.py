@@ -20,10 +20,10 @@ _ASK_S = 2.0
 _ASK_AGAIN_MS = 100.0
 
 SETTLE_MS = 5_000.0
-"""How long an end may stay before what was acknowledged: the high watermark follows when the followers have it."""
+"""How long an end may stay below an acknowledged record: the high watermark advances after the followers have it."""
 
 PATIENCE_MS = 20_000.0
-"""How long a partition may give nothing before it counts as not readable."""
+"""How long a partition may return no record before it counts as unreadable."""
 
 
 def consumer_config(bootstrap: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a command ends on SIGINT and SIGTERM: soon, without a traceback, and with no process of its own left behind.
+"""The end of a command on SIGINT and SIGTERM: soon, without a traceback, and with no child process left behind.
 
 `install` is the first thing that the program does. Before a command runs, a signal ends the process at once. While
 one runs, a signal kills every descendant process and then raises `Interrupted` in the main thread, so that `with` and

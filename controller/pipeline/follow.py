@@ -36,8 +36,8 @@ Writer = Callable[[Sequence[Chunk], Path, str], None]
 
 
 def readable(paths: Sequence[Path], quiet_s: float, now_s: float) -> dict[str, list[Any]]:
-    """What of the logs below `paths` can be read now, as an Offset. Gzipped ones are left out: they are copies of what
-    was read while it grew."""
+    """Return how far the logs below `paths` can be read now, as an Offset. Gzipped logs are skipped: they are copies of
+    files that were read while they grew."""
     found: dict[str, list[Any]] = {}
     for path in paths:
         try:
@@ -63,7 +63,7 @@ def _before_last_record(path: str, size: int) -> int:
 
 
 def new_chunks(start: Offset, end: Offset) -> list[Chunk]:
-    """What came between two offsets. A file that is shorter than it was begins anew."""
+    """Return the events between two offsets. A file that became shorter is read from its beginning."""
     found = []
     for identity, (run, path, node, until) in sorted(end.items()):
         begun = start.get(identity, (run, path, node, 0))[3]

@@ -252,7 +252,7 @@ def _microseconds(second: str) -> int | None:
 
 
 def _error_below(lines: pa.Array, continued: pa.Array, rows: pa.Array) -> pa.Array:
-    """Of each row, the line below it if that begins a stack trace."""
+    """Return for each row the line below it, if that line begins a stack trace."""
     if not len(lines):
         return pa.array([], pa.string())
     below = pa.concat_arrays([lines.slice(1), pa.array([""], lines.type)])

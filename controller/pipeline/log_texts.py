@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 BEGINNING = r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} "
-"""How a line of log4j's form (`[%d] %p %m (%c)`) begins: one that begins so and is not whole was torn."""
+"""The beginning of a line in log4j's format (`[%d] %p %m (%c)`). A line with it that is incomplete was torn."""
 
 CONTINUED = (
     r"^(?:\s+at |\s+\.\.\. [0-9]+ (?:more|common)|Caused by: |\s*Suppressed: |[a-zA-Z_][\w.$]*(?:Exception|Error)\b)"
@@ -208,4 +208,4 @@ CONTROLLER = (
 STATE_CHANGE_LOGGER = "state.change.logger"
 LIST_SEPARATOR = ","
 BROKER_STATE = r"BrokerState\(brokerId=([0-9]+), brokerEpoch=-?[0-9]+\)"
-"""How Kafka 3.5 and later spell a member of the ISR."""
+"""The notation of an ISR member in Kafka 3.5 and later."""

@@ -99,8 +99,11 @@ def _blocks(chunk: Chunk, stream: _Stream) -> Iterator[tuple[int, bytes]]:
 
 
 def _first_record(chunk: Chunk, stream: _Stream) -> int | None:
-    """Where the chunk's first record begins, with the stream there; None: none begins in the chunk. A file's first
-    chunk begins at 0, whatever stands there; what stands before another one's first record is the earlier chunk's."""
+    """Move the stream to the chunk's first record and return its offset, or None if no record begins in the chunk.
+
+    A file's first chunk begins at 0, whatever its content. Bytes before the first record of another chunk belong to the
+    chunk before it.
+    """
     if chunk.start == 0:
         return 0
     before = chunk.start - 1  # that byte shows whether a line begins at `start`
@@ -120,7 +123,7 @@ def _first_record(chunk: Chunk, stream: _Stream) -> int | None:
 
 
 def last_record(held: bytes) -> int:
-    """Where the last record begins; 0 where only one does, or none."""
+    """Return the offset of the last record, or 0 if there is at most one."""
     found = held.rfind(b"\n[")
     while found > 0 and _RECORD.match(held, found + 1) is None:
         found = held.rfind(b"\n[", 0, found)

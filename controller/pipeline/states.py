@@ -22,7 +22,7 @@ FAILOVER, BROKER_FAILURE, SHUTDOWN, ELECTION, REASSIGNMENT = (
 
 
 def _marker() -> Column:
-    """What a controller is about to do, for events that say so; null for others."""
+    """Return the controller's next operation for events that announce one; null for others."""
     event = f.col("event")
     return (
         f.when(event == "ControllerElected", FAILOVER)

@@ -27,7 +27,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a topic is replicated, and what its producer waits for."""
+    """The replication of a topic, and the acks of its producer."""
 
     replication_factor: int
     acks: str

@@ -43,7 +43,7 @@ class Requests:
 
 
 def produce(servers: str, topic: str, partitions: int, acks: str, records: int, size: int) -> dict[str, float]:
-    """As many records as fast as they are taken, dealt over the partitions; until the last is acknowledged."""
+    """Send records over all partitions as fast as the brokers accept them, until the last one is acknowledged."""
     failures: list[object] = []
     requests = Requests("Produce")
     producer = Producer(

@@ -1,5 +1,5 @@
-"""What `camerlengo bench controller` measured, in words: for a terminal, for a page's tables, for plots. Values in,
-words out."""
+"""The results of `camerlengo bench controller` as text: for a terminal, for a page's tables and for plots. Values in,
+text out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What `camerlengo bench hostile` does to a cluster: each attack is a client with plain sockets, and a sentence of what
-came of it.
+"""The attacks of `camerlengo bench hostile`: each is a client with plain sockets that returns a sentence on its result.
 
-An attack returns when its requests are answered, or its connections are closed, or its time is up.
+An attack returns when its requests are answered, its connections are closed, or its time is up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a benchmark measured, written into a page of the documentation: a table between two marks is made anew.
+"""Tables of benchmark results in a documentation page: a table between two marks is replaced.
 
 <!-- table: NAME -->
 ...

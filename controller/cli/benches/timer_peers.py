@@ -1,7 +1,7 @@
-"""What `camerlengo bench timer` measures, each doing the same work through its own calls: the wheel, heapq with lazy
-deletion and with purging, asyncio's `call_later`, and `sched`.
+"""The timers that `camerlengo bench timer` compares, each with its own calls for the same work: the wheel, heapq with
+lazy deletion and with purging, asyncio's `call_later`, and `sched`.
 
-Each loop is written out a peer, so that no adapter's call is timed. Delays are milliseconds; asyncio's peer is handed
+Each peer has its own loop, so that no adapter's call is timed. Delays are milliseconds; asyncio's peer is handed
 seconds, made beforehand. Times are virtual for all: asyncio's loop has a selector that jumps to the next timer.
 """
 
