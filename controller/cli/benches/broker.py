@@ -30,17 +30,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sizes", type=_counts, default=(100, 1024), metavar="N,...", help="record sizes (100,1024)")
     parser.add_argument(
-        "--megabytes", type=number_from(), default=100.0, metavar="N", help="produced in each run (100)"
-    )
-    parser.add_argument("--runs", type=integer(), default=3, metavar="N", help="of each; medians are shown (3)")
-    parser.add_argument(
-        "--rate", type=integer(), default=500, metavar="N", help="records/s where latency is taken (500)"
+        "--megabytes", type=number_from(), default=100.0, metavar="N", help="megabytes produced in each run (100)"
     )
     parser.add_argument(
-        "--seconds", type=number_from(), default=10.0, metavar="S", help="of each latency run (10; 0: none)"
+        "--runs", type=integer(), default=3, metavar="N", help="number of runs; the output has medians (3)"
+    )
+    parser.add_argument(
+        "--rate", type=integer(), default=500, metavar="N", help="records per second of the latency runs (500)"
+    )
+    parser.add_argument(
+        "--seconds", type=number_from(), default=10.0, metavar="S", help="duration of each latency run (10; 0: none)"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (PySpark's)")
 
 
 def _counts(text: str) -> tuple[int, ...]:

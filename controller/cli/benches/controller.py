@@ -43,23 +43,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " replicas decided in columns, half the brokers dead. The first failover of each process is reported"
         " separately; the other figures are medians."
     )
-    parser.add_argument("--only", default=",".join(PARTS), metavar="LIST", help=f"which parts ({','.join(PARTS)})")
-    parser.add_argument("--sizes", default=SIZES, metavar="LIST", help=f"partitions of the failovers ({SIZES})")
-    parser.add_argument("--partitions", type=integer(), default=10_000, metavar="N", help="of the other parts (10000)")
-    parser.add_argument("--topic-size", type=integer(), default=50, metavar="N", help="partitions of a topic (50)")
-    parser.add_argument("--runs", type=integer(), default=5, metavar="N", help="of each, after a first (5)")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="LIST", help=f"parts to run ({','.join(PARTS)})")
     parser.add_argument(
-        "--heap-mb", type=integer(16), metavar="N", help="of ZooKeeper's JVM, taken at once (as Java chooses)"
+        "--sizes", default=SIZES, metavar="LIST", help=f"numbers of partitions of the failovers ({SIZES})"
+    )
+    parser.add_argument(
+        "--partitions", type=integer(), default=10_000, metavar="N", help="partitions of the other parts (10000)"
+    )
+    parser.add_argument("--topic-size", type=integer(), default=50, metavar="N", help="partitions per topic (50)")
+    parser.add_argument("--runs", type=integer(), default=5, metavar="N", help="measured runs, after a warm-up (5)")
+    parser.add_argument(
+        "--heap-mb", type=integer(16), metavar="N", help="initial and maximum heap of ZooKeeper's JVM (Java's default)"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} there")
+    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} to DIR")
     parser.add_argument(
         "--page",
         type=page_with(*TABLES),
         metavar="FILE",
-        help="make that page's tables anew, as docs/controller-scale.md has them",
+        help="replace the tables in this page, such as docs/controller-scale.md",
     )
-    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (PySpark's)")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -93,7 +97,7 @@ def _parts(arguments: argparse.Namespace) -> list[str]:
     wanted: list[str] = arguments.only.split(",")
     for part in wanted:
         if part not in PARTS:
-            raise UsageError(f"--only {part}: expected of {', '.join(PARTS)}")
+            raise UsageError(f"--only {part}: expected one of {', '.join(PARTS)}")
     for name in ("runs", "partitions", "topic_size"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: expected 1 or more")
@@ -104,7 +108,7 @@ def _sizes(arguments: argparse.Namespace) -> list[int]:
     try:
         sizes = sorted({int(word) for word in arguments.sizes.split(",")})
     except ValueError as error:
-        raise UsageError(f"--sizes {arguments.sizes}: expected whole numbers, with commas between") from error
+        raise UsageError(f"--sizes {arguments.sizes}: expected integers separated by commas") from error
     if sizes[0] < 1:
         raise UsageError(f"--sizes {arguments.sizes}: expected 1 or more")
     return sizes

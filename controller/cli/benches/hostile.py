@@ -44,18 +44,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " broker used at most, the descriptors it held, and whether the bounds held: 100 ms more than when quiet,"
         " queued.max.request.bytes, and every broker alive."
     )
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="attacks whose names contain it")
     parser.add_argument(
-        "--scale", type=number(0, 1_000), default=1.0, metavar="N", help="times the number of requests (1)"
+        "--only", action="append", default=[], metavar="TEXT", help="run the attacks whose names contain TEXT"
     )
     parser.add_argument(
-        "--descriptors", type=integer(64, 1_000_000), default=1024, metavar="N", help="limit of each broker (1024)"
+        "--scale", type=number(0, 1_000), default=1.0, metavar="N", help="factor for the number of requests (1)"
+    )
+    parser.add_argument(
+        "--descriptors",
+        type=integer(64, 1_000_000),
+        default=1024,
+        metavar="N",
+        help="file descriptor limit of each broker (1024)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--logs", type=output_folder, metavar="DIR", help="keep the brokers' settings, logs and data there"
+        "--logs", type=output_folder, metavar="DIR", help="keep the brokers' settings, logs and data in DIR"
     )
-    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (PySpark's)")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -66,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     attacks = scaled(ATTACKS, arguments.only)
     if not attacks:
         names = "; ".join(one.name for one in ATTACKS)
-        raise UsageError(f"--only {arguments.only[-1]}: expected a part of one of: {names}")
+        raise UsageError(f"--only {arguments.only[-1]}: expected a substring of one of: {names}")
     if not 0 < arguments.scale <= 1:
         raise UsageError(f"--scale {arguments.scale:g}: expected more than 0, and 1 at most")
     if arguments.descriptors < 256:

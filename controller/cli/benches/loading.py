@@ -30,16 +30,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " process: read, decoded, watched and in the context. kazoo's own pipelined reads of the same state znodes"
         " are timed beside it."
     )
-    parser.add_argument("--partitions", type=integer(), default=100_000, metavar="N", help="in all (100000)")
-    parser.add_argument("--topics", type=integer(), default=2_000, metavar="N", help="topics to deal them over (2000)")
-    parser.add_argument("--replication-factor", type=integer(), default=3, metavar="N", help="replicas of each (3)")
+    parser.add_argument(
+        "--partitions", type=integer(), default=100_000, metavar="N", help="total number of partitions (100000)"
+    )
+    parser.add_argument("--topics", type=integer(), default=2_000, metavar="N", help="number of topics (2000)")
+    parser.add_argument(
+        "--replication-factor", type=integer(), default=3, metavar="N", help="replicas of each partition (3)"
+    )
     parser.add_argument("--brokers", type=integer(), default=3, metavar="N", help="registered brokers (3)")
-    parser.add_argument("--runs", type=integer(), default=5, metavar="N", help="fresh processes that load (5)")
+    parser.add_argument("--runs", type=integer(), default=5, metavar="N", help="runs, each in a new process (5)")
     parser.add_argument(
         "--peer-runs", type=integer(), default=1, metavar="N", help="runs of kazoo's reads (1; 0: none)"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="ZooKeeper's jars, if not PySpark's")
+    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (PySpark's)")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:

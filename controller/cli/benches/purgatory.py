@@ -44,46 +44,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " their timeout. Real clock: one thread hands in, one completes, the design's own expire; a rate is held if"
         " at least 95% of it is achieved and all are answered. Virtual clock: one thread, as fast as it goes."
     )
-    parser.add_argument("--clock", choices=("real", "virtual", "both"), default="both", help="which runs (both)")
+    parser.add_argument("--clock", choices=("real", "virtual", "both"), default="both", help="clock of the runs (both)")
     parser.add_argument(
         "--designs",
         default="new,old",
         metavar="LIST",
-        help="of new, old (real clock) and load, which is its generator by itself (new,old)",
+        help="any of new, old (real clock) and load, the load generator alone (new,old)",
     )
-    parser.add_argument("--rates", default=RATES, metavar="LIST", help=f"requests a second, real clock ({RATES})")
+    parser.add_argument("--rates", default=RATES, metavar="LIST", help=f"requests per second, real clock ({RATES})")
     parser.add_argument(
-        "--percentiles", default=LOADS, metavar="LIST", help=f"50th/75th of the time to completion in ms ({LOADS})"
+        "--percentiles", default=LOADS, metavar="LIST", help=f"p50/p75 of the time to completion in ms ({LOADS})"
     )
-    parser.add_argument("--timeout-ms", type=integer(), default=200, metavar="MS", help="of each request (200)")
-    parser.add_argument("--keys", type=integer(), default=100, metavar="N", help="all that there are (100)")
-    parser.add_argument("--keys-of-each", type=integer(), default=3, metavar="N", help="that a request watches (3)")
-    parser.add_argument("--size", type=integer(), default=100, metavar="BYTES", help="that a request holds (100)")
+    parser.add_argument("--timeout-ms", type=integer(), default=200, metavar="MS", help="timeout of each request (200)")
+    parser.add_argument("--keys", type=integer(), default=100, metavar="N", help="total number of keys (100)")
+    parser.add_argument(
+        "--keys-of-each", type=integer(), default=3, metavar="N", help="keys that a request watches (3)"
+    )
+    parser.add_argument("--size", type=integer(), default=100, metavar="BYTES", help="size of a request (100)")
     parser.add_argument(
         "--number",
         type=integer(),
         metavar="N",
-        help=f"requests a run ({SECONDS_OF_LOAD} seconds' worth; virtual: 1000000)",
+        help=f"requests per run (those of {SECONDS_OF_LOAD} seconds; virtual clock: 1000000)",
     )
     parser.add_argument(
-        "--virtual-rate", type=integer(), default=105_000, metavar="N", help="a virtual second (105000)"
+        "--virtual-rate", type=integer(), default=105_000, metavar="N", help="requests per virtual second (105000)"
     )
     parser.add_argument(
         "--news",
         type=integer(),
         default=0,
         metavar="N",
-        help="keys that have news each ms, virtual clock (0, as in Kafka's)",
+        help="keys checked for completion each ms, virtual clock (0, as in Kafka's benchmark)",
     )
-    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of arrivals, latencies and keys (1)")
-    parser.add_argument("--no-collector", action="store_true", help="switch Python's cyclic collector off in each run")
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of arrivals, latencies and keys (1)")
+    parser.add_argument(
+        "--no-collector", action="store_true", help="disable Python's cyclic garbage collector in each run"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} there (real clock)")
+    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} to DIR (real clock)")
     parser.add_argument(
         "--page",
         type=page_with(TABLE),
         metavar="FILE",
-        help=f"make that page's table {TABLE} anew, as docs/purgatory.md has it",
+        help=f"replace the table {TABLE} in this page, such as docs/purgatory.md",
     )
 
 
@@ -184,7 +188,7 @@ def _rates(arguments: argparse.Namespace) -> list[int]:
     try:
         rates = sorted({int(word) for word in arguments.rates.split(",")})
     except ValueError as error:
-        raise UsageError(f"--rates {arguments.rates}: expected whole numbers, with commas between") from error
+        raise UsageError(f"--rates {arguments.rates}: expected integers separated by commas") from error
     if rates[0] < 1:
         raise UsageError(f"--rates {arguments.rates}: expected 1 or more")
     return rates

@@ -49,18 +49,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " cost model has for them."
     )
     parser.add_argument(
-        "--most", type=integer(), default=100_000, metavar="N", help="outstanding timers go up to (100000)"
+        "--most", type=integer(), default=100_000, metavar="N", help="maximum number of outstanding timers (100000)"
     )
     parser.add_argument(
         "--slots", type=integer(), default=256, metavar="M", help="slots of the schemes that hash (256)"
     )
     parser.add_argument(
-        "--outstanding", type=integer(), default=50_000, metavar="N", help="timers in the sweep (50000)"
+        "--outstanding", type=integer(), default=50_000, metavar="N", help="outstanding timers in the sweep (50000)"
     )
     parser.add_argument(
         "--cpu-ms", type=integer(), default=100, metavar="MS", help="CPU time for each figure of the curves (100)"
     )
-    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of the intervals (1)")
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of the intervals (1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
         "--plots", type=output_folder, metavar="DIR", help=f"write {CURVES_PNG} and {CROSSING_PNG} there"

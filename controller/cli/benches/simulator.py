@@ -46,19 +46,35 @@ ESTATE_LIMIT_MS = 120_000.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="*", choices=[[], *WHATS], default=[], help="all unless given")
-    parser.add_argument("--events", type=integer(1), default=1_000_000, help="of the bare scheduler")
-    parser.add_argument("--seeds", type=integer(1), default=20, help="of the swarm")
+    parser.add_argument("what", nargs="*", choices=[[], *WHATS], default=[], help="parts to run (default: all)")
+    parser.add_argument(
+        "--events", type=integer(1), default=1_000_000, help="events of the bare scheduler (%(default)s)"
+    )
+    parser.add_argument("--seeds", type=integer(1), default=20, help="seeds of the swarm (%(default)s)")
     parser.add_argument("--brokers", type=integer(1), default=5)
     parser.add_argument("--partitions", type=integer(1), default=1_000)
-    parser.add_argument("--virtual-seconds", type=number(), default=120.0, help="of the cluster, once it is at rest")
-    parser.add_argument("--produce", type=number_from(), default=10.0, help="requests a virtual second (%(default)g)")
     parser.add_argument(
-        "--world", default="1000x400000", metavar="BROKERSxPARTITIONS", type=_world, help="of the estate (%(default)s)"
+        "--virtual-seconds",
+        type=number(),
+        default=120.0,
+        help="duration of the cluster's run, after it is at rest (%(default)g)",
     )
-    parser.add_argument("--logs", action="store_true", help="brokers of the estate hold logs, which are empty")
     parser.add_argument(
-        "--lose", type=integer(), default=10, help="how many brokers the estate loses at once (%(default)s)"
+        "--produce", type=number_from(), default=10.0, help="produce requests per virtual second (%(default)g)"
+    )
+    parser.add_argument(
+        "--world",
+        default="1000x400000",
+        metavar="BROKERSxPARTITIONS",
+        type=_world,
+        help="size of the large cluster (%(default)s)",
+    )
+    parser.add_argument("--logs", action="store_true", help="brokers of the large cluster have logs, which are empty")
+    parser.add_argument(
+        "--lose",
+        type=integer(),
+        default=10,
+        help="number of brokers that the large cluster loses at once (%(default)s)",
     )
     parser.add_argument("--json", action="store_true")
 

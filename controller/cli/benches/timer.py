@@ -38,14 +38,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " one took, ratios with the bounds that are set for them, and bytes. Half of the delays are 1 to 200 ms, half 1"
         " to 60 s."
     )
-    parser.add_argument("--timers", type=integer(), default=HIGH, metavar="N", help="outstanding at once (1000000)")
-    parser.add_argument("--rounds", type=integer(), default=3, metavar="N", help="the best of so many counts (3)")
     parser.add_argument(
-        "--operations", type=integer(), default=0, metavar="N", help="follow the memory over N operations"
+        "--timers", type=integer(), default=HIGH, metavar="N", help="number of outstanding timers (1000000)"
     )
-    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="of the delays (1)")
+    parser.add_argument(
+        "--rounds", type=integer(), default=3, metavar="N", help="number of rounds; the best one counts (3)"
+    )
+    parser.add_argument(
+        "--operations", type=integer(), default=0, metavar="N", help="record memory use over N operations (0: none)"
+    )
+    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of the delays (1)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT} there")
+    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT} to DIR")
 
 
 @dataclass(frozen=True, slots=True)
