@@ -33,8 +33,12 @@ from controller.broker.topics.deletion import NAME_AND_ID, Deletion, disabled_er
 from controller.broker.topics.elections import Elections
 from controller.broker.topics.reassignments import PartitionReassignments
 from controller.clock import Clock
-from controller.core.cluster_events import AllocateProducerIdsRequested, UpdateFeaturesRequested
-from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
+from controller.core.events import (
+    AllocateProducerIdsRequested,
+    AlterIsrRequested,
+    ControlledShutdownRequested,
+    UpdateFeaturesRequested,
+)
 from controller.core.ports import EventSink
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from controller.clock import Clock
-from controller.core import cluster_events, election_events, pause_events, reassignment_events
 from controller.core import events as happened
 from controller.core.backoff import Backoff
 from controller.core.events import Event, is_answerable
@@ -78,16 +77,16 @@ HANDLERS: Mapping[type, Handler] = {
     happened.ControlledShutdownRequested: controlled_shutdown.controlled_shutdown,
     happened.UncleanLeaderElectionEnabled: unclean.unclean_election_may_be_allowed,
     happened.TopicConfigChange: unclean.unclean_election_may_be_allowed,
-    pause_events.PauseChanged: pause.pause_changed,
-    election_events.ElectLeadersRequested: elections.elect_leaders,
-    election_events.PreferredElectionAsked: elections.preferred_election_asked,
-    election_events.AutoPreferredElection: elections.automatic_preferred_election,
-    reassignment_events.ReassignmentAsked: reassignment.reassignment_asked,
-    reassignment_events.ReassignmentIsrChange: reassignment.reassignment_isr_change,
-    reassignment_events.AlterReassignmentsRequested: reassignment.alter_reassignments,
-    reassignment_events.ListReassignmentsRequested: reassignment.list_reassignments,
-    cluster_events.UpdateFeaturesRequested: features.update_features,
-    cluster_events.AllocateProducerIdsRequested: producer_ids.allocate_producer_ids,
+    happened.PauseChanged: pause.pause_changed,
+    happened.ElectLeadersRequested: elections.elect_leaders,
+    happened.PreferredElectionAsked: elections.preferred_election_asked,
+    happened.AutoPreferredElection: elections.automatic_preferred_election,
+    happened.ReassignmentAsked: reassignment.reassignment_asked,
+    happened.ReassignmentIsrChange: reassignment.reassignment_isr_change,
+    happened.AlterReassignmentsRequested: reassignment.alter_reassignments,
+    happened.ListReassignmentsRequested: reassignment.list_reassignments,
+    happened.UpdateFeaturesRequested: features.update_features,
+    happened.AllocateProducerIdsRequested: producer_ids.allocate_producer_ids,
     happened.CreateTopicsRequested: topic_creation.create_topics,
     happened.CreatePartitionsRequested: topic_creation.create_partitions,
     happened.TopicDeletion: topic_deletion.topic_deletion,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from controller.core import cluster_events, election_events, pause_events, reassignment_events
 from controller.core import events as happened
 
 
@@ -70,16 +69,16 @@ STATES: Mapping[type, ControllerState] = {
     happened.CreateTopicsRequested: ControllerState.Idle,
     happened.CreatePartitionsRequested: ControllerState.Idle,
     happened.DeleteTopicsRequested: ControllerState.Idle,
-    election_events.ElectLeadersRequested: ControllerState.ManualLeaderBalance,
-    election_events.PreferredElectionAsked: ControllerState.ManualLeaderBalance,
-    election_events.AutoPreferredElection: ControllerState.AutoLeaderBalance,
-    cluster_events.UpdateFeaturesRequested: ControllerState.UpdateFeatures,
-    cluster_events.AllocateProducerIdsRequested: ControllerState.Idle,
-    pause_events.PauseChanged: ControllerState.Idle,
-    reassignment_events.ReassignmentAsked: ControllerState.AlterPartitionReassignment,
-    reassignment_events.ReassignmentIsrChange: ControllerState.AlterPartitionReassignment,
-    reassignment_events.AlterReassignmentsRequested: ControllerState.AlterPartitionReassignment,
-    reassignment_events.ListReassignmentsRequested: ControllerState.ListPartitionReassignment,
+    happened.ElectLeadersRequested: ControllerState.ManualLeaderBalance,
+    happened.PreferredElectionAsked: ControllerState.ManualLeaderBalance,
+    happened.AutoPreferredElection: ControllerState.AutoLeaderBalance,
+    happened.UpdateFeaturesRequested: ControllerState.UpdateFeatures,
+    happened.AllocateProducerIdsRequested: ControllerState.Idle,
+    happened.PauseChanged: ControllerState.Idle,
+    happened.ReassignmentAsked: ControllerState.AlterPartitionReassignment,
+    happened.ReassignmentIsrChange: ControllerState.AlterPartitionReassignment,
+    happened.AlterReassignmentsRequested: ControllerState.AlterPartitionReassignment,
+    happened.ListReassignmentsRequested: ControllerState.ListPartitionReassignment,
 }
 
 

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
-from typing import Any, ClassVar, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 from controller.protocol import client_values, control_values
+from controller.protocol import reassignment_values as values
+from controller.protocol.cluster_values import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from controller.protocol.errors import ErrorCode
 
 R = TypeVar("R")
@@ -312,3 +320,118 @@ class DeleteTopicsRequested(AnsweredOnce):
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         self.respond(dict.fromkeys(self.topics, error))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateFeaturesRequested(AnsweredOnce):
+    """A client asks that features be finalized at other levels, or not at all."""
+
+    value: UpdateFeaturesRequest
+    respond: Callable[[UpdateFeaturesResponse], None]
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        self.respond(UpdateFeaturesResponse(int(error), message))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllocateProducerIdsRequested(AnsweredOnce):
+    """A broker asks for a block of producer ids of its own."""
+
+    value: AllocateProducerIdsRequest
+    respond: Callable[[AllocateProducerIdsResponse], None]
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        self.respond(AllocateProducerIdsResponse(int(error)))
+
+
+TopicPartition: TypeAlias = tuple[str, int]
+NO_LEADER = -1
+
+
+class ElectionKind(Enum):
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionOutcome:
+    """The outcome of one partition's election: `leader` was written (NONE), or the error that prevented it."""
+
+    error: ErrorCode
+    message: str | None = None
+    leader: int = NO_LEADER
+
+
+Outcomes: TypeAlias = Mapping[TopicPartition, ElectionOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredElectionAsked:
+    """/admin/preferred_replica_election came, changed or went."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class AutoPreferredElection:
+    """It is time to look whether leaders have drifted, in the term of this epoch: a later one has its own time."""
+
+    controller_epoch: int
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElectLeadersRequested(AnsweredOnce):
+    """A client asks for elections; each partition is named once."""
+
+    kind: ElectionKind
+    partitions: tuple[TopicPartition, ...]
+    respond: Callable[[Outcomes], None]
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        """Kafka gives this error partition by partition."""
+        self.respond(dict.fromkeys(self.partitions, ElectionOutcome(error, message)))
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentAsked:
+    """/admin/reassign_partitions (Kafka's ZkPartitionReassignment)."""
+
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentIsrChange:
+    """The state of a partition that is being reassigned, where its leader does not ask for the change: because leaders
+    write states themselves, or an unclean election brought a replica into sync."""
+
+    topic: str
+    partition: int
+    coalesces: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlterReassignmentsRequested(AnsweredOnce):
+    """A client asks for other replicas, or for an end of that (Kafka's ApiPartitionReassignment)."""
+
+    value: values.AlterPartitionReassignmentsRequest
+    respond: Callable[[values.AlterPartitionReassignmentsResponse], None]
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        self.respond(values.AlterPartitionReassignmentsResponse((), int(error), message))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListReassignmentsRequested(AnsweredOnce):
+    """A client asks which partitions are on their way."""
+
+    value: values.ListPartitionReassignmentsRequest
+    respond: Callable[[values.ListPartitionReassignmentsResponse], None]
+
+    def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
+        self.respond(values.ListPartitionReassignmentsResponse((), int(error), message))
+
+
+@dataclass(frozen=True, slots=True)
+class PauseChanged:
+    coalesces: ClassVar[bool] = True

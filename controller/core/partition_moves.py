@@ -11,8 +11,8 @@ import numpy as np
 
 from controller.core.context import Replicas
 from controller.core.elections import OFFLINE, Election
+from controller.core.events import ReassignmentIsrChange
 from controller.core.partition_table import NO_STATE, Bools, Rows
-from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, create_states, names_of, set_states
 from controller.core.term import Term

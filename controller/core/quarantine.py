@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from controller.core.events import BrokerModifications, PartitionModifications
-from controller.core.reassignment_events import ReassignmentIsrChange
+from controller.core.events import BrokerModifications, PartitionModifications, ReassignmentIsrChange
 from controller.core.term import Term
 from controller.zookeeper import paths
 from controller.zookeeper.errors import DamagedZnode

@@ -21,8 +21,8 @@ import numpy as np
 from controller.core import partition_moves, removed_replicas, replica_moves, topic_deletion
 from controller.core.context import Replicas
 from controller.core.elections import REASSIGNED
+from controller.core.events import ReassignmentIsrChange
 from controller.core.partition_table import NO_BROKER, NO_STATE, Rows
-from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.reassignment_znodes import NotWritten, Partition, Targets, change_asked, persist
 from controller.core.removed_replicas import Removed
 from controller.core.request_batch import RequestBatch

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from controller.core import partition_moves
-from controller.core.election_events import ElectionKind, ElectionOutcome, Outcomes, TopicPartition
 from controller.core.elections import Decision, Election
+from controller.core.events import ElectionKind, ElectionOutcome, Outcomes, TopicPartition
 from controller.core.imbalance import preferred_leaders
 from controller.core.partition_table import NO_STATE, Bools, Rows
 from controller.core.request_batch import RequestBatch

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controller.core import quarantine
+from controller.core.events import ReassignmentIsrChange
 from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, Rows, all_members, members, padded
-from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.term import Term
 from controller.quick import maker
 from controller.trace import PartitionStateWritten
@@ -23,8 +23,7 @@ from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoAuth, NoNod
 from controller.zookeeper.operations import NOT_WRITABLE, Create
 from controller.zookeeper.operations import Row as Znode
 from controller.zookeeper.row_writes import RowsWritten
-from controller.zookeeper.state_paths import StatePaths
-from controller.zookeeper.state_sets import StateSets
+from controller.zookeeper.state_sets import StatePaths, StateSets
 from controller.zookeeper.znode_sense import sound_partition_state
 from statemachines.leader_election_columns import is_member
 

@@ -11,18 +11,37 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.clock import Clock
+from controller.clock import Clock, Timer
 from controller.core.context import ControllerContext
 from controller.core.leadership import void_reason
 from controller.core.placement import Rng
 from controller.core.ports import Channels
 from controller.core.settings import ControllerSettings
-from controller.core.term_timers import TermTimers
 from controller.trace import Noted, RequestAnswered, RequestSent, Trace
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import LeaseExpired, SessionGone
 from controller.zookeeper.leadership import Leadership
+
+
+@dataclass(slots=True)
+class TermTimers:
+    """Set and cancelled by the controller's handlers alone; what is called back must only put an event."""
+
+    _set: dict[str, Timer] = field(default_factory=dict)
+
+    def set(self, name: str, clock: Clock, delay_ms: float, callback: Callable[[], None]) -> None:
+        """In place of one of that name that has not come yet."""
+        earlier = self._set.pop(name, None)
+        if earlier is not None:
+            earlier.cancel()
+        self._set[name] = clock.call_later(delay_ms, callback)
+
+    def cancel_all(self) -> None:
+        """The term is over."""
+        for timer in self._set.values():
+            timer.cancel()
+        self._set.clear()
 
 
 @dataclass(slots=True)

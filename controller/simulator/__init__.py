@@ -46,8 +46,7 @@ from controller.simulator.plan import (
     Stop,
 )
 from controller.simulator.safety_checker import Violation
-from controller.simulator.simulated_world import BrokenInvariant, NotInTime
-from controller.simulator.simulation import Simulation
+from controller.simulator.simulation import BrokenInvariant, NotInTime, Simulation
 from controller.trace_records import TraceRecord
 
 __all__ = [

@@ -24,7 +24,7 @@ from controller.zookeeper.codecs_topics import (
     encode_partition_state,
 )
 from controller.zookeeper.operations import Columns
-from controller.zookeeper.row_columns import Int32s, OddRows, column, joined, padded, unpadded
+from controller.zookeeper.row_writes import Int32s, OddRows, column, joined, padded, unpadded
 from controller.zookeeper.state_shapes import ShapedStates, read_by_shape
 from controller.zookeeper.znode_json import Id, IdOrNone, Ids
 

@@ -42,8 +42,7 @@ from controller.zookeeper.operations import (
 )
 from controller.zookeeper.path_rules import validate_new_path, validate_path, validate_paths
 from controller.zookeeper.paths import partitions as parent_of_partitions
-from controller.zookeeper.state_paths import StatePaths
-from controller.zookeeper.state_sets import FencedSets
+from controller.zookeeper.state_sets import FencedSets, StatePaths
 
 T = TypeVar("T")
 

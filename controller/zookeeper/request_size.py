@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from controller.zookeeper.errors import RequestTooLarge
 from controller.zookeeper.operations import ACL, OPEN_ACL, Create, SetData, Write
-from controller.zookeeper.state_paths import StatePaths
-from controller.zookeeper.state_sets import FencedSets, StateSets
+from controller.zookeeper.state_sets import FencedSets, StatePaths, StateSets
 
 REQUEST_BYTES_MAX = 0xFFFFF
 """The default of jute.maxbuffer. It counts the whole frame without its length field."""

@@ -25,7 +25,7 @@ from controller.zookeeper.codecs_topics import (
     decode_topic_assignment,
 )
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.row_columns import Int32s
+from controller.zookeeper.row_writes import Int32s
 from controller.zookeeper.znode_json import INT32_MAX, REPLICAS_MAX
 
 LEADER_EPOCH_MAX = INT32_MAX - (1 << 20)

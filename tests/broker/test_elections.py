@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.core.election_events import ElectionKind, ElectionOutcome, ElectLeadersRequested
+from controller.core.events import ElectionKind, ElectionOutcome, ElectLeadersRequested
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.election_values import (
     ELECTION_PREFERRED,

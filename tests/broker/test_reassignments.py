@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.reassignment_events import AlterReassignmentsRequested, ListReassignmentsRequested
+from controller.core.events import AlterReassignmentsRequested, ListReassignmentsRequested
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.reassignment_values import (

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller.core.events import AlterIsrRequested
-from controller.core.reassignment_events import AlterReassignmentsRequested, ListReassignmentsRequested
+from controller.core.events import AlterIsrRequested, AlterReassignmentsRequested, ListReassignmentsRequested
 from controller.core.settings import ControllerSettings
 from controller.protocol.control_values import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
 from controller.protocol.reassignment_values import (

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
+from controller.core.events import (
+    AlterIsrRequested,
+    AlterReassignmentsRequested,
+    ControlledShutdownRequested,
+    ListReassignmentsRequested,
+)
 from controller.core.loading import topic_id_text
-from controller.core.reassignment_events import AlterReassignmentsRequested, ListReassignmentsRequested
 from controller.protocol.control_values import AlterIsrRequest, ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData

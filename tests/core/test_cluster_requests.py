@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from controller.core import feature_rules
-from controller.core.cluster_events import AllocateProducerIdsRequested, UpdateFeaturesRequested
+from controller.core.events import AllocateProducerIdsRequested, UpdateFeaturesRequested
 from controller.core.feature_rules import Refused, decide
 from controller.core.settings import ControllerSettings
 from controller.protocol.cluster_values import (

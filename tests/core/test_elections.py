@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.core.election_events import (
+from controller.core.events import (
     AutoPreferredElection,
     ElectionKind,
     ElectionOutcome,
     ElectLeadersRequested,
     Outcomes,
+    Shutdown,
     TopicPartition,
 )
-from controller.core.events import Shutdown
 from controller.core.imbalance import to_rebalance
 from controller.core.partition_table import PartitionTable, padded
 from controller.core.settings import ControllerSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.core import cluster_events, election_events, events, pause_events, reassignment_events
+from controller.core import events
 from controller.core.controller import HANDLERS, Controller
 from controller.core.handlers import elections, isr_changes, pause
 from tests.core import event_table
@@ -27,7 +27,7 @@ def test_every_event_is_in_it_once() -> None:
     assert len(set(named)) == len(named)
     assert set(HANDLERS) | set(OWN) >= {
         event
-        for module in (events, cluster_events, election_events, pause_events, reassignment_events)
+        for module in [events]
         for event in vars(module).values()
         if is_dataclass(event) and hasattr(event, "coalesces") and event.__module__ == module.__name__
     }

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
-from controller.core.reassignment_events import AlterReassignmentsRequested
+from controller.core.events import AlterReassignmentsRequested, CreatePartitionsRequested, CreateTopicsRequested
 from controller.core.settings import ControllerSettings
 from controller.protocol.client_values import (
     CreatableReplicaAssignment,

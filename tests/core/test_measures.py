@@ -7,7 +7,7 @@ import pytest
 from controller.core import events as happened
 from controller.core.controller import HANDLERS
 from controller.core.controller_states import STATES, ControllerState, state_of
-from controller.core.election_events import AutoPreferredElection
+from controller.core.events import AutoPreferredElection
 from controller.core.figures import Figures
 from controller.core.measures import QUANTILES, SAMPLES, Histogram
 from controller.core.queue import EventQueue

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.election_events import ElectionKind
-from controller.core.reassignment_events import AlterReassignmentsRequested
+from controller.core.events import AlterReassignmentsRequested, ElectionKind
 from controller.core.settings import ControllerSettings
 from controller.protocol.errors import ErrorCode
 from controller.protocol.reassignment_values import (

@@ -11,7 +11,7 @@ import pytest
 from controller.broker.topics.elections import DelayedElectLeader
 from controller.core import requested_elections
 from controller.core.handlers import elections, pause
-from controller.core.term_timers import TermTimers
+from controller.core.term import TermTimers
 from controller.protocol.api_keys import ApiKey
 from statemachines.leader_election_columns import elect_offline_columns
 from tests.broker import test_elections as broker_elections

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.events import CreatePartitionsRequested, DeleteTopicsRequested
-from controller.core.reassignment_events import ReassignmentAsked
+from controller.core.events import CreatePartitionsRequested, DeleteTopicsRequested, ReassignmentAsked
 from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerResigned

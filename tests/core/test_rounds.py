@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.election_events import PreferredElectionAsked
+from controller.core.events import PreferredElectionAsked
 from controller.core.settings import ControllerSettings
 from controller.protocol.cluster_values import FeatureUpdate
 from controller.protocol.errors import ErrorCode

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.clock import VirtualClock
-from controller.core import cluster_events, election_events, events, pause_events, reassignment_events
+from controller.core import events
 from controller.core.backoff import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Backoff
 from controller.core.events import AnsweredOnce, Reelect
 from controller.core.measures import IDLE_MS, QUANTILES, SAMPLES
 from controller.core.settings import ControllerSettings
-from controller.core.term import RequestLog
-from controller.core.term_timers import TermTimers
+from controller.core.term import RequestLog, TermTimers
 
 KAFKAS = {
     "inter_broker_protocol": "2.8",
@@ -55,7 +54,7 @@ def test_histograms_are_kafkas() -> None:
 
 
 def test_what_a_watch_or_a_timer_puts_is_pending_once_and_what_is_answered_or_an_answer_each_time() -> None:
-    modules = (events, cluster_events, election_events, pause_events, reassignment_events)
+    modules = [events]
     for module in modules:
         for name, kind in vars(module).items():
             if isinstance(kind, type) and kind.__module__ == module.__name__ and "coalesces" in dir(kind):

@@ -17,6 +17,7 @@ from controller.core.events import (
     CreatePartitionsRequested,
     CreateTopicsRequested,
     LeaderAndIsrResponse,
+    ReassignmentIsrChange,
     Reelect,
     SessionExpired,
     Shutdown,
@@ -25,7 +26,6 @@ from controller.core.events import (
     UpdateMetadataResponse,
 )
 from controller.core.obstacles import HIGHEST_EPOCH, Reason
-from controller.core.reassignment_events import ReassignmentIsrChange
 from controller.core.term import Term
 from controller.pending import Pending
 from controller.protocol import control_values

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from controller.protocol import ApiKey
 from controller.protocol.records import Part
 from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, Drawing
-from controller.simulator.simulated_world import BrokenInvariant
-from controller.simulator.simulation import Simulation
+from controller.simulator.simulation import BrokenInvariant, Simulation
 from tests.broker.data_node import DataNode
 from tests.fuzz.campaign import GROWTH_LIMIT_KIB, Failure, Memory, memory_lines, refuse_memory_growth
 

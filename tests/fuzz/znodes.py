@@ -20,10 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.core.election_events import ElectionKind, ElectLeadersRequested
-from controller.core.events import CreatePartitionsRequested, DeleteTopicsRequested
+from controller.core.events import (
+    AlterReassignmentsRequested,
+    CreatePartitionsRequested,
+    DeleteTopicsRequested,
+    ElectionKind,
+    ElectLeadersRequested,
+)
 from controller.core.loading import topic_id_text
-from controller.core.reassignment_events import AlterReassignmentsRequested
 from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.reassignment_values import (
     AlterPartitionReassignmentsRequest,

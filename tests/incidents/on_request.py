@@ -7,9 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from controller.core.cluster_events import UpdateFeaturesRequested
-from controller.core.election_events import ElectionKind, ElectLeadersRequested
-from controller.core.events import UncleanLeaderElectionEnabled
+from controller.core.events import (
+    ElectionKind,
+    ElectLeadersRequested,
+    UncleanLeaderElectionEnabled,
+    UpdateFeaturesRequested,
+)
 from controller.core.settings import ControllerSettings
 from controller.protocol.cluster_values import FeatureUpdate, UpdateFeaturesRequest
 from controller.protocol.errors import ErrorCode

@@ -12,8 +12,8 @@ import pytest
 
 from controller.core import partition_moves, requested_elections
 from controller.core.context import ControllerContext
-from controller.core.election_events import ElectionKind
 from controller.core.elections import Decision, Election
+from controller.core.events import ElectionKind
 from controller.core.handlers import elections
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import set_states

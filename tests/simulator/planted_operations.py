@@ -22,15 +22,14 @@ from controller.core import (
     requested_elections,
     topic_deletion,
 )
-from controller.core.election_events import ElectionKind, ElectLeadersRequested
 from controller.core.elections import Decision, Election
+from controller.core.events import ElectionKind, ElectLeadersRequested, PauseChanged
 from controller.core.failed_replicas import FailedReplicas
 from controller.core.handlers import controlled_shutdown, log_directories, pause
 from controller.core.handlers import elections as asked_elections
 from controller.core.handlers import reassignment as asked
 from controller.core.imbalance import to_rebalance
 from controller.core.partition_moves import bring_online
-from controller.core.pause_events import PauseChanged
 from controller.core.reassignment_znodes import Partition
 from controller.core.removed_replicas import Removed
 from controller.core.request_batch import RequestBatch

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.simulator.by_choice import ALL_MOVED, GIVEN_BACK, ByChoice
 from controller.simulator.by_znode import paused
 from controller.simulator.plan import (
     CreateTopic,
@@ -19,6 +18,7 @@ from controller.simulator.plan import (
     PlanCluster,
     Reassign,
 )
+from controller.simulator.safety_checker import ALL_MOVED, GIVEN_BACK, ByChoice
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import Noted, PartitionStateWritten
 from controller.zookeeper import paths

@@ -10,7 +10,7 @@ import pytest
 from controller.core import topic_deletion
 from controller.core.handlers import reassignment
 from controller.core.term import Term
-from controller.simulator.simulated_world import NotInTime
+from controller.simulator.simulation import NotInTime
 from tests.simulator.prefixes import OPERATIONS, Operation, Strike, carried_out
 
 AFTER_MS = (0.0, 2.0)

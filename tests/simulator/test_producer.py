@@ -37,9 +37,8 @@ from controller.protocol.produce_values import (
 )
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE
 from controller.scenarios.records.workload import RecordWorkload
-from controller.simulator.lane import Batch, Lane
 from controller.simulator.pipeline import Pipeline
-from controller.simulator.producer import DELIVERY_TIMEOUT_MS, SimulatedProducer
+from controller.simulator.producer import DELIVERY_TIMEOUT_MS, Batch, Lane, SimulatedProducer
 from controller.simulator.routes import Routes
 from controller.storage import LogDirectory, LogSettings, SequenceOutOfOrder
 from controller.storage.batches import headers_of

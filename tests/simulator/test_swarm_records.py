@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from controller.scenarios.records.history import ACKNOWLEDGED, FinalRead
 from controller.simulator.consumer import read_to_the_end
-from controller.simulator.data_loss import DataLossModel
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.liveness_checker import Unmet
 from controller.simulator.plan import (
@@ -31,6 +30,7 @@ from controller.simulator.plan import (
 from controller.simulator.plan_file import PlanError, parse_plan, plan_text
 from controller.simulator.plan_generator import RECORDS, draw_plan
 from controller.simulator.record_run import RecordRun
+from controller.simulator.safety_checker import DataLossModel
 from controller.simulator.swarm import PlanWorld, run_plan
 from tests.simulator.planted_records import RECORD_FAULTS
 

@@ -26,8 +26,7 @@ from controller.zookeeper.request_size import (
     paths_bytes,
     spans,
 )
-from controller.zookeeper.state_paths import StatePaths
-from controller.zookeeper.state_sets import FencedSets, StateSets
+from controller.zookeeper.state_sets import FencedSets, StatePaths, StateSets
 from tests.zookeeper.client_bench import Bench
 
 names = st.text("ab\u00e9\u3042", min_size=1, max_size=5).map(lambda name: f"/{name}")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.zookeeper import jute, jute_requests, paths
-from controller.zookeeper.state_paths import StatePaths
+from controller.zookeeper.state_sets import StatePaths
 
 TOPICS = st.lists(
     st.tuples(

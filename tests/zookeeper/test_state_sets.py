@@ -15,8 +15,7 @@ from controller.zookeeper.codecs import PartitionState, encode_partition_state
 from controller.zookeeper.errors import BadVersion, ControllerMoved, MultiFailed
 from controller.zookeeper.operations import ANY_VERSION, OPEN_ACL, Check, SetData, Stat
 from controller.zookeeper.row_writes import STATES_A_BATCH
-from controller.zookeeper.state_paths import StatePaths
-from controller.zookeeper.state_sets import FencedSets, SetResults, StateSets
+from controller.zookeeper.state_sets import FencedSets, SetResults, StatePaths, StateSets
 from tests.zookeeper.client_bench import Bench
 from tests.zookeeper.test_state_paths import TOPICS, spelled_out
 

@@ -14,7 +14,7 @@ from controller.broker.metadata.metadata_cache import MetadataCache, Partitions
 from controller.broker.steps import Job, Steps
 from controller.broker.topics.asking import ask_controller
 from controller.clock import Clock
-from controller.core.election_events import ElectionKind, ElectLeadersRequested, Outcomes, TopicPartition
+from controller.core.events import ElectionKind, ElectLeadersRequested, Outcomes, TopicPartition
 from controller.core.ports import EventSink
 from controller.protocol.election_values import (
     ELECTION_PREFERRED,

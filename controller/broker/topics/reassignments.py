@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from controller.broker.topics.asking import ask_controller
 from controller.clock import Clock
+from controller.core.events import AlterReassignmentsRequested, ListReassignmentsRequested
 from controller.core.ports import EventSink
-from controller.core.reassignment_events import AlterReassignmentsRequested, ListReassignmentsRequested
 from controller.protocol.errors import ErrorCode
 from controller.protocol.reassignment_values import (
     AlterPartitionReassignmentsRequest,

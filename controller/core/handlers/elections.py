@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from controller.core import requested_elections
-from controller.core.election_events import (
+from controller.core.events import (
     AutoPreferredElection,
     ElectionKind,
     ElectLeadersRequested,

@@ -17,12 +17,14 @@ from dataclasses import dataclass, replace
 
 from controller.core import broker_bounces, partition_moves, replica_moves, topic_deletion
 from controller.core.context import Replicas
-from controller.core.election_events import PreferredElectionAsked
 from controller.core.events import (
     BrokerChange,
     Event,
     IsrChangeNotification,
     LogDirEventNotification,
+    PauseChanged,
+    PreferredElectionAsked,
+    ReassignmentAsked,
     TopicChange,
     TopicConfigChange,
     TopicDeletion,
@@ -32,8 +34,6 @@ from controller.core.leadership import EpochTooLow
 from controller.core.loading import load
 from controller.core.notifications import delete_children, list_children
 from controller.core.obstacles import HIGHEST_EPOCH
-from controller.core.pause_events import PauseChanged
-from controller.core.reassignment_events import ReassignmentAsked
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
 from controller.trace import FailoverCompleted, FailoverPhase

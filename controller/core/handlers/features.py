@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller.core.cluster_events import UpdateFeaturesRequested
+from controller.core.events import UpdateFeaturesRequested
 from controller.core.feature_rules import Levels, Refused, decide
 from controller.core.term import Term
 from controller.core.znode_changes import NeverStill, change_znode

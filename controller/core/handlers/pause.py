@@ -9,9 +9,7 @@ it goes.
 
 from __future__ import annotations
 
-from controller.core.election_events import PreferredElectionAsked
-from controller.core.pause_events import PauseChanged
-from controller.core.reassignment_events import ReassignmentAsked
+from controller.core.events import PauseChanged, PreferredElectionAsked, ReassignmentAsked
 from controller.core.term import Term
 from controller.zookeeper import paths
 from controller.zookeeper.codecs_pause import decode_pause

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.core import quarantine, reassignment
-from controller.core.events import TopicChange
-from controller.core.handlers.topic_changes import topic_change
-from controller.core.notifications import ROUNDS
-from controller.core.partition_table import Rows
-from controller.core.reassignment_events import (
+from controller.core.events import (
     AlterReassignmentsRequested,
     ListReassignmentsRequested,
     ReassignmentAsked,
     ReassignmentIsrChange,
+    TopicChange,
 )
+from controller.core.handlers.topic_changes import topic_change
+from controller.core.notifications import ROUNDS
+from controller.core.partition_table import Rows
 from controller.core.reassignment_znodes import NotWritten, Partition, change_asked, read_asked, too_large
 from controller.core.repairs import serve_repaired
 from controller.core.state_writes import state_paths, take_in_all
