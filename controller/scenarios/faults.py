@@ -112,6 +112,25 @@ class SpoilZnode(_Node, frozen=True, kw_only=True, tag="spoil-znode"):
     partition: int = 0
 
 
+class ChangeRegistration(_Brief, frozen=True, kw_only=True, tag="change-registration"):
+    """The broker's registration is written again with another rack, in the same session."""
+
+    node: NodeName
+    rack: str
+
+
+class HostileClient(_Node, frozen=True, kw_only=True, tag="hostile-client"):
+    """A client acts against the broker `rate` times a second (0 < `rate` <= 1000).
+
+    `kind`: "requests" (well-formed and senseless), "operations" (of that sort, to the controller), "frames"
+    (malformed), "connections" (opened, and nothing sent) or "drops" (many requests, and the connection closed before
+    the answers).
+    """
+
+    kind: Literal["requests", "operations", "frames", "connections", "drops"]
+    rate: float = 50.0
+
+
 class ElectZooKeeper(_Brief, frozen=True, kw_only=True, tag="elect-zookeeper"):
     """The ensemble loses its leader and elects: no service meanwhile."""
 
@@ -185,7 +204,7 @@ SimulatedFault = (
     Drift | StepWall
     | CutZooKeeper | SlowZooKeeper | ResetZooKeeper | LoseReply | DeleteController | Depose | ElectZooKeeper
     | EditController | EditControllerEpoch
-    | PauseController | SpoilZnode
+    | PauseController | SpoilZnode | ChangeRegistration | HostileClient
     | Shut | Slow | Lossy | Reset | Isolate
     | LosePower | BreakDisk | BreakLogDirectory | SlowDisk
 )  # fmt: skip
@@ -204,6 +223,8 @@ def fault_error(fault: InjectedFault) -> str | None:
         value = getattr(fault, name, None)
         if value is not None and not least <= value <= most:
             return f"{name}: expected {expected}, found {value:g}"
+    if isinstance(fault, HostileClient) and fault.rate > HOSTILE_RATE_MAX:
+        return f"rate: expected at most {HOSTILE_RATE_MAX:g} a second, found {fault.rate:g}"
     if isinstance(fault, CutZooKeeper) and fault.way not in ("both", "to", "from"):
         return f"way: expected both, to or from, found {fault.way!r}"
     if isinstance(fault, SpoilZnode):
@@ -218,6 +239,7 @@ def spoil_trouble(what: str, topic: str) -> str | None:
     return "topic: expected a name" if what != "registration" and not topic else None
 
 
+HOSTILE_RATE_MAX = 1_000.0
 _ABOVE_0 = 1e-9
 _RANGES = {
     "rate": (_ABOVE_0, math.inf, "more than 0"),

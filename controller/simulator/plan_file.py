@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from controller.scenarios.faults import spoil_trouble
+from controller.scenarios.faults import HOSTILE_RATE_MAX, spoil_trouble
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator.plan import (
     FORMAT,
@@ -31,7 +31,6 @@ from controller.simulator.plan import (
     kind_of,
 )
 
-RATE_MAX = 1_000
 """Of a hostile client's actions in a second."""
 
 
@@ -111,8 +110,8 @@ def _happening_error(plan: Plan, happening: Happening) -> str | None:
         return f"partition: expected 0 or more, found {happening.partition}"
     if isinstance(happening, SpoilZnode) and (error := spoil_trouble(happening.what, happening.topic)):
         return error
-    if isinstance(happening, HostileClient) and not 0 < happening.rate <= RATE_MAX:
-        return f"rate: expected more than 0 and at most {RATE_MAX} a second, found {happening.rate:g}"
+    if isinstance(happening, HostileClient) and not 0 < happening.rate <= HOSTILE_RATE_MAX:
+        return f"rate: expected more than 0 and at most {HOSTILE_RATE_MAX:g} a second, found {happening.rate:g}"
     if isinstance(happening, BreakLogDirectory) and happening.directory not in plan.cluster.log_directories:
         return f"directory: expected one of {list(plan.cluster.log_directories)}, found {happening.directory}"
     if isinstance(happening, Operation) and not happening.topic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from pathlib import Path
@@ -226,10 +227,15 @@ def test_eviction_of_producer_ids_of_many_partitions_takes_no_long_slice() -> No
     logs = broker_logs(20_000, disk, clock)
     made = [logs.get_or_create(("t", index)) for index in range(2_000)]
     longest_s = 0.0
-    for number in range(24_000):
-        clock.now_ms += 1
-        data = batch(producer=(number, 0, 0))
-        began_s = time.thread_time()
-        made[number % 2_000].append_as_leader(data, 0)
-        longest_s = max(longest_s, time.thread_time() - began_s)
+    gc.collect()
+    gc.freeze()  # as a broker does at its start: what other tests left would be looked at in a collection
+    try:
+        for number in range(24_000):
+            clock.now_ms += 1
+            data = batch(producer=(number, 0, 0))
+            began_s = time.thread_time()
+            made[number % 2_000].append_as_leader(data, 0)
+            longest_s = max(longest_s, time.thread_time() - began_s)
+    finally:
+        gc.unfreeze()
     assert longest_s < SLICE_CPU_S
