@@ -7,9 +7,9 @@ orders are no part of this. Used by the hostile clients of plans and by the fuzz
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from random import Random
 from typing import Any, TypeVar
 
 from controller.protocol import SUPPORTED, ApiKey
@@ -88,7 +88,7 @@ class Drawing:
     """Draws values with `rng`. Sizes of arrays are small, rarely some hundreds. `names`: legal names to draw from; the
     others are `BAD_NAMES`."""
 
-    def __init__(self, rng: random.Random, names: Sequence[str] = NAMES) -> None:
+    def __init__(self, rng: Random, names: Sequence[str] = NAMES) -> None:
         self._rng = rng
         self._names = names
         self._drawn: dict[tuple[int, int], list[tuple[str, Field, int]]] = {}

@@ -15,6 +15,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_topic_assignment
 from controller.zookeeper.operations import ACL, ANY_VERSION, OPEN_ACL, PERM_ALL, PERM_READ, Delete
 from tests.core.driving import TOPIC_ID, Cluster, Host, registration
+from tests.core.reassigning import ask, ask_by_znode, asked, assignment
 
 MANY = list(range(1, 131))
 TOPICS: list[dict[str, Any]] = [
@@ -408,4 +409,24 @@ def test_a_topic_that_gets_the_id_of_another_stays_as_it_was_known() -> None:
     cluster.settle()
     assert "other-2" in cluster.states()
     assert host.controller.measures.figures.quarantined == 0
+    cluster.check(errors=True)
+
+
+@pytest.mark.parametrize("by_znode", [False, True])
+def test_a_partition_whose_state_is_in_quarantine_is_reassigned_once_it_is_repaired(by_znode: bool) -> None:
+    """Its ISR is not known: a replica that alone is in sync could be dropped (the swarm's seed 4075)."""
+    path = paths.partition_state("t", 0)
+    cluster, host = scene(before=(path, text({**STATE, "isr": [2, 2]})))
+    before = assignment(cluster, 0)
+    if by_znode:
+        ask_by_znode(cluster, {0: (1, 3)})
+        assert asked(cluster) == {("t", 0): (1, 3)}, "it waits for the repair"
+    else:
+        assert ask(cluster, host, {0: (1, 3)}) == {0: ErrorCode.UNKNOWN_SERVER_ERROR}
+    assert assignment(cluster, 0) == before
+    cluster.put(path, text(STATE))
+    cluster.settle()
+    if not by_znode:
+        assert ask(cluster, host, {0: (1, 3)}) == {0: ErrorCode.NONE}
+    assert assignment(cluster, 0).target == (1, 3)
     cluster.check(errors=True)

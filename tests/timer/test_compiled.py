@@ -117,7 +117,7 @@ def compiled(copy: Path) -> Iterator[Path]:
     skip = shutil.ignore_patterns("__pycache__", "data", "*.so")
     for folder in ("controller", "statemachines", "tests/timer"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=skip)
-    for file in ("__init__.py", "conftest.py", "programs.py"):
+    for file in ("__init__.py", "conftest.py", "programs.py", "sync_points.py"):
         shutil.copy(ROOT / "tests" / file, copy / "tests")
     run(copy, "-m", "mypyc", *sources())
     shutil.copy(ROOT / "pyproject.toml", copy)  # for pytest; setuptools, which mypyc calls, wants another

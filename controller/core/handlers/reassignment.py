@@ -103,6 +103,7 @@ async def reassignment_isr_change(term: Term, event: ReassignmentIsrChange) -> N
     rewritten = term.context.rewritten.pop((event.topic, event.partition), None)
     if was_unusable or rewritten == term.context.partitions.zk_version[row]:
         await serve_repaired(term, rows)
+        await begin_what_waits(term)  # what was asked for it meanwhile may begin
         rows = rows[:0]  # it is taken up already
     await isr_changed(term, rows)
 
@@ -127,10 +128,13 @@ async def _begin_asked(term: Term) -> frozenset[Partition]:
         await topic_change(term, TopicChange())  # it may have been made a moment ago
     wanted: dict[Partition, Assignment] = {}
     refused: dict[Partition, str] = {}
+    unread: list[Partition] = []
     for key, target in asked.items():
         checked = _checked(term, key, target, live=None)
         if isinstance(checked, Refused):
-            if key[0] not in term.context.left_out:
+            if _is_unreadable(term, key):
+                unread.append(key)
+            elif key[0] not in term.context.left_out:
                 refused[key] = checked.message
         elif not (checked.is_moving and checked == _present(term, key)):
             wanted[key] = checked
@@ -142,7 +146,7 @@ async def _begin_asked(term: Term) -> frozenset[Partition]:
         await _take_out(term, large)
         wanted = {key: one for key, one in wanted.items() if key not in large}
     starting, waiting = _admit(term, wanted)
-    term.context.waiting = {key: asked[key] for key in waiting}
+    term.context.waiting = {key: asked[key] for key in (*waiting, *unread)}
     return await reassignment.begin(term, starting)
 
 
@@ -263,12 +267,19 @@ def _checked(
         return Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_IN_PROGRESS)
     if row is None or key[0] in term.context.deletions.queued:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
+    if _is_unreadable(term, key):
+        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{paths.partition_state(*key)} can't be used; repair it first.")
     after = present.toward(present.origin if target is None else target)
     if fault := replicas_fault(after.replicas):
         return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"On the way to {list(after.target)}: {fault}")
     if strands(term.context.partitions.isr_of(row), after):
         return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, STRANDED)
     return after
+
+
+def _is_unreadable(term: Term, key: Partition) -> bool:
+    """Whether the partition's state is in quarantine: its ISR is not known, so that no replica may be dropped."""
+    return paths.partition_state(*key) in term.context.quarantine
 
 
 def _admit(
