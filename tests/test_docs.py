@@ -124,3 +124,27 @@ def test_the_modules_of_the_api_reference_can_be_imported() -> None:
     """In a process of its own: it changes what it imports."""
     program = "import runpy; runpy.run_path('docs/reference.py')['import_all']()"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
+LABELLED = re.compile(r"\[(?:[\w/]*/)?(\w+\.py)\]\([^)\s]*?(\w+\.py)\)")
+"""[folder/file.py](path/to/file.py)."""
+
+
+def misnamed_files(text: str, known: frozenset[str]) -> Iterator[str]:
+    """Python files that are named in backticks and do not exist, and links to another file than they say."""
+    yield from (name for name in re.findall(r"`(?:[\w/]*/)?([a-z_]\w*\.py)`", text) if name not in known)
+    yield from (label for label, target in LABELLED.findall(text) if label != target)
+
+
+def test_files_that_pages_and_docstrings_name_are_there() -> None:
+    sources = [*(ROOT / "controller").rglob("*.py"), *(ROOT / "statemachines").rglob("*.py")]
+    others = [path for folder in ("tests", "docs", "docker") for path in (ROOT / folder).rglob("*.py")]
+    known = frozenset(path.name for path in [*sources, *others])
+    assert [
+        f"{path.name}: {name}" for path in [*PAGES, *sources] for name in misnamed_files(path.read_text(), known)
+    ] == []
+
+
+def test_a_file_that_was_merged_away_is_found() -> None:
+    text = "`core/gone.py`, [gone.py](../controller/core/here.py), `here.py`, [here.py](here.py)"
+    assert list(misnamed_files(text, frozenset({"here.py"}))) == ["gone.py", "gone.py"]

@@ -2,7 +2,7 @@
 
 A request of a controller whose epoch is over is refused whole (S01, S31); a partition's state is taken only with a
 leader epoch above the one held, and a StopReplica only with one that is not below it (S30, KIP-570). The broker's own
-epoch was checked before (`control_requests.py`). The rules are those of Kafka 2.8's ReplicaManager. No I/O.
+epoch was checked before (`broker.py`). The rules are those of Kafka 2.8's ReplicaManager. No I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records in a plan's run: clients that write and read while faults are on, and what must have become of it at rest.
 
 Which promises hold depends on the plan, and on what befell its disks. Without unclean elections, and unless a
-partition's leader had forgotten records (`data_loss.py`), what is below a high watermark stays, and all of the ISR has
+partition's leader had forgotten records (`DataLossModel`), what is below a high watermark stays, and all of the ISR has
 it: so nothing is lost that was acknowledged with `acks=all`, and nothing that a consumer has read. Whatever the plan,
 nothing is there that was not sent, nor twice if its producer is idempotent, and no consumer sees beyond the high
 watermark.
