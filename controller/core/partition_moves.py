@@ -14,7 +14,7 @@ from controller.core.elections import OFFLINE, Election
 from controller.core.events import ReassignmentIsrChange
 from controller.core.partition_table import NO_STATE, Bools, Rows
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import NewStates, create_states, names_of, set_states
+from controller.core.state_writes import NewStates, create_states, names_of, read_states, set_states
 from controller.core.term import Term
 from controller.quick import maker
 from controller.trace import PartitionMoved
@@ -105,11 +105,13 @@ async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election
             break
         decision = await election.decide(term, left)
         elected = decision.elected
-        unled = np.concatenate((unled, left[~elected.elected]))
+        unelected = left[~elected.elected]
+        changed = await _changed_by_leaders(term, unelected)
+        unled = np.concatenate((unled, unelected[~np.isin(unelected, changed)]))
         chosen, receivers = left[elected.elected], decision.receivers[elected.elected]
         if not len(chosen):
-            left = chosen
-            break
+            left = changed
+            continue
         states = NewStates(
             rows=chosen,
             leader=elected.leader[elected.elected],
@@ -125,12 +127,28 @@ async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election
         move(term, chosen[done], PartitionState.Online)
         led.append(chosen[done])
         known = table.zk_version[left] != NO_STATE  # what moved may be a state that is gone, or can't be used
-        unled, left = np.concatenate((unled, left[~known])), left[known]
+        unled, left = np.concatenate((unled, left[~known])), np.concatenate((left[known], changed))
         _look_at_targets(term, chosen[done & states.unclean])
     unled = np.concatenate((unled, left))
     if len(unled):
         term.note("warning", f"no leader elected ({election.why}): {names_of(term, unled)}")
     return np.concatenate(led) if led else rows[:0]
+
+
+async def _changed_by_leaders(term: Term, rows: Rows) -> Rows:
+    """Read the states of partitions for which no leader can be elected, and return those that have changed since.
+
+    Below inter-broker protocol 2.7 leaders write ISRs themselves. A leader that died before it notified the controller
+    may have added the replica that can be elected. The states of all other partitions are read, and so compared, when
+    their new states are written.
+    """
+    if not len(rows) or term.settings.versions.alter_isr is not None:
+        return rows[:0]
+    versions = term.context.partitions.zk_version
+    known = versions[rows].copy()
+    await read_states(term, rows)
+    changed: Rows = rows[(versions[rows] != known) & (versions[rows] != NO_STATE)]
+    return changed
 
 
 def _look_at_targets(term: Term, rows: Rows) -> None:

@@ -26,7 +26,7 @@ from controller.core.partition_table import NO_BROKER, NO_STATE, Rows
 from controller.core.reassignment_znodes import NotWritten, Partition, Targets, change_asked, persist
 from controller.core.removed_replicas import Removed
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import NewStates, names_of, set_states, state_paths, take_in_all
+from controller.core.state_writes import NewStates, names_of, read_states, set_states
 from controller.core.term import Term
 from controller.zookeeper import paths
 from statemachines.leader_election_columns import is_member
@@ -121,9 +121,7 @@ async def _ready(term: Term, rows: Sequence[int]) -> frozenset[int]:
     """Those whose target is in sync and can lead. Where leaders write ISRs themselves, the states are read again."""
     table = term.context.partitions
     if rows and term.settings.versions.alter_isr is None:
-        asked = np.array(rows, dtype=np.int64)
-        reading = await term.zookeeper.read(state_paths(term, asked))
-        await take_in_all(term, list(zip(rows, reading.rows, strict=True)))
+        await read_states(term, np.array(rows, dtype=np.int64))
     eligible = frozenset(term.context.eligible_ids)
     ready = set()
     for row in rows:

@@ -76,7 +76,7 @@ def pick(replicas: Replicas, chosen: Bools) -> Replicas:
     return Replicas(replicas.rows[chosen], replicas.slots[chosen])
 
 
-async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, leaderless: Rows | None = None) -> None:
+async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, leaderless: Rows | None = None) -> Rows:
     """Move replicas on dead brokers, or ones that their broker stops, to Offline.
 
     They are sent StopReplica and removed from their ISRs, and the partitions' other replicas are notified, unless the
@@ -86,11 +86,13 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, lead
     are removed at once they all stay, since each of them has all acknowledged records. A partition that needs no change
     is not written, but its replicas are notified again, as a 2.8 controller does; those of `leaderless` rows are
     notified once they have a leader.
+
+    Returns the rows whose state had changed in ZooKeeper, as `shrink`.
     """
     table = term.context.partitions
     replicas = move(term, replicas, ReplicaState.Offline)
     if not len(replicas):
-        return
+        return replicas.rows
     batch.stop_replicas(replicas)
     rows, places = np.unique(replicas.rows, return_inverse=True)
     _update_metadata(term, rows, batch)
@@ -98,13 +100,14 @@ async def take_offline(term: Term, replicas: Replicas, batch: RequestBatch, lead
     leaving[places, replicas.slots] = table.assignment[replicas.rows, replicas.slots]
     known = table.zk_version[rows] != NO_STATE
     rows, leaving = rows[known], leaving[known]
-    await shrink(term, rows, leaving)
+    changed = await shrink(term, rows, leaving)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
     notified = (table.zk_version[rows] != NO_STATE) & ~term.context.deleting(rows)
     if leaderless is not None:
         notified &= ~np.isin(rows, leaderless)
     batch.leader_and_isr(Replicas.where(rows[notified], others_mask[notified]))
+    return changed
 
 
 def _update_metadata(term: Term, rows: Rows, batch: RequestBatch) -> None:
@@ -123,22 +126,28 @@ def stop_for_deletion(term: Term, replicas: Replicas, batch: RequestBatch) -> No
     batch.stop_replicas(move(term, replicas, ReplicaState.DeletionStarted), delete=True)
 
 
-async def shrink(term: Term, rows: Rows, leaving: Int32s, *, every_leader: bool = False) -> None:
+async def shrink(term: Term, rows: Rows, leaving: Int32s, *, every_leader: bool = False) -> Rows:
     """Remove the `leaving` brokers from each row's ISR, and retry from the current state where the ISR had changed.
 
     `every_leader`: a row whose ISR has none of them gets a new leader epoch too, if it has a leader.
+
+    Returns the rows whose state had changed and is known.
     """
     table = term.context.partitions
+    changed = rows[:0]
     for _ in range(SHRINK_ROUNDS):
         states, writing = _shrunk(term, rows, leaving, every_leader)
         if not len(states.rows):
-            return
+            return changed
         moved = await set_states(term, states)
-        again = np.isin(rows, moved) & writing & (table.zk_version[rows] != NO_STATE)
+        moved = moved[table.zk_version[moved] != NO_STATE]
+        changed = np.union1d(changed, moved)
+        again = np.isin(rows, moved) & writing
         rows, leaving = rows[again], leaving[again]
         if not len(rows):
-            return
+            return changed
     term.note("error", f"the ISR moved {SHRINK_ROUNDS} times under its change: {names_of(term, rows)}")
+    return changed
 
 
 def _shrunk(term: Term, rows: Rows, leaving: Int32s, every_leader: bool) -> tuple[NewStates, Bools]:

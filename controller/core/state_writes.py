@@ -189,6 +189,12 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
         )
 
 
+async def read_states(term: Term, rows: Rows) -> None:
+    """Read the states of partitions again; the context then has what ZooKeeper has. Raises as `take_in_all`."""
+    reading = await term.zookeeper.read(state_paths(term, rows))
+    await take_in_all(term, list(zip(rows.tolist(), reading.rows, strict=True)))
+
+
 async def take_in_all(term: Term, found: Sequence[tuple[int, Znode | None]]) -> None:
     """As `take_in`, of each row. Raises ControllerMoved if a later controller has written one (S01)."""
     later = [take_in(term, row, state) for row, state in found]

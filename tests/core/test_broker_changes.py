@@ -9,12 +9,14 @@ import pytest
 
 from controller.core import partition_moves, replica_moves
 from controller.core.events import BrokerChange
-from controller.core.partition_table import Rows
+from controller.core.partition_table import Int32s, Rows
+from controller.core.settings import ControllerSettings
 from controller.core.state_writes import NewStates
 from controller.core.term import Term
 from controller.protocol.api_keys import ApiKey
 from controller.trace import BrokersChanged, PartitionStateWritten
 from controller.zookeeper import paths
+from controller.zookeeper.codecs import PartitionState, encode_partition_state
 from controller.zookeeper.operations import ANY_VERSION, SetData
 from tests.core.driving import Cluster, Host, registration
 
@@ -264,4 +266,42 @@ def test_a_lost_reply_under_the_writes_of_a_broker_death_changes_nothing(applied
     expected = {0: (3, 1, (3, 1), 1), 1: (3, 1, (3, 1), 1), 2: (1, 1, (1, 3), 1)}
     assert cluster.states() == {f"t-{partition}": expected[partition % 3] for partition in range(30)}
     assert host.controller.controller_epoch == 1
+    cluster.check()
+
+
+def older_cluster() -> tuple[Cluster, Host]:
+    """Below inter-broker protocol 2.7, where leaders write ISRs themselves: 2 leads, with no other in the ISR."""
+    cluster = Cluster()
+    cluster.register(2, 3)
+    cluster.topic("t", {0: (2, 3), 1: (2,)})
+    cluster.state("t", 0, 2, (2,), 0)
+    cluster.state("t", 1, 2, (2,), 0)
+    return cluster, cluster.host(1, ControllerSettings(inter_broker_protocol="2.6"))
+
+
+def test_an_isr_that_a_leader_wrote_before_it_died_is_read_before_the_election() -> None:
+    """The controller was not notified of broker 3, and no write of its own would show it the new state."""
+    cluster, host = older_cluster()
+    cluster.state("t", 0, 2, (2, 3), 0)
+    cluster.unregister(2)
+    cluster.settle()
+    assert cluster.states() == {"t-0": (3, 1, (3,), 2), "t-1": (-1, 1, (2,), 1)}
+    assert [note.partition("] ")[2] for note in host.notes("warning")] == ["no leader elected (offline): t-1"]
+    cluster.check()
+
+
+def test_an_isr_that_a_leader_wrote_after_the_election_gets_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader whose session has expired can write until it learns of it: here between the election and the shrink."""
+    cluster, _host = older_cluster()
+    shrink = replica_moves.shrink
+
+    async def written_meanwhile(term: Term, rows: Rows, leaving: Int32s) -> Rows:
+        data = encode_partition_state(PartitionState(2, 0, (2, 3), 0))
+        cluster.server.restore([SetData(paths.partition_state("t", 0), data, ANY_VERSION)])
+        return await shrink(term, rows, leaving)
+
+    monkeypatch.setattr(replica_moves, "shrink", written_meanwhile)
+    cluster.unregister(2)
+    cluster.settle()
+    assert cluster.states() == {"t-0": (3, 2, (3,), 3), "t-1": (-1, 1, (2,), 1)}
     cluster.check()

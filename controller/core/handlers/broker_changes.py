@@ -65,7 +65,10 @@ async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
     not_deleting = replica_moves.pick(replicas, ~deleting)
     led = await elect_for_lost_leaders(term)
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, not_deleting, batch)
+    changed = await replica_moves.take_offline(term, not_deleting, batch)
+    if len(changed):  # possibly by a leader that added a live replica to the ISR while it lost its session
+        offline = term.context.partitions.partition_state[changed] == PartitionState.Offline
+        await partition_moves.bring_online(term, changed[offline], batch)
     batch.send()
     await topic_deletion.replicas_failed(term, replica_moves.pick(replicas, deleting))
     if not len(not_deleting) and not len(led):

@@ -24,7 +24,7 @@ from controller.core.notifications import ROUNDS
 from controller.core.partition_table import Rows
 from controller.core.reassignment_znodes import NotWritten, Partition, change_asked, read_asked, too_large
 from controller.core.repairs import serve_repaired
-from controller.core.state_writes import state_paths, take_in_all
+from controller.core.state_writes import read_states
 from controller.core.term import Term
 from controller.protocol.errors import ErrorCode
 from controller.protocol.reassignment_values import (
@@ -99,7 +99,7 @@ async def reassignment_isr_change(term: Term, event: ReassignmentIsrChange) -> N
         return
     rows = np.array([row], dtype=np.int64)
     was_unusable = paths.partition_state(event.topic, event.partition) in term.context.quarantine
-    await take_in_all(term, [(row, (await term.zookeeper.read(state_paths(term, rows))).rows[0])])
+    await read_states(term, rows)
     rewritten = term.context.rewritten.pop((event.topic, event.partition), None)
     if was_unusable or rewritten == term.context.partitions.zk_version[row]:
         await serve_repaired(term, rows)
