@@ -14,7 +14,7 @@ from controller.pending import Pending
 class _LoopTimer:
     """Armed and disarmed on the loop; `callback` None is what says, from any thread, that it will not run."""
 
-    __slots__ = ("_network", "callback", "handle")
+    __slots__ = ("__weakref__", "_network", "callback", "handle")
 
     def __init__(self, network: NetworkThread, callback: Callable[[], None]) -> None:
         self._network = network
@@ -32,8 +32,10 @@ class _LoopTimer:
     def _disarm(self) -> None:
         if self.handle is not None:
             self.handle.cancel()
+            self.handle = None
 
     def _fire(self) -> None:
+        self.handle = None  # which refers to this object
         callback, self.callback = self.callback, None
         if callback is not None:
             callback()

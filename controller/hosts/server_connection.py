@@ -37,8 +37,9 @@ UNSENT_BYTES = 1024 * 1024
 """The maximum size of responses that the client has not read. Beyond it the server stops reading from the client."""
 READ_BYTES = 256 * 1024
 """The size of reads of a large request that has begun to arrive."""
-FIRST_BYTES = 8 * 1024
-"""The size of reads of small requests. It is small because there may be hundreds of connections."""
+FIRST_BYTES = 2 * 1024
+"""The size of reads of small requests. It is small because there may be hundreds of connections that each send many:
+all of them are read before the next request of any is handled."""
 LARGE_BYTES = 64 * 1024
 """A request that announces more waits while large ones that have begun to arrive hold as much as they may."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 
 from controller.protocol.errors import MalformedFrame, UnencodableValue
 from controller.protocol.records import Part, RecordRange, joined, size_bytes
 
 SIZE_BYTES = 4
+_SIZE = Struct(">i")
 FRAME_BYTES_SAID_MAX = 2**31 - 1
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Kafka's default of socket.request.max.bytes: a broker closes the connection of a client that announces more."""
@@ -81,7 +83,7 @@ class FrameBuffer:
         Raises: MalformedFrame for an impossible size; the stream can't be resumed, as the next frame's start is
             unknown."""
         frames: list[bytes] = []
-        pos = 0
+        pos = 0 if self.is_within else self._whole(data, frames)
         while pos < len(data):
             if self._missing is None:
                 stop = pos + SIZE_BYTES - len(self._prefix)
@@ -102,3 +104,15 @@ class FrameBuffer:
                 self._missing = None
                 self.begun_bytes = self.arrived_bytes = 0
         return frames
+
+    def _whole(self, data: bytes, frames: list[bytes]) -> int:
+        """Add the frames that `data` holds from its start on, and return where the first incomplete one begins. A
+        client that pipelines small requests sends hundreds of frames in one read."""
+        pos, limit = 0, self._limit
+        while (start := pos + SIZE_BYTES) <= len(data):
+            (size,) = _SIZE.unpack_from(data, pos)
+            if not 0 <= size <= limit or start + size > len(data):
+                break  # the rest of a frame is to come, or none is
+            pos = start + size
+            frames.append(data[start:pos])
+        return pos

@@ -3,6 +3,7 @@ else: counted, not timed, so that one read a partition, or one encoding a broker
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from controller.cli.benches.tree import TreeSize, znodes
 from controller.core import request_batch
 from controller.core.events import ControlledShutdownRequested
+from controller.protocol.client_values import CreatableTopic
 from controller.protocol.control_values import ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.row_writes import STATES_A_BATCH
 from tests.core.driving import Cluster, Host
+from tests.core.test_topic_creation import create
 
 REQUESTS = ("read", "read_columns", "children", "multi", "set_watches", "watch", "sync")
 ENCODERS = ("update_metadata_body", "leader_and_isr_body")
@@ -136,3 +139,22 @@ def test_a_read_a_partition_would_be_found(counts: Counts) -> None:
     for name, partition in TreeSize(20, 1_000, 1, 3).names():
         cluster.wait(host.client.read([f"/brokers/topics/{name}/partitions/{partition}/state"]))
     assert counts["read"] == 1_000
+
+
+def test_the_creation_of_a_topic_leaves_nothing_to_the_cyclic_collector() -> None:
+    """A pass of the collector stops all threads of a broker for as long as the garbage takes to free: 70 ms for what
+    thousands of requests to ZooKeeper left, when each made objects that refer to each other."""
+    cluster = Cluster()
+    cluster.register(2, 3)
+    host = cluster.host(1)
+    host.answering = True
+    create(cluster, host, CreatableTopic("first", 1, 3))
+    gc.collect()
+    gc.disable()
+    try:
+        create(cluster, host, *(CreatableTopic(f"t{number}", 1, 3) for number in range(100)))
+        left = gc.collect()
+    finally:
+        gc.enable()
+    assert len(cluster.states()) == 101
+    assert left < 100, f"{left} objects of 100 topics"

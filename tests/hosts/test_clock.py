@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 from controller.hosts.clock import RealClock
@@ -47,3 +49,19 @@ def test_a_sleep_takes_its_time() -> None:
         clock.sleep(50.0).on_done(lambda: ended_ms.append(clock.now_ms()))
         eventually(lambda: bool(ended_ms), "the sleep ended")
         assert ended_ms[0] - began_ms >= 49.0
+
+
+def test_a_timer_that_fired_or_was_cancelled_is_freed_without_the_collector() -> None:
+    with running_network() as network:
+        clock = RealClock(network)
+        fired = threading.Event()
+        gc.disable()
+        try:
+            timers = [clock.call_later(1.0, fired.set), clock.call_later(60_000.0, fired.set)]
+            left = [weakref.ref(timer) for timer in timers]
+            eventually(fired.is_set, "the first timer fired")
+            timers[1].cancel()
+            timers.clear()
+            eventually(lambda: not any(one() for one in left), "both timers are freed")
+        finally:
+            gc.enable()
