@@ -43,6 +43,8 @@ def _decode(file: str, data: bytes) -> list[list[str]]:
         raise CorruptLog(file, 1, f"version {lines[0] if lines else 'missing'}: expected 0")
     if len(lines) < 2:
         raise CorruptLog(file, 2, "no count of entries")
+    if not data.endswith(b"\n"):
+        raise CorruptLog(file, len(lines), f"{lines[-1][:40]!r} has no newline at its end: it may be cut off")
     announced = _number(file, 2, lines[1])
     if len(lines) - 2 != announced:
         raise CorruptLog(file, 2, f"{announced} entries announced, {len(lines) - 2} there")

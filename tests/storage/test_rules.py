@@ -241,3 +241,14 @@ def test_a_topic_id_of_another_length_is_refused() -> None:
 def test_numbers_in_checkpoints_that_no_answer_can_hold_are_refused(decode: Callable[..., object], entry: str) -> None:
     with pytest.raises(CorruptLog, match="expected at most"):
         decode("checkpoint", f"0\n1\n{entry}\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("decode", "text"), [(decode_offsets, b"0\n2\nt 0 7\nt 25 21\n"), (decode_epochs, b"0\n2\n0 0\n3 21\n")]
+)
+def test_a_checkpoint_that_is_cut_off_anywhere_is_refused(decode: Callable[..., object], text: bytes) -> None:
+    """Also within the last number, where what is left is a number too: a recovery point of 2 in place of 21."""
+    decode("checkpoint", text)
+    for size in range(len(text)):
+        with pytest.raises(CorruptLog):
+            decode("checkpoint", text[:size])
