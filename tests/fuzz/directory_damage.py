@@ -161,7 +161,7 @@ def damage(sound: Sound, others: Sequence[Sound], rng: random.Random) -> None:
                 step(sound, path, rng, other)
                 if other is not sound:
                     other.done.steps.append(f"(of {sound.root.name}: {done.steps[-1:]})")
-                    other.done.in_place |= done.in_place
+                    other.done.in_place = done.in_place = done.in_place or other.done.in_place
                     other.done.derived_only = False
             else:
                 step(sound, path, rng, sound)
