@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from controller.timer.schemes import Scheme, SchemeTimer
+from controller.labs.schemes import Scheme, SchemeTimer
 from tests.timer.model import Advance, Cancel, History, Model, Outcome, Restart, Start, Step, histories, run_history
 
 Make = Callable[[], Scheme]

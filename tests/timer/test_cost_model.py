@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from controller.timer import TimingWheel
-from controller.timer.cost_model import (
+from controller.labs.cost_model import (
     Choice,
     CostModelError,
-    Memory,
+    TimerLoad,
     UnitCosts,
-    Workload,
+    WheelMemory,
     choose,
     crossing_interval,
     crossing_slots,
@@ -22,6 +21,7 @@ from controller.timer.cost_model import (
     hierarchical_cost,
     mean_migrations,
 )
+from controller.timer import TimingWheel
 from controller.timer.task import Bucket, TimerTask
 
 COSTS = UnitCosts(index=2.0, migrate=6.0)
@@ -42,7 +42,7 @@ COSTS = UnitCosts(index=2.0, migrate=6.0)
 def test_costs_a_tick_and_what_to_take(
     outstanding: int, interval: int, slots: int, wheels: int, hashed: float, hierarchical: float, choice: Choice
 ) -> None:
-    verdict = choose(Workload(outstanding, interval), Memory(slots, wheels), COSTS)
+    verdict = choose(TimerLoad(outstanding, interval), WheelMemory(slots, wheels), COSTS)
     assert verdict.hashed == pytest.approx(hashed)
     assert verdict.hierarchical == pytest.approx(hierarchical)
     assert verdict.choice is choice
@@ -51,15 +51,15 @@ def test_costs_a_tick_and_what_to_take(
 @pytest.mark.parametrize("slots", [16, 256, 10_000])
 @pytest.mark.parametrize("wheels", [1, 3, 5])
 def test_both_cost_the_same_at_the_crossing_and_only_there(slots: int, wheels: int) -> None:
-    memory = Memory(slots, wheels)
+    memory = WheelMemory(slots, wheels)
     at = crossing_interval(memory, COSTS)
     assert at == wheels * slots * 3
     assert crossing_slots(at, wheels, COSTS) == pytest.approx(slots)
-    work = Workload(777, at)
+    work = TimerLoad(777, at)
     assert hashed_cost(work, memory, COSTS) == pytest.approx(hierarchical_cost(work, memory, COSTS))
     assert choose(work, memory, COSTS).choice is Choice.HashedWheel
-    assert choose(Workload(777, at * 0.99), memory, COSTS).choice is Choice.HashedWheel
-    assert choose(Workload(777, at * 1.01), memory, COSTS).choice is Choice.HierarchicalWheels
+    assert choose(TimerLoad(777, at * 0.99), memory, COSTS).choice is Choice.HashedWheel
+    assert choose(TimerLoad(777, at * 1.01), memory, COSTS).choice is Choice.HierarchicalWheels
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_both_cost_the_same_at_the_crossing_and_only_there(slots: int, wheels: i
         (lambda: UnitCosts(0.0, 1.0), "index cost 0.0: expected more than 0"),
         (lambda: UnitCosts(1.0, -1.0), "migration cost -1.0: expected more than 0"),
         (lambda: UnitCosts(1.0, float("nan")), "migration cost nan"),
-        (lambda: Workload(-1, 10), "outstanding timers -1: expected 0 or more"),
-        (lambda: Workload(float("inf"), 10), "outstanding timers inf"),
-        (lambda: Workload(1, 0), "mean interval 0: expected more than 0"),
-        (lambda: Memory(10, 0), "wheels 0: expected 1 or more"),
-        (lambda: Memory(5, 3), "slots 5: expected 2 or more for each of 3 wheels"),
+        (lambda: TimerLoad(-1, 10), "outstanding timers -1: expected 0 or more"),
+        (lambda: TimerLoad(float("inf"), 10), "outstanding timers inf"),
+        (lambda: TimerLoad(1, 0), "mean interval 0: expected more than 0"),
+        (lambda: WheelMemory(10, 0), "wheels 0: expected 1 or more"),
+        (lambda: WheelMemory(5, 3), "slots 5: expected 2 or more for each of 3 wheels"),
         (lambda: crossing_slots(0, 3, COSTS), "mean interval 0"),
         (lambda: crossing_slots(10, 0, COSTS), "wheels 0"),
         (lambda: mean_migrations(0, 20), "longest interval 0"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from controller.timer.old_purgatory import OldPurgatory
+from controller.labs.old_purgatory import OldPurgatory
 from controller.timer.purgatory import AlreadyWatched
 from statemachines.operation import OperationState
 from tests.timer.operations import Switched

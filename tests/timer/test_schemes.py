@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.timer.schemes import (
+from controller.labs.schemes import (
     CATALOGUE,
+    STALE_LEAST,
     Entry,
     IntervalError,
     IntervalTooLong,
@@ -22,7 +23,6 @@ from controller.timer.schemes import (
     table_text,
     wheels_needed,
 )
-from controller.timer.schemes.heaps import STALE_LEAST
 
 LONGEST, SLOTS = 500, 32
 each_scheme = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)

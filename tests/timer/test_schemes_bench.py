@@ -22,15 +22,15 @@ from controller.cli.benches.schemes_measure import (
     model_lines,
 )
 from controller.cli.main import USAGE_ERROR, main
-from controller.timer.cost_model import Memory, mean_migrations
-from controller.timer.schemes import CATALOGUE, Entry, OrderedList, Scheme, SchemeTimer, UnorderedList
+from controller.labs.cost_model import WheelMemory, mean_migrations
+from controller.labs.schemes import CATALOGUE, Entry, OrderedList, Scheme, SchemeTimer, UnorderedList
 
 QUICK = ("bench", "schemes", "--most", "100", "--slots", "64", "--outstanding", "1000", "--cpu-ms", "1")
 PNG = b"\x89PNG\r\n\x1a\n"
-MEMORY = Memory(256, 3)
+MEMORY = WheelMemory(256, 3)
 
 
-def model_sweep(index: float, migrate: float, memory: Memory = MEMORY) -> Sweep:
+def model_sweep(index: float, migrate: float, memory: WheelMemory = MEMORY) -> Sweep:
     """A machine that does exactly as the model says."""
     outstanding, intervals = 50_000, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]
     hashed = [outstanding * index / memory.slots for _ in intervals]
@@ -126,9 +126,9 @@ def sweep_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """So little is measured in a quick run that a busy machine could drown it: it is measured, and then replaced."""
     measured = bench_schemes._sweep
 
-    def sweep(outstanding: int, memory: Memory, seed: int) -> Sweep:
+    def sweep(outstanding: int, memory: WheelMemory, seed: int) -> Sweep:
         found = measured(outstanding, memory, seed)
-        assert (found.outstanding, found.memory) == (1_000, Memory(63, 3))
+        assert (found.outstanding, found.memory) == (1_000, WheelMemory(63, 3))
         assert all(work > 0 for work in (*found.hashed_ns, *found.hierarchical_ns))
         return model_sweep(100.0, 800.0, memory)
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from controller.timer.schemes import table_text
-from controller.timer.schemes.drawing import NAME, Moment, draw, example, main
+from controller.labs.schemes import table_text
+from controller.labs.wheel_drawing import NAME, Moment, draw, example, main
 from controller.timer.task import Bucket
 from controller.timer.wheel import TimingWheel
 
@@ -21,7 +21,7 @@ PAGE = (DOCS / "timer.md").read_text(encoding="utf-8")
 def test_the_committed_picture_is_what_the_command_draws(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
     assert (tmp_path / NAME).read_text(encoding="utf-8") == (DOCS / "images" / NAME).read_text(encoding="utf-8"), (
-        "draw it anew: python -m controller.timer.schemes.drawing docs/images"
+        "draw it anew: python -m controller.labs.wheel_drawing docs/images"
     )
 
 

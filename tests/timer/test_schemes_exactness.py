@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from controller.timer.schemes import (
+from controller.labs.schemes import (
     HierarchicalWheels,
     IndexedHeap,
     LazyHeap,

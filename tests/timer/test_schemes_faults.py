@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
-from controller.timer.schemes import (
+from controller.labs.schemes import (
     HierarchicalWheels,
     IndexedHeap,
     LazyHeap,
     OrderedHashedWheel,
     OrderedList,
+    RingNode,
     SchemeTimer,
     SimpleWheel,
     UnorderedHashedWheel,
     UnorderedList,
+    append,
+    insert_after,
+    unlink,
 )
-from controller.timer.schemes.links import Link, append, insert_after, unlink
 from controller.timer.task import Bucket
 from controller.timer.wheel import TimingWheel
 from tests.timer.scheme_subject import Make, hold_to_model
@@ -102,7 +105,7 @@ class WholeTurnCollected(UnorderedHashedWheel):
     """Rounds are not looked at."""
 
     def _collect(self) -> None:
-        sentinel: Link = self._bucket(self.now_tick)
+        sentinel: RingNode = self._bucket(self.now_tick)
         while isinstance(timer := sentinel.next, SchemeTimer):
             unlink(timer)
             self._due(timer)

@@ -19,7 +19,7 @@ from controller.cli.benches.purgatory_runs import (
     in_time,
     kind_on_machine,
 )
-from controller.timer.old_purgatory import OldPurgatory
+from controller.labs.old_purgatory import OldPurgatory
 from controller.timer.threaded import ThreadTimer
 from controller.timer.threaded_purgatory import ThreadedPurgatory
 

@@ -26,8 +26,8 @@ from controller.cli.main import UsageError
 from controller.cli.output import output_folder
 from controller.cli.requirements import PLOTS, Need
 from controller.cli.values import integer, seed
-from controller.timer.cost_model import Memory
-from controller.timer.schemes import CATALOGUE
+from controller.labs.cost_model import WheelMemory
+from controller.labs.schemes import CATALOGUE
 
 COULD_NOT_RUN = 3
 LEAST_OUTSTANDING = 100
@@ -74,7 +74,7 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     budget_ns = arguments.cpu_ms * 1_000_000
-    memory = Memory(arguments.slots - arguments.slots % WHEELS, WHEELS)
+    memory = WheelMemory(arguments.slots - arguments.slots % WHEELS, WHEELS)
     try:
         if arguments.plots is not None:
             arguments.plots.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def _points(most: int, slots: int, budget_ns: int, seed: int) -> Iterator[Point]
     _progress("")
 
 
-def _sweep(outstanding: int, memory: Memory, seed: int) -> Sweep:
+def _sweep(outstanding: int, memory: WheelMemory, seed: int) -> Sweep:
     figures = {}
     for interval in INTERVALS:
         _progress(f"mean interval {interval}")

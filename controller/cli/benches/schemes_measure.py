@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from random import Random
 
 from controller.cli.collecting import collector_off
-from controller.timer.cost_model import Memory, UnitCosts, crossing_interval, mean_migrations
-from controller.timer.schemes import Entry, HierarchicalWheels, Scheme, SchemeTimer, UnorderedHashedWheel
+from controller.labs.cost_model import UnitCosts, WheelMemory, crossing_interval, mean_migrations
+from controller.labs.schemes import Entry, HierarchicalWheels, Scheme, SchemeTimer, UnorderedHashedWheel
 
 FIRST_BATCH, MOST_BATCH = 8, 4_096
 REPEATS = 3
@@ -44,7 +44,7 @@ class Sweep:
     migrating take: without what a wheel takes that has a slot for every tick, where timers only expire."""
 
     outstanding: int
-    memory: Memory
+    memory: WheelMemory
     intervals: list[int]
     hashed_ns: list[float]
     hierarchical_ns: list[float]
@@ -151,7 +151,7 @@ def measure_point(entry: Entry, outstanding: int, slots: int, budget_ns: int, se
     return Point(entry.name, outstanding, start_ns, stop_ns, tick_ns)
 
 
-def measure_interval(outstanding: int, memory: Memory, interval: int, seed: int) -> tuple[float, ...]:
+def measure_interval(outstanding: int, memory: WheelMemory, interval: int, seed: int) -> tuple[float, ...]:
     """ns a tick of scheme 6, of scheme 7, and of a wheel that has a slot for every tick: the expiries alone.
 
     Each is the least of REPEATS, measured in turns, over as many ticks as the second wheel of scheme 7 takes to turn
@@ -172,7 +172,7 @@ def measure_interval(outstanding: int, memory: Memory, interval: int, seed: int)
     return tuple(min(column) for column in zip(*rounds, strict=True))
 
 
-def sweep_of(outstanding: int, memory: Memory, ticks_ns: dict[int, tuple[float, ...]]) -> Sweep:
+def sweep_of(outstanding: int, memory: WheelMemory, ticks_ns: dict[int, tuple[float, ...]]) -> Sweep:
     """From `measure_interval`'s figures by mean interval."""
     intervals = sorted(ticks_ns)
     hashed, hierarchical, expiries = (
@@ -205,11 +205,11 @@ def crossing_of(sweep: Sweep) -> Crossing:
     return Crossing(costs, bound, _predicted(memory, bound), measured_crossing(sweep))
 
 
-def _moves(memory: Memory, interval: float) -> float:
+def _moves(memory: WheelMemory, interval: float) -> float:
     return mean_migrations(max(round(2 * interval), 1), memory.slots // memory.wheels)
 
 
-def _predicted(memory: Memory, bound: float) -> float:
+def _predicted(memory: WheelMemory, bound: float) -> float:
     """The T at which T is what the model says with T's own mean of migrations: found by halving, as both sides grow
     with T and the bound is the most that it can be."""
     a_migration = bound / memory.wheels

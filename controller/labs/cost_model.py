@@ -49,7 +49,7 @@ class UnitCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class TimerLoad:
     """`outstanding`: n, timers pending at a time. `mean_interval`: T, in ticks, of those that are started (as far as
     they live: a timer that is stopped early counts with the time that it was there)."""
 
@@ -63,9 +63,9 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WheelMemory:
     """`slots`: M, buckets in all. `wheels`: m, how many wheels scheme 7 deals them out over; for intervals up to some
-    length, `controller.timer.schemes.wheels_needed` gives the least."""
+    length, `controller.labs.schemes_needed` gives the least."""
 
     slots: int
     wheels: int
@@ -78,7 +78,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Comparison:
     """What each costs a tick, in the unit of the costs given, and the cheaper one; if they are equal, the hashed wheel,
     which is the simpler."""
 
@@ -87,24 +87,24 @@ class Verdict:
     choice: Choice
 
 
-def hashed_cost(work: Workload, memory: Memory, costs: UnitCosts) -> float:
+def hashed_cost(work: TimerLoad, memory: WheelMemory, costs: UnitCosts) -> float:
     """Of scheme 6, a tick."""
     return work.outstanding * costs.index / memory.slots
 
 
-def hierarchical_cost(work: Workload, memory: Memory, costs: UnitCosts) -> float:
+def hierarchical_cost(work: TimerLoad, memory: WheelMemory, costs: UnitCosts) -> float:
     """Of scheme 7, a tick, at most."""
     return work.outstanding * memory.wheels * costs.migrate / work.mean_interval
 
 
-def choose(work: Workload, memory: Memory, costs: UnitCosts) -> Verdict:
+def choose(work: TimerLoad, memory: WheelMemory, costs: UnitCosts) -> Comparison:
     hashed, hierarchical = hashed_cost(work, memory, costs), hierarchical_cost(work, memory, costs)
     # Compared without n, which would make everything equal where nothing is outstanding.
     favours_hashed = work.mean_interval <= crossing_interval(memory, costs)
-    return Verdict(hashed, hierarchical, Choice.HashedWheel if favours_hashed else Choice.HierarchicalWheels)
+    return Comparison(hashed, hierarchical, Choice.HashedWheel if favours_hashed else Choice.HierarchicalWheels)
 
 
-def crossing_interval(memory: Memory, costs: UnitCosts) -> float:
+def crossing_interval(memory: WheelMemory, costs: UnitCosts) -> float:
     """T, in ticks, at which both cost the same: above it the hierarchy is cheaper."""
     return memory.wheels * memory.slots * costs.migrate / costs.index
 

@@ -1,4 +1,4 @@
-"""The worked example of `docs/timer.md` as a picture: `python -m controller.timer.schemes.drawing docs/images` draws it
+"""The worked example of `docs/timer.md` as a picture: `python -m controller.labs.wheel_drawing docs/images` draws it
 anew.
 
 A real `TimingWheel` is taken through the example and looked at after each step, so the picture shows what it does.
@@ -156,7 +156,7 @@ def _text(
 
 def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
-        print("usage: python -m controller.timer.schemes.drawing DIRECTORY", file=sys.stderr)
+        print("usage: python -m controller.labs.wheel_drawing DIRECTORY", file=sys.stderr)
         return 2
     directory = Path(arguments[0])
     directory.mkdir(parents=True, exist_ok=True)
