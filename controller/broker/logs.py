@@ -22,7 +22,7 @@ from controller.storage import (
     StorageError,
     TopicPartition,
 )
-from controller.storage.producers import ProducersOfBroker, ProducerStates
+from controller.storage.producer_states import ProducersOfBroker, ProducerStates
 from controller.storage.settings import INT_MAX
 
 SettingsOf = Callable[[str], LogSettings]

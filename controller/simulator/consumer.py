@@ -26,9 +26,8 @@ from controller.protocol.records import joined
 from controller.scenarios.records.history import FOREIGN, FinalRead, Reached, ReadLog
 from controller.scenarios.records.payload import ForeignRecord, decode_payload
 from controller.simulator.routes import BACKOFF_MS, NOBODY, Routes, keep_going
-from controller.storage.batches import HEADER_BYTES, headers_of, whole_bytes
+from controller.storage.batches import HEADER_BYTES, decode_records, headers_of, whole_bytes
 from controller.storage.errors import CorruptBatch
-from controller.storage.records import decode_records
 
 MAX_WAIT_MS = 500
 REQUEST_TIMEOUT_MS = 2_000.0

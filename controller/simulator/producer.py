@@ -26,7 +26,7 @@ from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMI
 from controller.scenarios.records.payload import Payload, encode_payload, key_bytes
 from controller.scenarios.records.workload import ACKS_NONE, PartitionName, RecordWorkload, home
 from controller.simulator.routes import BACKOFF_MS, NOBODY, Routes, keep_going
-from controller.storage.records import Record, encode_batch
+from controller.storage.batches import Record, encode_batch
 
 
 @dataclass(slots=True, eq=False)

@@ -34,7 +34,7 @@ from controller.protocol.schema import (
     Ungrouped,
     default_of,
 )
-from controller.storage.records import Record, encode_batch
+from controller.storage.batches import Record, encode_batch
 
 OF_BROKERS = frozenset(
     [ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA]

@@ -2,15 +2,13 @@
 
 Start with `LogDirectory` and `PartitionLog`. Nothing that is exported here imports `os`, so that the broker's core may
 import it and a simulator can run it: the host makes the disk, `disk_files.FileDisk` or `disk_memory.MemoryDisk`.
-Decisions are in `rules.py`, `epochs.py`, `producers.py`, `client_rules.py`; formats in `batches.py`, `records.py`,
-`checkpoints.py`, `index.py`. The package uses no protocol, no clock and no thread.
+The exported part uses no protocol, no clock and no thread.
 """
 
 from controller.storage.batches import BatchHeader, headers_of, whole_bytes
-from controller.storage.checkpoints import NO_TOPIC_ID, TopicPartition
+from controller.storage.checkpoints import NO_TOPIC_ID, EpochEnd, EpochStart, TopicPartition
 from controller.storage.directory import LogDirectory
 from controller.storage.disk import Disk, File, FileRange
-from controller.storage.epochs import EpochEnd, EpochStart
 from controller.storage.errors import (
     AlreadyLocked,
     BadBatches,
@@ -31,9 +29,8 @@ from controller.storage.errors import (
     UnsupportedCompression,
     UnsupportedMagic,
 )
-from controller.storage.log import Appended, PartitionLog
-from controller.storage.opening import Known
-from controller.storage.reading import TimestampOffset
+from controller.storage.log import Appended, PartitionLog, TimestampOffset
+from controller.storage.recovery import Known
 from controller.storage.settings import LogSettings
 
 __all__ = [

@@ -27,11 +27,10 @@ from controller.storage.checkpoints import (
     encode_offsets,
     encode_topic_id,
 )
-from controller.storage.disk import Disk, Lock
+from controller.storage.disk import Disk, Health, Lock, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
-from controller.storage.health import Health, is_shortage, on_disk
 from controller.storage.log import PartitionLog
-from controller.storage.opening import NEW, Known
+from controller.storage.recovery import NEW, Known
 from controller.storage.settings import LogSettings
 
 _NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))

@@ -2,38 +2,193 @@
 
 Plain synchronous code over a `Disk`; one caller at a time. The high watermark is the caller's: what is committed is a
 matter of replication, not of files. What `append_*` returned is in the file but, before `flush`, not on the disk:
-durability is the replicas', as in Kafka.
+durability is the replicas', as in Kafka. `roll_reason` and `deletable` decide when to roll and which segments to
+delete, by the rules of Kafka 2.8's LogSegment.shouldRoll and Log.deleteOldSegments.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeAlias
 
 from controller.quick import maker, quick
 from controller.storage.batches import (
+    HEADER_BYTES,
+    INT_MAX,
     NO_TIMESTAMP,
     BatchHeader,
     Bytes,
     headers_of,
     place,
+    record_times,
     set_max_timestamp,
     stamp,
     whole_bytes,
 )
-from controller.storage.checkpoints import LEADER_EPOCHS, encode_epochs
-from controller.storage.client_rules import Checked, checking, done
-from controller.storage.disk import Disk, FileRange
-from controller.storage.epochs import EpochEnd, LeaderEpochs
+from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs, encode_epochs
+from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
-from controller.storage.health import Health, on_disk, or_offline
-from controller.storage.opening import Known, open_files
-from controller.storage.producers import KnownBatch, ProducerStates
-from controller.storage.reading import Decompress, TimedBatch, TimestampOffset, batch_for_time, index_of, range_from
-from controller.storage.rules import deletable, roll_reason
+from controller.storage.log_validator import Checked, checking, done
+from controller.storage.producer_states import KnownBatch, ProducerStates, restore, snapshot_offsets, take_snapshot
+from controller.storage.recovery import Known, open_files
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
-from controller.storage.settings import LogSettings
-from controller.storage.snapshots import restore, snapshot_offsets, take_snapshot
+from controller.storage.settings import UNLIMITED, LogSettings
+
+
+class SegmentFacts(Protocol):
+    """What the rules look at. Timestamps in ms, -1 unknown."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The largest timestamp of its first batch."""
+
+    @property
+    def latest_ms(self) -> int:
+        """The largest timestamp of all, or when the file was changed where no batch has one."""
+
+    @property
+    def offset_entries(self) -> int: ...
+    @property
+    def time_entries(self) -> int: ...
+
+
+class RollReason(Enum):
+    SIZE = "log.segment.bytes"
+    AGE = "log.roll.ms"
+    INDEX_FULL = "log.index.size.max.bytes"
+    OFFSET = "an offset too far from the segment's first for its indexes"
+
+
+def roll_reason(
+    segment: SegmentFacts, size_bytes: int, last_offset: int, max_timestamp_ms: int, settings: LogSettings, now_ms: int
+) -> RollReason | None:
+    """Why an append of so many bytes, up to that offset, must go into a new segment; None if it need not."""
+    if last_offset - segment.base_offset > INT_MAX:
+        return RollReason.OFFSET
+    if segment.size_bytes == 0:
+        return None
+    if segment.size_bytes > settings.segment_bytes - size_bytes:
+        return RollReason.SIZE
+    # By the records' own time where they have one, so that a replica that catches up rolls as its leader did.
+    if segment.first_timestamp_ms >= 0 and max_timestamp_ms >= 0:
+        age_ms = max_timestamp_ms - segment.first_timestamp_ms
+    else:
+        age_ms = now_ms - segment.created_ms
+    if age_ms > settings.roll_ms:
+        return RollReason.AGE
+    # One entry of the time index is kept for the segment's last.
+    index_bytes = settings.index_size_max_bytes
+    if segment.offset_entries >= index_bytes // 8 or segment.time_entries >= index_bytes // 12 - 1:
+        return RollReason.INDEX_FULL
+    return None
+
+
+def deletable(
+    segments: Sequence[SegmentFacts], log_start_offset: int, high_watermark: int, settings: LogSettings, now_ms: int
+) -> int:
+    """How many segments, the oldest first, retention lets go: too old, too much, or before the log's start. None
+    that holds an offset at the high watermark or above. All of them only if the last holds something."""
+    total = sum(segment.size_bytes for segment in segments)
+    surplus = total - settings.retention_bytes if settings.retention_bytes != UNLIMITED else 0
+    count = 0
+    for segment in segments:
+        is_last = count == len(segments) - 1
+        if segment.next_offset > high_watermark or (is_last and segment.size_bytes == 0):
+            break
+        too_old = settings.retention_ms != UNLIMITED and now_ms - segment.latest_ms > settings.retention_ms
+        too_much = surplus > 0 and surplus >= segment.size_bytes
+        before_start = not is_last and segment.next_offset <= log_start_offset
+        if not (too_old or too_much or before_start):
+            break
+        surplus -= segment.size_bytes
+        count += 1
+    return count
+
+
+Decompress: TypeAlias = Callable[[int, bytes], bytes | None]
+"""A codec's number and a batch's records; None from who does not know the codec."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffset:
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+def index_of(segments: Sequence[Segment], offset: int) -> int:
+    """The segment that holds `offset`: the last that begins at or before it."""
+    if offset >= segments[-1].base_offset:
+        return len(segments) - 1
+    return max(bisect_right(segments, offset, key=lambda one: one.base_offset) - 1, 0)
+
+
+def range_from(
+    segments: Sequence[Segment], offset: int, max_bytes: int, up_to: int, whole_first_batch: bool
+) -> FileRange:
+    """See PartitionLog.read; `offset` is within the log, or its end."""
+    index = index_of(segments, offset)
+    while True:
+        segment = segments[index]
+        start = segment.position_of(offset)
+        end = segment.position_of(up_to) if up_to < segment.next_offset else segment.size_bytes
+        is_last = index == len(segments) - 1
+        if start < end or is_last or up_to <= segment.next_offset:
+            break
+        index += 1
+    length = max(end - start, 0)
+    if length > max_bytes:
+        whole = segment.batch_bytes(start) if whole_first_batch else 0
+        length = max(max_bytes, whole)
+    return segment.range(start, length)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedBatch:
+    """A batch that may have the first record of a time or later, as it was read. `find` may run on any thread."""
+
+    header: BatchHeader
+    payload: bytes
+    timestamp_ms: int
+    first_offset: int
+
+    def find(self, decompress: Decompress | None) -> TimestampOffset | None:
+        """The first record from `first_offset` on that is not before the time; CorruptBatch. Where the batch can't be
+        decompressed it counts as a whole: a reader that begins there misses nothing."""
+        header = self.header
+        payload: bytes | None = self.payload
+        if header.codec:
+            payload = None if decompress is None else decompress(header.codec, self.payload)
+        if payload is None:
+            first = max(header.base_offset, self.first_offset)
+            return TimestampOffset(header.max_timestamp_ms, first, header.leader_epoch)
+        for record_ms, offset in record_times(header, payload):
+            if record_ms >= self.timestamp_ms and offset >= self.first_offset:
+                return TimestampOffset(record_ms, offset, header.leader_epoch)
+        return None
+
+
+def batch_for_time(segments: Sequence[Segment], timestamp_ms: int, first_offset: int) -> TimedBatch | None:
+    """See PartitionLog.batch_for_timestamp."""
+    for segment in segments[index_of(segments, first_offset) :]:
+        if segment.latest_timestamp_ms < timestamp_ms:
+            continue
+        for position, header in segment.headers_since(timestamp_ms, first_offset):
+            if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= first_offset:
+                payload = segment.file.read_at(position + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
+                return TimedBatch(header, payload, timestamp_ms, first_offset)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +350,7 @@ class PartitionLog:
         return self.append_checked(done(self.checking(batches)), leader_epoch)
 
     def checking(self, batches: Bytes) -> Generator[int, None, Checked]:
-        """See `client_rules.checking`; with this log's settings, and without a look at what it holds."""
+        """See `log_validator.checking`; with this log's settings, and without a look at what it holds."""
         return checking(batches, self.settings, self._now_ms())
 
     @on_disk

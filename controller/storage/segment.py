@@ -1,18 +1,221 @@
 """One segment of a log: a file of batches, and the two sparse indexes derived from it.
 
-Carries out and keeps count; when to roll, cut or delete is decided in `rules.py` and asked for by `log.py`. File names
-and the order of index entries are Kafka's LogSegment's.
+`log.py` decides when to roll, cut or delete. File names, index entries and their order are those of Kafka's LogSegment.
+Batches are read a piece at a time, headers alone for a look-up and all bytes for a recovery; no more than a piece is in
+memory, whatever a header says about a batch's length.
+
+An index (Kafka's `.index` and `.timeindex`) holds a few ascending pairs of integers, from which a scan begins. It is
+kept in memory while its segment is written or read, and written when the segment is flushed, rolled or closed. What is
+missing or damaged on disk is rebuilt from the log, so no index file is trusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from controller.storage.batches import HEADER_BYTES, INT_MAX, NO_TIMESTAMP, OFFSET_MAX, BatchHeader, Bytes, header_at
+from crc32c import crc32c
+
+from controller.storage.batches import (
+    CRC_FROM,
+    HEADER_BYTES,
+    INT_MAX,
+    NO_TIMESTAMP,
+    OFFSET_MAX,
+    BatchHeader,
+    Bytes,
+    header_at,
+)
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
-from controller.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
-from controller.storage.scan import Damage, check_batches, headers_between, too_far
+
+LOOK_BYTES = 4 * 1024
+CHECK_BYTES = 1024 * 1024
+
+
+def headers_between(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch from `start`, which is where one begins, to `end`, where one ends.
+
+    Raises CorruptBatch with the position in the file; CRCs are not looked at.
+    """
+    piece, piece_at = b"", start
+    position = start
+    while position < end:
+        if position + HEADER_BYTES > piece_at + len(piece):
+            piece, piece_at = file.read_at(position, min(LOOK_BYTES, end - position)), position
+        try:
+            header = header_at(piece, position - piece_at, end - position)
+        except CorruptBatch as error:
+            raise type(error)(position, error.reason) from None
+        yield position, header
+        position += header.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where a file stops being batches, and how."""
+
+    position: int
+    reason: str
+
+
+def crc_holds(file: File, position: int, header: BatchHeader, piece_bytes: int = CHECK_BYTES) -> bool:
+    crc = 0
+    at, end = position + CRC_FROM, position + header.size_bytes
+    while at < end:
+        data = file.read_at(at, min(piece_bytes, end - at))
+        if not data:
+            return False
+        crc = crc32c(data, crc)
+        at += len(data)
+    return crc == header.crc
+
+
+def too_far(header: BatchHeader, base_offset: int) -> str:
+    """No segment is given such a batch: the base offset, which no CRC covers, is another."""
+    return f"base offset {header.base_offset}, too far from the segment's first, {base_offset}"
+
+
+def check_batches(
+    file: File, base_offset: int, accept: Callable[[int, BatchHeader], None], start: int = 0, end: int | None = None
+) -> Damage | None:
+    """Hands each sound batch from `start` to `accept`, with its position, up to the first that is not: one whose
+    shape or CRC is wrong, or whose offsets do not go on upwards from `base_offset` or are too far from it for the
+    segment's indexes. None when all are sound."""
+    expected = base_offset
+    try:
+        for position, header in headers_between(file, start, file.size() if end is None else end):
+            if header.base_offset < expected:
+                return Damage(position, f"base offset {header.base_offset}, expected {expected} or more")
+            if header.last_offset - base_offset > INT_MAX:
+                return Damage(position, too_far(header, base_offset))
+            if not crc_holds(file, position, header):
+                return Damage(position, "CRC-32C of the batch is not the header's")
+            accept(position, header)
+            expected = header.next_offset
+    except CorruptBatch as error:
+        return Damage(error.position, error.reason)
+    return None
+
+
+OFFSET_ENTRY = struct.Struct(">ii")
+"""The last offset of a batch, relative to the segment's base, and the batch's position."""
+TIME_ENTRY = struct.Struct(">qi")
+"""The largest timestamp so far, and the (relative) last offset of the batch that brought it."""
+
+
+class UnsoundIndex(Exception):
+    """The file is no index of this segment; it is to be built again."""
+
+
+class SparseIndex:
+    """Pairs (key, value), keys strictly ascending, values never descending. Look-ups are O(log n)."""
+
+    __slots__ = ("_disk", "_entry", "_keys", "_path", "_saved", "_values")
+
+    def __init__(self, disk: Disk, path: str, entry: struct.Struct) -> None:
+        self._disk = disk
+        self._path = path
+        self._entry = entry
+        self._keys = array("q")
+        self._values = array("q")
+        self._saved = -1
+        """Entries that the file is known to hold; -1 when it must be written anew."""
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._keys) * self._entry.size
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._keys, self._values, strict=True))
+
+    def last(self) -> tuple[int, int] | None:
+        return (self._keys[-1], self._values[-1]) if self._keys else None
+
+    def append(self, key: int, value: int) -> None:
+        assert not self._keys or (key > self._keys[-1] and value >= self._values[-1]), (self._path, key, value)
+        self._keys.append(key)
+        self._values.append(value)
+
+    def floor(self, key: int) -> tuple[int, int] | None:
+        """The pair with the largest key that is not above `key`."""
+        found = bisect_right(self._keys, key) - 1
+        return (self._keys[found], self._values[found]) if found >= 0 else None
+
+    def cut_keys(self, key: int) -> None:
+        """Forgets pairs with this key and above."""
+        self._keep(bisect_left(self._keys, key))
+
+    def cut_values(self, value: int) -> None:
+        """Forgets pairs with this value and above."""
+        self._keep(bisect_left(self._values, value))
+
+    def clear(self) -> None:
+        self._keep(0)
+        self._saved = -1
+
+    def _keep(self, count: int) -> None:
+        if count < len(self._keys):
+            del self._keys[count:]
+            del self._values[count:]
+            self._saved = -1
+
+    def load(self) -> None:
+        """Reads the file. Raises UnsoundIndex if it is missing or is no index at all."""
+        try:
+            data = self._disk.read(self._path)
+        except FileNotFoundError:
+            raise UnsoundIndex(f"{self._path} is missing") from None
+        if len(data) % self._entry.size:
+            raise UnsoundIndex(f"{self._path} has {len(data)} bytes, no whole number of entries")
+        keys, values = array("q"), array("q")
+        for key, value in self._entry.iter_unpack(data):
+            if key < 0 or value < 0 or (keys and (key <= keys[-1] or value < values[-1])):
+                raise UnsoundIndex(
+                    f"{self._path} entry {len(keys)}: ({key}, {value}) after ({keys[-1:]}, {values[-1:]})"
+                )
+            keys.append(key)
+            values.append(value)
+        self._keys, self._values, self._saved = keys, values, len(keys)
+
+    def save(self) -> None:
+        """Brings the file up to what is in memory."""
+        count = len(self._keys)
+        if self._saved == count:
+            return
+        known = max(self._saved, 0)
+        pack = self._entry.pack
+        data = b"".join(pack(key, value) for key, value in zip(self._keys[known:], self._values[known:], strict=True))
+        if self._saved == -1:
+            self._disk.replace(self._path, data, durable=False)
+        else:
+            file = self._disk.open(self._path)
+            try:
+                file.append(data)
+            finally:
+                file.close()
+        self._saved = count
+
+    def sync(self) -> None:
+        """What `save` wrote is on the disk when it returns."""
+        file = self._disk.open(self._path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def unload(self) -> None:
+        """Saves, and forgets what can be loaded again."""
+        self.save()
+        self._keys, self._values = array("q"), array("q")
+        self._saved = -1
+
 
 MARKS = 32
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX = ".log", ".index", ".timeindex", ".snapshot"

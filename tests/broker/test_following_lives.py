@@ -16,7 +16,7 @@ from controller.broker.following.fetchers import ReplicaFetchers
 from controller.broker.following.truncation import FollowerLogs, Truncation, truncation
 from controller.broker.partition import Partition
 from controller.storage import EpochEnd, PartitionLog
-from controller.storage.epochs import LeaderEpochs
+from controller.storage.checkpoints import LeaderEpochs
 from tests.broker.following_steps import HOW_MUCH, STEPS, Step, drawn, play
 
 SEEDS = range(40)

@@ -27,7 +27,7 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderTopic,
 )
 from controller.storage import LogSettings
-from controller.storage.records import Record, encode_batch, encode_record
+from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.data_harness import DataBroker
 
 FOLLOWER = 2

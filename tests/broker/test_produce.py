@@ -18,7 +18,7 @@ from controller.protocol.control_values import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage import LogSettings
-from controller.storage.records import Record, encode_batch, encode_record
+from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID
 from tests.broker.leading import CONTROLLER, Holder, done, fetched, offsets, produced
 from tests.storage.batches import START_MS, batch, remade
@@ -418,8 +418,8 @@ def test_an_operation_that_completes_twice_would_be_noticed(monkeypatch: pytest.
 
 
 def test_a_duplicate_that_is_accepted_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.storage.producers.ProducerStates.duplicate_of", lambda self, header: None)
-    monkeypatch.setattr("controller.storage.producers.ProducerStates.check_all", lambda self, headers: None)
+    monkeypatch.setattr("controller.storage.producer_states.ProducerStates.duplicate_of", lambda self, header: None)
+    monkeypatch.setattr("controller.storage.producer_states.ProducerStates.check_all", lambda self, headers: None)
     with pytest.raises(AssertionError):
         test_a_batch_sent_again_is_answered_as_before_and_kept_once()
 

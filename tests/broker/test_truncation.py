@@ -17,7 +17,7 @@ from controller.broker.following.truncation import (
     truncation,
 )
 from controller.storage import EpochEnd, EpochStart
-from controller.storage.epochs import LeaderEpochs
+from controller.storage.checkpoints import LeaderEpochs
 
 
 def epochs(*starts: tuple[int, int]) -> LeaderEpochs:

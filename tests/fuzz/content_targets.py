@@ -17,11 +17,10 @@ from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from crc32c import crc32c
 from kafka.record import MemoryRecords as KafkaRecords
 
-from controller.storage import BadBatches, BatchHeader, LogSettings, PartitionLog, headers_of, record_checks
-from controller.storage.batches import HEADER_BYTES
-from controller.storage.client_rules import Checked, checking, done
+from controller.storage import BadBatches, BatchHeader, LogSettings, PartitionLog, headers_of, log_validator
+from controller.storage.batches import HEADER_BYTES, Record, encode_batch
 from controller.storage.disk_memory import MemoryDisk
-from controller.storage.records import Record, encode_batch
+from controller.storage.log_validator import Checked, checking, done
 from tests.fuzz.crash import Crash
 from tests.storage.batches import START_MS, Clock
 
@@ -134,15 +133,15 @@ class ContentTarget:
     def _both_ways(self, batch: bytes) -> Checked | None:
         """None: refused. Crash unless both ways of looking at records agree."""
         found: list[Checked | None] = []
-        alone = record_checks.ALONE
+        alone = log_validator.ALONE
         try:
-            for record_checks.ALONE in (0, 1 << 30):
+            for log_validator.ALONE in (0, 1 << 30):
                 try:
                     found.append(done(checking(batch, self._settings, START_MS)))
                 except BadBatches:
                     found.append(None)
         finally:
-            record_checks.ALONE = alone
+            log_validator.ALONE = alone
         columns, one_by_one = found
         if columns != one_by_one:
             raise Crash(f"in columns {columns and columns[1:]}, one by one {one_by_one and one_by_one[1:]}")

@@ -53,8 +53,7 @@ from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import CONSUMER, FetchPartition, FetchRequest, FetchTopic
 from controller.storage import CorruptBatch, LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, TopicPartition
-from controller.storage.disk_descriptors import CachedFile
-from controller.storage.disk_files import FileDisk
+from controller.storage.disk_files import CachedFile, FileDisk
 from controller.storage.errors import DuplicateLogs
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, live, settings
 from tests.broker.leading import CONTROLLER, REPLICAS, VERSION, Holder

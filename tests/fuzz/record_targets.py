@@ -55,7 +55,7 @@ from controller.protocol.produce_values import (
 )
 from controller.protocol.records import Part
 from controller.protocol.versions import SUPPORTED
-from controller.storage.records import Record, encode_batch, encode_record
+from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.data_node import DataNode
 from tests.broker.harness import frame_of, header
 from tests.fuzz.crash import Crash

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from controller.storage.health import Health
+from controller.storage.disk import Health
 from tests.fuzz.campaign import Failure, watched
 from tests.fuzz.directories import Directories, fed, fuzz, main, memory_folder
 
@@ -40,8 +40,8 @@ def silent(_health: Health, _warning: str) -> None:
 @pytest.mark.parametrize(
     ("where", "planted", "known"),
     [
-        ("controller.storage.opening.check_joins", no_joins, "3b5aaeafe0cf63c9"),
-        ("controller.storage.health.Health.warn", silent, "4af339c4404c45e1"),
+        ("controller.storage.recovery.check_joins", no_joins, "3b5aaeafe0cf63c9"),
+        ("controller.storage.disk.Health.warn", silent, "4af339c4404c45e1"),
         ("controller.broker.logs._refuse_duplicates", no_joins, "31eebea2df5a6ed9"),
     ],
 )

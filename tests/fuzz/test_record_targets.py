@@ -42,9 +42,9 @@ def keys_unread(_walk: object, at: int, count: int, end: int) -> int:
 @pytest.mark.parametrize(
     ("where", "instead"),
     [
-        ("controller.storage.client_rules.checking_records", believed),
-        ("controller.storage.record_checks._Walk._headers", keys_unread),
-        ("controller.storage.record_checks._checked_times", lambda *_given: START_MS),
+        ("controller.storage.log_validator.checking_records", believed),
+        ("controller.storage.log_validator._Walk._headers", keys_unread),
+        ("controller.storage.log_validator._checked_times", lambda *_given: START_MS),
     ],
     ids=["records", "headers", "timestamps"],
 )

@@ -14,8 +14,7 @@ from controller.hosts.sending import SENDFILE_FROM_BYTES, Outgoing, RangeCut
 from controller.protocol.framing import framed
 from controller.protocol.records import Part, joined
 from controller.storage.disk import FileRange
-from controller.storage.disk_descriptors import OpenFile
-from controller.storage.disk_files import FileDisk
+from controller.storage.disk_files import FileDisk, OpenFile
 
 FILE_BYTES = 2 * 1024 * 1024
 BUFFER_BYTES = 16 * 1024

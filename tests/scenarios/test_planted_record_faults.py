@@ -15,7 +15,7 @@ from controller.protocol.errors import ErrorCode
 from controller.scenarios.files import load_scenario, parse_scenario
 from controller.scenarios.language import Scenario
 from controller.simulator.run import simulate
-from controller.storage.producers import ProducerStates
+from controller.storage.producer_states import ProducerStates
 
 SEED = 3
 

@@ -43,8 +43,8 @@ def produce_never_completed(patch: Patch) -> None:
 
 def duplicate_accepted(patch: Patch) -> None:
     """An idempotent producer's batch that is sent again is written again."""
-    patch.setattr("controller.storage.producers.ProducerStates.duplicate_of", lambda self, header: None)
-    patch.setattr("controller.storage.producers.ProducerStates.check_all", lambda self, headers: None)
+    patch.setattr("controller.storage.producer_states.ProducerStates.duplicate_of", lambda self, header: None)
+    patch.setattr("controller.storage.producer_states.ProducerStates.check_all", lambda self, headers: None)
 
 
 def isr_shrunk_without_the_controller(patch: Patch) -> None:

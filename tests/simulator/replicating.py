@@ -44,9 +44,8 @@ from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Server
 from controller.storage import LogSettings, PartitionLog, headers_of
-from controller.storage.batches import HEADER_BYTES
+from controller.storage.batches import HEADER_BYTES, decode_records
 from controller.storage.disk_memory import MemoryDisk
-from controller.storage.records import decode_records
 from tests.broker.harness import TOPIC_ID, Events, KeptTrace, header, live, settings
 from tests.broker.leading import as_version_0
 from tests.storage.batches import batch

@@ -19,7 +19,7 @@ from controller.protocol.control_values import (
 )
 from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.simulator import NotInTime, PartitionView, Simulation, TraceRecord
-from controller.storage.records import Record, encode_batch
+from controller.storage.batches import Record, encode_batch
 from controller.trace import IsrProposed
 
 T = ("t", 0)

@@ -6,7 +6,7 @@ import struct
 
 from crc32c import crc32c
 
-from controller.storage.records import Record, encode_batch
+from controller.storage.batches import Record, encode_batch
 
 START_MS = 1_700_000_000_000
 

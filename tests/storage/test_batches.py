@@ -20,9 +20,8 @@ from controller.storage import (
     headers_of,
     whole_bytes,
 )
-from controller.storage.batches import HEADER_BYTES
+from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, record_times
 from controller.storage.disk_memory import MemoryDisk
-from controller.storage.records import Record, decode_records, encode_batch, record_times
 from tests.storage.batches import Clock, batch
 
 MAYBE = st.none() | st.binary(max_size=40)

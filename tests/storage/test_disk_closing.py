@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.storage.disk import FileRange
-from controller.storage.disk_closing import Closing
-from controller.storage.disk_files import FileDisk
+from controller.storage.disk_files import Closing, FileDisk
 from tests.processes import eventually
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.storage import LogDirectory, LogOffline, LogSettings
-from controller.storage.disk_files import FileDisk
-from controller.storage.disk_later import Later
+from controller.storage.disk_files import FileDisk, Later
 from tests.processes import eventually
 from tests.storage.batches import Clock, batch
 

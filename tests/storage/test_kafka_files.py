@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.storage import EpochStart, Known, LogDirectory, LogSettings, PartitionLog, headers_of
-from controller.storage.batches import HEADER_BYTES
+from controller.storage.batches import HEADER_BYTES, Record, decode_records
 from controller.storage.checkpoints import (
     decode_epochs,
     decode_offsets,
@@ -19,8 +19,7 @@ from controller.storage.checkpoints import (
     encode_topic_id,
 )
 from controller.storage.disk_files import FileDisk
-from controller.storage.producers import ProducerStates
-from controller.storage.records import Record, decode_records
+from controller.storage.producer_states import ProducerStates
 from tests.storage.batches import Clock
 
 KAFKA = Path(__file__).parents[1] / "data" / "kafka-2.8.2" / "log"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.storage import opening, scan
+from controller.storage import recovery, segment
 from tests.storage import crash
 
 
@@ -19,14 +19,14 @@ def test_twenty_kills_lose_nothing_that_was_flushed(tmp_path: Path) -> None:
 
 
 def test_a_recovery_that_looks_at_no_crc_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "crc_holds", lambda *_: True)
+    monkeypatch.setattr(segment, "crc_holds", lambda *_: True)
     monkeypatch.setattr(crash, "TEARS", (crash._garble,))
     with pytest.raises(Exception, match=r"seed 7, life \d+|CRC-32C"):
         crash.run(str(tmp_path / "logs"), 20, 7)
 
 
 def test_a_log_that_forgets_a_flushed_segment_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = opening.open_files
+    opened = recovery.open_files
 
     def forgetful(*arguments: object) -> object:
         found = opened(*arguments)  # type: ignore[arg-type]

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.storage import opening, scan, snapshots
+from controller.storage import producer_states, recovery, segment
+from controller.storage.checkpoints import LeaderEpochs
 from controller.storage.disk_memory import MemoryDisk, MemoryFile
-from controller.storage.epochs import LeaderEpochs
 from controller.storage.errors import StorageError
-from controller.storage.index import SparseIndex
 from controller.storage.log import PartitionLog
-from controller.storage.rules import Verdict
-from controller.storage.segment import Segment
+from controller.storage.recovery import RecoveryVerdict
+from controller.storage.segment import Segment, SparseIndex
 from tests.storage.life import run
 
 SEEDS = range(120)
@@ -33,7 +32,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def crc_not_checked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scan, "crc_holds", lambda *_: True)
+    patch.setattr(segment, "crc_holds", lambda *_: True)
 
 
 def index_not_truncated(patch: pytest.MonkeyPatch) -> None:
@@ -74,16 +73,18 @@ def later_segments_survive_a_cut(patch: pytest.MonkeyPatch) -> None:
     def remove_none(segments: list[Segment]) -> None:
         del segments
 
-    patch.setattr(opening, "_remove", remove_none)
+    patch.setattr(recovery, "_remove", remove_none)
 
 
 def every_loss_is_taken_for_a_torn_tail(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Segment, "sync", _nothing)
-    patch.setattr(opening, "verdict_on", lambda _, damaged, __: Verdict.CUT if damaged else Verdict.SOUND)
+    patch.setattr(
+        recovery, "verdict_on", lambda _, damaged, __: RecoveryVerdict.CUT if damaged else RecoveryVerdict.SOUND
+    )
 
 
 def producers_not_rebuilt_after_a_truncation(patch: pytest.MonkeyPatch) -> None:
-    restore = snapshots.restore
+    restore = producer_states.restore
     states: list[object] = []
 
     def keep(*arguments: object) -> object:

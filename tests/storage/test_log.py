@@ -23,9 +23,9 @@ from controller.storage import (
     SequenceOutOfOrder,
     headers_of,
 )
+from controller.storage.batches import Record, encode_batch, encode_record
 from controller.storage.disk_files import FileDisk
 from controller.storage.disk_memory import MemoryDisk
-from controller.storage.records import Record, encode_batch, encode_record
 from tests.storage.batches import START_MS, Clock, batch
 
 SIZE = len(batch())

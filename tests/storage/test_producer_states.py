@@ -15,7 +15,7 @@ from controller.storage.batches import BatchHeader
 from controller.storage.disk_files import FileDisk
 from controller.storage.disk_memory import MemoryDisk
 from controller.storage.log import PartitionLog
-from controller.storage.producers import ProducerStates
+from controller.storage.producer_states import ProducerStates
 from tests.processes import eventually
 from tests.storage.batches import START_MS, Clock, batch
 

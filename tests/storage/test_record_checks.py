@@ -21,13 +21,12 @@ from controller.storage import (
     LogSettings,
     PartitionLog,
     UnsupportedCompression,
-    record_checks,
+    log_validator,
 )
-from controller.storage.batches import headers_of
-from controller.storage.client_rules import checking, done
+from controller.storage.batches import Record, encode_batch, encode_record, headers_of, zigzag
 from controller.storage.compression import decompressing
 from controller.storage.disk_memory import MemoryDisk
-from controller.storage.records import Record, encode_batch, encode_record, zigzag
+from controller.storage.log_validator import checking, done
 from tests.storage.batches import START_MS, Clock, batch, remade
 
 ONE, COLUMNS = 10**9, 0
@@ -36,7 +35,7 @@ ONE, COLUMNS = 10**9, 0
 
 @pytest.fixture(params=[ONE, COLUMNS], ids=["one by one", "in columns"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_checks, "ALONE", request.param)
+    monkeypatch.setattr(log_validator, "ALONE", request.param)
 
 
 def opened(settings: LogSettings | None = None) -> PartitionLog:
@@ -270,7 +269,7 @@ def test_both_ways_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         data = encode_batch(records, payload=bytes(payload))
         outcomes: list[object] = []
         for way in (ONE, COLUMNS):
-            monkeypatch.setattr(record_checks, "ALONE", way)
+            monkeypatch.setattr(log_validator, "ALONE", way)
             try:
                 outcomes.append(done(checking(data, LogSettings(), START_MS)).latest_ms)
             except BadBatches as error:

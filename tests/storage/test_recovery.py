@@ -224,7 +224,7 @@ def test_a_clean_shutdown_reads_no_batch_again(tmp_path: Path, monkeypatch: pyte
         log.append_as_leader(batch(), 0)
     directory.close()
     assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
-    monkeypatch.setattr("controller.storage.scan.crc_holds", lambda *_: pytest.fail("a batch was read"))
+    monkeypatch.setattr("controller.storage.segment.crc_holds", lambda *_: pytest.fail("a batch was read"))
     directory = opened(tmp_path)
     assert directory.logs[PARTITION].log_end_offset == 40
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
@@ -265,7 +265,7 @@ def test_a_failed_sync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("controller.storage.disk_descriptors.OpenFile.sync", fail)
+        patch.setattr("controller.storage.disk_files.OpenFile.sync", fail)
         with pytest.raises(LogOffline):
             log.flush()
     with pytest.raises(LogOffline, match="Input/output error"):

@@ -9,10 +9,10 @@ import pytest
 
 from controller.storage import CorruptLog, EpochStart, LogSettings, ProducerFenced, SequenceOutOfOrder, headers_of
 from controller.storage.batches import INT_MAX, BatchHeader
-from controller.storage.checkpoints import decode_epochs, decode_offsets, decode_topic_id
-from controller.storage.epochs import LeaderEpochs
-from controller.storage.producers import ProducerStates
-from controller.storage.rules import RollReason, Verdict, deletable, roll_reason, verdict_on
+from controller.storage.checkpoints import LeaderEpochs, decode_epochs, decode_offsets, decode_topic_id
+from controller.storage.log import RollReason, deletable, roll_reason
+from controller.storage.producer_states import ProducerStates
+from controller.storage.recovery import RecoveryVerdict, verdict_on
 from tests.storage.batches import START_MS, batch
 
 
@@ -88,14 +88,14 @@ def test_which_segments_retention_lets_go(
 @pytest.mark.parametrize(
     ("sound_until", "damaged", "recovery_point", "verdict"),
     [
-        (10, False, 10, Verdict.SOUND),
-        (12, False, 10, Verdict.SOUND),
-        (10, True, 10, Verdict.CUT),
-        (9, True, 10, Verdict.LOST),
-        (9, False, 10, Verdict.LOST),
+        (10, False, 10, RecoveryVerdict.SOUND),
+        (12, False, 10, RecoveryVerdict.SOUND),
+        (10, True, 10, RecoveryVerdict.CUT),
+        (9, True, 10, RecoveryVerdict.LOST),
+        (9, False, 10, RecoveryVerdict.LOST),
     ],
 )
-def test_what_damage_means(sound_until: int, damaged: bool, recovery_point: int, verdict: Verdict) -> None:
+def test_what_damage_means(sound_until: int, damaged: bool, recovery_point: int, verdict: RecoveryVerdict) -> None:
     assert verdict_on(sound_until, damaged, recovery_point) is verdict
 
 

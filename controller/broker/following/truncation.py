@@ -15,7 +15,7 @@ from controller.broker.following.fetcher_queue import Followed
 from controller.broker.partition import Partition
 from controller.protocol.fetch_values import NO_DIVERGENCE, FetchPartitionData
 from controller.storage import BadBatches, CorruptBatch, OffsetsOutOfOrder
-from controller.storage.epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, EpochEnd, LeaderEpochs
+from controller.storage.checkpoints import UNDEFINED_EPOCH, UNDEFINED_OFFSET, EpochEnd, LeaderEpochs
 from controller.trace import LogTruncated, Noted, Trace
 
 

@@ -6,8 +6,8 @@ beyond a limit, is left compressed, and the batch counts as a whole (docs/storag
 
 from __future__ import annotations
 
-from controller.storage.client_rules import done
 from controller.storage.compression import GZIP, ZSTD, BadCompression, decompressing
+from controller.storage.log_validator import done
 
 DECOMPRESSED_BYTES_MAX = 4 << 20
 """A batch of Kafka's default size that holds text rarely comes near it; looking through so many of the smallest records

@@ -44,7 +44,7 @@ from controller.protocol.records import Records
 from controller.quick import maker
 from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
-from controller.storage.client_rules import Checked
+from controller.storage.log_validator import Checked
 from controller.timer.purgatory import Purgatory
 
 FIRST_VERSION_WITH_ZSTD = 7

@@ -43,7 +43,7 @@ from controller.protocol.framing import SIZE_BYTES, framed
 from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import RequestValue, ResponseValue
 from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
-from controller.storage.records import Record, encode_batch, resealed
+from controller.storage.batches import Record, encode_batch, resealed
 
 ATTACK_LIMIT_S = 120.0
 HOLD_S = 5.0

@@ -1,36 +1,70 @@
 """Opening a partition's directory: which files are its segments, what a crash left of them, and where the log ends.
 
-After a clean shutdown only the end is looked at, and whether the segments join. After a crash every batch from the
+After a clean shutdown only the end is checked, and whether the segments join. After a crash every batch from the
 recovery point's segment on is read and checked, the torn end is cut off, and all that is kept is synced. Damage below
-the recovery point is no crash's doing, and raises CorruptLog: to cut there would be to lose what was acknowledged.
+the recovery point is not caused by a crash and raises CorruptLog: to cut there would lose acknowledged records.
+
+Sealed segments join if each begins with the batch that its name says and ends where the next begins. A segment that was
+deleted, cut short, renamed or copied by hand would otherwise be served with a gap, or twice. Only a segment's first
+batch and what follows its last index entry are read. Gaps are accepted where the batches show that Kafka's cleaner has
+compacted the log.
+
+Files of an interrupted log cleaner: `.cleaned` files are unfinished. A `.log.swap` file is finished and replaces the
+segments whose offsets it covers, some of which may be `.deleted` already: without it their records are lost. Rules:
+Kafka 2.8's Log.removeTempFilesAndCollectSwapFiles, completeSwapOperations (KAFKA-6264) and recoverLog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
 
 from controller.quick import quick
+from controller.storage.batches import HEADER_BYTES, BatchHeader, header_at, headers_of
 from controller.storage.checkpoints import (
     LEADER_EPOCHS,
     NO_TOPIC_ID,
     PARTITION_METADATA,
+    LeaderEpochs,
     decode_epochs,
     decode_topic_id,
 )
 from controller.storage.disk import Disk
-from controller.storage.epochs import LeaderEpochs
 from controller.storage.errors import CorruptBatch, CorruptLog
-from controller.storage.joins import Joins, check_joins
-from controller.storage.producers import ProducerStates
-from controller.storage.rules import Verdict, verdict_on
-from controller.storage.scan import headers_between
-from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, base_offset_of
+from controller.storage.producer_states import ProducerStates, restore, snapshot_offsets
+from controller.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_ENTRY,
+    TIME_INDEX_SUFFIX,
+    Damage,
+    Segment,
+    base_offset_of,
+    check_batches,
+    headers_between,
+    segment_path,
+)
 from controller.storage.settings import LogSettings
-from controller.storage.snapshots import restore, snapshot_offsets
-from controller.storage.swaps import CLEANED, SWAP, complete_swaps
+
+
+class RecoveryVerdict(Enum):
+    SOUND = "nothing to be done"
+    CUT = "the end was never flushed: a crash tore it, and it is cut off"
+    LOST = "what was flushed is damaged or gone"
+
+
+def verdict_on(sound_until: int, damaged: bool, recovery_point: int) -> RecoveryVerdict:
+    """On a log whose batches are sound up to the offset `sound_until`, and go on no further or are damaged there.
+
+    Everything below `recovery_point` was synced. A crash cannot tear it, so to cut it off would silently lose
+    acknowledged records; Kafka's recovery does not make the difference.
+    """
+    if sound_until < recovery_point:
+        return RecoveryVerdict.LOST
+    return RecoveryVerdict.CUT if damaged else RecoveryVerdict.SOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +227,7 @@ def _settle(
         check_joins(disk, directory, names, segments[: first + 1], first, joins)
         cut_bytes = _recover(disk, directory, segments, first, epochs, known.recovery_point, joins)
     last = segments[-1]
-    if verdict_on(last.next_offset, False, known.recovery_point) is Verdict.LOST:
+    if verdict_on(last.next_offset, False, known.recovery_point) is RecoveryVerdict.LOST:
         reason = f"the log ends at offset {last.next_offset}, though offsets up to {known.recovery_point} were flushed"
         raise CorruptLog(last.path, last.size_bytes, reason)
     return cut_bytes
@@ -225,7 +259,7 @@ def _recover(
             continue
         position = segment.size_bytes if damage is None else damage.position
         reason = f"the next segment begins at {after[0].base_offset}" if damage is None else damage.reason
-        if verdict_on(segment.next_offset, True, recovery_point) is Verdict.LOST:
+        if verdict_on(segment.next_offset, True, recovery_point) is RecoveryVerdict.LOST:
             raise CorruptLog(segment.path, position, f"{reason} (flushed up to offset {recovery_point})")
         cut_bytes = segment.size_bytes - position + sum(one.size_bytes for one in segments[index + 1 :])
         _remove(segments[index + 1 :])
@@ -287,3 +321,163 @@ def _epochs(
 def _topic_id(disk: Disk, directory: str) -> bytes:
     path = f"{directory}/{PARTITION_METADATA}"
     return decode_topic_id(path, disk.read(path))
+
+
+class Joins:
+    """The segments of one log; whether it was compacted is looked up when there is a gap, and once."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._compacted: bool | None = None
+
+    @property
+    def is_compacted(self) -> bool:
+        if self._compacted is None:
+            self._compacted = _is_compacted(self._segments)
+        return self._compacted
+
+    def wrong_beginning(self, segment: Segment) -> Damage | None:
+        """Damage if the segment's first batch is not the one that its name says."""
+        if not segment.size_bytes:
+            return None
+        try:
+            first = header_at(segment.file.read_at(0, HEADER_BYTES), 0, segment.size_bytes)
+        except CorruptBatch as error:
+            return Damage(0, error.reason)
+        if first.base_offset == segment.base_offset or (first.base_offset > segment.base_offset and self.is_compacted):
+            return None
+        return Damage(0, f"the first batch has base offset {first.base_offset}, expected {segment.base_offset}")
+
+    def join(self, end: int, after: Segment) -> bool:
+        """Whether `after` may follow a segment that ends at `end`."""
+        return end == after.base_offset or (end < after.base_offset and self.is_compacted)
+
+
+def check_joins(
+    disk: Disk, directory: str, names: Sequence[str], segments: Sequence[Segment], begun: int, joins: Joins
+) -> None:
+    """Checks that the first `begun` segments begin with their own offset, and that each of `segments` but the last ends
+    where the next begins. Raises CorruptLog.
+
+    `names`: what is in the directory.
+    """
+    present = frozenset(names)
+    for segment in segments[:begun]:
+        damage = joins.wrong_beginning(segment)
+        if damage is not None:
+            raise CorruptLog(segment.path, damage.position, damage.reason)
+    for segment, after in pairwise(segments):
+        end = _end(disk, directory, present, segment)
+        if not joins.join(end, after):
+            reason = f"the segment ends at offset {end}, but the next one begins at {after.base_offset}"
+            raise CorruptLog(segment.path, segment.size_bytes, reason)
+
+
+def _end(disk: Disk, directory: str, present: frozenset[str], segment: Segment) -> int:
+    """The offset after the segment's last batch; its base offset if it has none. Raises CorruptLog."""
+    start = 0
+    index_name = f"{segment.base_offset:020d}{INDEX_SUFFIX}"
+    if index_name in present:
+        start = _last_indexed(disk, f"{directory}/{index_name}", segment)
+    for at in (start, 0) if start else (0,):
+        end = segment.base_offset
+        try:
+            for position, header in headers_between(segment.file, at, segment.size_bytes):
+                if header.base_offset < end:
+                    raise CorruptBatch(position, f"base offset {header.base_offset}, expected {end} or more")
+                end = header.next_offset
+        except CorruptBatch as error:
+            if at:
+                continue  # the index may be of another file: the batches are read from the beginning
+            raise CorruptLog(segment.path, error.position, error.reason) from None
+        break
+    return end
+
+
+def _last_indexed(disk: Disk, path: str, segment: Segment) -> int:
+    """Where the batch of the index's last entry begins; 0 if the index does not tell."""
+    file = disk.open(path)
+    try:
+        size = file.size()
+        entry = file.read_at(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size) if size >= OFFSET_ENTRY.size else b""
+    finally:
+        file.close()
+    if size % OFFSET_ENTRY.size or len(entry) < OFFSET_ENTRY.size:
+        return 0
+    offset, position = OFFSET_ENTRY.unpack(entry)
+    if not 0 < position < segment.size_bytes:
+        return 0
+    try:
+        header = header_at(segment.file.read_at(position, HEADER_BYTES), 0, segment.size_bytes - position)
+    except CorruptBatch:
+        return 0
+    return position if segment.base_offset <= header.base_offset <= offset + segment.base_offset else 0
+
+
+def _is_compacted(segments: Sequence[Segment]) -> bool:
+    """Whether records are missing between a segment's batches or within one, as the cleaner leaves them."""
+    for segment in segments:
+        expected = None
+        try:
+            for position, header in headers_between(segment.file, 0, segment.size_bytes):
+                if expected is not None and header.base_offset < expected:
+                    return False  # the cleaner keeps the order: the file is damaged
+                if header.record_count <= header.last_offset_delta or expected not in (None, header.base_offset):
+                    headers_of(segment.file.read_at(position, header.size_bytes))
+                    return True
+                expected = header.next_offset
+        except CorruptBatch:
+            return False  # readers of the batches detect any corruption
+    return False
+
+
+SWAP, CLEANED = ".swap", ".cleaned"
+
+
+def complete_swaps(disk: Disk, directory: str, names: Sequence[str], warn: Callable[[str], None]) -> bool:
+    """Puts each `.log.swap` in its place and removes what else the cleaner left. Whether anything was done. Raises
+    CorruptLog, with the swap file left as it is."""
+    swaps = [name for name in names if name.endswith(SWAP)]
+    cleaned = [name for name in names if name.endswith(CLEANED)]
+    if not swaps and not cleaned:
+        return False
+    unfinished = [base for name in cleaned if (base := _base(name, CLEANED)) is not None]
+    for name in swaps:
+        base = _base(name, SWAP)
+        if base is None or (unfinished and base >= min(unfinished)):
+            disk.remove(f"{directory}/{name}")  # an index, which is built again, or half of a split
+        else:
+            _complete(disk, directory, base, names)
+            warn(f"{directory}/{name}: an interrupted replacement of segments by the log cleaner was completed")
+    for name in cleaned:
+        disk.remove(f"{directory}/{name}")
+    disk.sync_names(directory)
+    return True
+
+
+def _base(name: str, suffix: str) -> int | None:
+    """The base offset of a `.log.swap` or `.log.cleaned`; None for an index's."""
+    return base_offset_of(name.removesuffix(suffix), LOG_SUFFIX)
+
+
+def _complete(disk: Disk, directory: str, base: int, names: Sequence[str]) -> None:
+    path = segment_path(directory, base, LOG_SUFFIX)
+    file, end = disk.open(path + SWAP), base
+    try:
+
+        def accept(_position: int, header: BatchHeader) -> None:
+            nonlocal end
+            end = header.next_offset
+
+        damage = check_batches(file, base, accept)
+    finally:
+        file.close()
+    if damage is not None:
+        raise CorruptLog(path + SWAP, damage.position, damage.reason)
+    covered = [one for name in names if (one := base_offset_of(name, LOG_SUFFIX)) is not None and base < one < end]
+    for one in covered:
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            disk.remove(segment_path(directory, one, suffix))
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        disk.remove(segment_path(directory, base, suffix))
+    disk.rename(path + SWAP, path)

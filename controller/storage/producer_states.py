@@ -1,8 +1,8 @@
-"""What a log knows of idempotent producers: the last batches of each producer id, so that one that is sent again is
-recognised and one that is left out is noticed.
+"""The last batches of each idempotent producer, so that a duplicate is recognised and a missing batch is detected.
 
-Pure. It is derived from batch headers alone: rebuilt from the log, or from a `.snapshot` file and what follows it.
-Rules and format: Kafka 2.8's ProducerAppendInfo and ProducerStateManager, without transactions.
+Derived from batch headers alone: rebuilt from the log, or from a `.snapshot` file and what follows it. A snapshot is
+written when a segment begins and when a log is closed, and read when the log is opened or truncated. Rules and format:
+Kafka 2.8's ProducerAppendInfo and ProducerStateManager, without transactions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from crc32c import crc32c
 
 from controller.quick import maker, quick
 from controller.storage.batches import INT_MAX, NO_SEQUENCE, BatchHeader
+from controller.storage.disk import Disk
 from controller.storage.errors import CorruptLog, ProducerFenced, SequenceOutOfOrder
+from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, base_offset_of, segment_path
 
 KEPT_BATCHES = 5
 """As many as a producer may have in flight; a batch before these is no longer known as a duplicate."""
@@ -263,3 +265,41 @@ def _entry(one: tuple[int, Producer]) -> bytes:
         -1,
         _NO_TRANSACTION,
     )
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """Of what is in a log's directory. Ascending."""
+    return sorted([offset for name in names if (offset := base_offset_of(name, SNAPSHOT_SUFFIX)) is not None])
+
+
+def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerStates, *, soon: bool = False) -> None:
+    """Write the producer states as of log end offset `offset`. The file is not synced: its CRC shows whether it is
+    complete. With `soon`, it may be encoded and written after this returns; if that fails, there is no snapshot."""
+    path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
+    if soon:
+        disk.replace_derived(path, producers.encoder())
+    else:
+        disk.replace(path, producers.encode(), durable=False)
+
+
+def restore(
+    disk: Disk, directory: str, snapshots: Sequence[int], segments: Sequence[Segment], log_end_offset: int
+) -> ProducerStates:
+    """The states at the log's end: from the newest of the `snapshots` that can be read, and the headers after it.
+    Those that are beyond the end, or can't be read, are removed."""
+    states, offset = ProducerStates(), 0
+    for found in reversed(snapshots):
+        path = segment_path(directory, found, SNAPSHOT_SUFFIX)
+        if found > log_end_offset:
+            disk.remove(path)
+            continue
+        try:
+            states, offset = ProducerStates.decode(path, disk.read(path)), found
+            break
+        except CorruptLog:  # of a derived file: what it held is in the log
+            disk.remove(path)
+    for segment in segments:
+        if segment.next_offset > offset and segment.size_bytes:
+            for _, header in segment.headers_from(offset):
+                states.update(header)
+    return states
