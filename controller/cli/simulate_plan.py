@@ -26,8 +26,7 @@ from controller.cli.workers import each_seed
 from controller.scenarios.judge import FAIL, PASS
 from controller.scenarios.report_files import PAGE, write_report
 from controller.scenarios.run_index import IndexedRun, first_violation, write_index
-from controller.simulator.columns import log_text
-from controller.simulator.comparing import first_difference
+from controller.simulator.columns import first_difference, log_text
 from controller.simulator.inspection import inside
 from controller.simulator.plan import Plan, describe
 from controller.simulator.plan_file import PlanError, load_plan, plan_text

@@ -12,8 +12,7 @@ from controller.scenarios.language import Scenario
 from controller.scenarios.report import report_object, report_text
 from controller.scenarios.report_files import write_report
 from controller.scenarios.runner import cluster_spec
-from controller.simulator.columns import log_text
-from controller.simulator.comparing import first_difference
+from controller.simulator.columns import first_difference, log_text
 from controller.simulator.inspection import inside
 from controller.simulator.run import ScenarioWorld, SimulationResult, simulate
 

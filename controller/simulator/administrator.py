@@ -38,7 +38,7 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from controller.protocol.control_values import AlterIsrRequest, AlterIsrResponse
+from controller.protocol.control_values import AlterIsrPartition, AlterIsrRequest, AlterIsrResponse, AlterIsrTopic
 from controller.protocol.election_values import (
     ELECTION_PREFERRED,
     ELECTION_UNCLEAN,
@@ -50,7 +50,6 @@ from controller.protocol.reassignment_values import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from controller.simulator import stray_isrs
 from controller.simulator.network import Address
 from controller.simulator.plan import (
     AddPartitions,
@@ -63,6 +62,10 @@ from controller.simulator.plan import (
     SetConfig,
 )
 from controller.simulator.requests import BrokerConnection
+from controller.zookeeper import paths
+from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.znode_sense import sound_partition_state
 
 ATTEMPTS = 20
 BETWEEN_MS = 150.0
@@ -142,18 +145,18 @@ class Administrator:
         controller = await self._controller()
         if controller is None:
             return None
-        body = encode_request_body(stray_isrs.API_KEY, fault.version, request)
+        body = encode_request_body(ApiKey.ALTER_ISR, fault.version, request)
         connection = self._connect(controller)
         try:
             await connection.open(500.0)
-            answer = await connection.ask(stray_isrs.API_KEY, fault.version, body, PATIENCE_MS)
+            answer = await connection.ask(ApiKey.ALTER_ISR, fault.version, body, PATIENCE_MS)
         except PeerError:
             return None
         finally:
             connection.close()
-        response = decode_response_body(stray_isrs.API_KEY, fault.version, answer)
+        response = decode_response_body(ApiKey.ALTER_ISR, fault.version, answer)
         assert isinstance(response, AlterIsrResponse)
-        return stray_isrs.wrong_in(fault, request, response)
+        return _stray_isr_error(fault, request, response)
 
     async def _controller(self) -> Address | None:
         """Where the controller is, as some broker has it."""
@@ -271,3 +274,51 @@ def _request(operation: Operation) -> tuple[ApiKey, Any]:
         return ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest((resource,))
     added = CreatePartitionsTopic(operation.topic, operation.partitions)
     return ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest((added,), TIMEOUT_MS)
+
+
+AHEAD_EPOCHS = 1_000
+"""By how many leader epochs: no controller gets there while the request is on its way."""
+STRAY_ISRS = "stray-isrs-refused"
+
+
+def stray_isr_request(zookeeper: InMemoryZooKeeper, fault: AskIsr) -> AlterIsrRequest | None:
+    """Return the AlterIsr request of an `ask-isr`: as of the partition's present leader, which does not send it now.
+
+    Kafka's leaders send one that is ahead to a controller that was deposed and does not know it. A controller of the
+    swarm is never that far behind, because it reads a state again before it refuses. A leader that receives a fenced
+    response waits for a LeaderAndIsr that no controller sends, and its ISR stays as it is (KAFKA-14154). One that is
+    behind arrives after those that the leader sent later; if it were carried out, the leader would not know its ISR.
+
+    None: there is no leader, or it is not registered, or there is no ISR to ask for that the leader would not.
+    """
+    row = zookeeper.row(paths.partition_state(fault.topic, fault.partition))
+    if row is None:
+        return None
+    try:
+        state = sound_partition_state(row.path, row.data)
+    except DamagedZnode:
+        return None
+    leader = zookeeper.row(paths.broker(state.leader))
+    if leader is None:
+        return None
+    if fault.how == "ahead":
+        asked = AlterIsrPartition(fault.partition, state.leader_epoch + AHEAD_EPOCHS, state.isr, row.stat.version)
+    elif len(state.isr) > 1:
+        # In the other order, so that it is no ISR that anybody else writes in this leader epoch.
+        asked = AlterIsrPartition(fault.partition, state.leader_epoch, state.isr[::-1], row.stat.version - 1)
+    else:
+        return None
+    return AlterIsrRequest(state.leader, (AlterIsrTopic(fault.topic, (asked,)),), leader.stat.czxid)
+
+
+def _stray_isr_error(fault: AskIsr, request: AlterIsrRequest, answer: AlterIsrResponse) -> str | None:
+    """Return what is wrong with the answer; None: nothing."""
+    asked = request.topics[0].partitions[0]
+    for topic in answer.topics:
+        for one in topic.partitions:
+            is_made = one.error_code == ErrorCode.NONE and one.isr == asked.new_isr
+            is_fenced = fault.how == "ahead" and one.error_code == ErrorCode.FENCED_LEADER_EPOCH
+            if is_fenced or is_made:
+                came = "the leader is fenced" if is_fenced else "the ISR was changed"
+                return f"{fault.topic}-{fault.partition}, asked for the ISR {list(asked.new_isr)} ({fault.how}): {came}"
+    return None

@@ -21,14 +21,13 @@ from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
 from controller.pending import Pending
-from controller.simulator.answers import Answers, Unanswered
 from controller.simulator.disk import SimulatedDisk
-from controller.simulator.images import SharedImages
+from controller.simulator.metadata_interning import MetadataInterning
 from controller.simulator.network import Address, Frame, Network
 from controller.simulator.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
-from controller.simulator.server import Server
+from controller.simulator.server import Answers, Server, Unanswered
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
 from controller.zookeeper.drive import drive
@@ -47,7 +46,7 @@ class World:
     zookeeper: InMemoryZooKeeper
     recorder: Recorder
     addresses: Mapping[int, Address]
-    images: SharedImages = field(default_factory=SharedImages)
+    interning: MetadataInterning = field(default_factory=MetadataInterning)
     disks: dict[int, SimulatedDisk] = field(default_factory=dict)
     """By broker; one that has `log.dirs` keeps its disk over all of its lives."""
     kills_forget: bool = True
@@ -83,15 +82,15 @@ class NodeTrace:
 class _Receiving:
     """A node's listener, for frames that are shared too."""
 
-    def __init__(self, node: Node, images: SharedImages) -> None:
+    def __init__(self, node: Node, interning: MetadataInterning) -> None:
         self._node = node
-        self._images = images
+        self._interning = interning
 
     def receive(self, frame: Frame, respond: Respond) -> None:
         if isinstance(frame, bytes):
             self._node.receive(frame, respond)
         else:
-            self._node.broker.handle(self._images.request(frame), respond)
+            self._node.broker.handle(self._interning.request(frame), respond)
 
 
 class BrokerProcess:
@@ -181,10 +180,10 @@ class BrokerProcess:
             logs=self._logs(),
         )
         self._node = node
-        node.broker.metadata.updated = self._world.images.updated
-        node.broker.metadata.named = self._world.images.named
-        node.broker.metadata_bodies = self._world.images.metadata_bodies
-        receiving = _Receiving(node, self._world.images)
+        node.broker.metadata.updated = self._world.interning.updated
+        node.broker.metadata.named = self._world.interning.named
+        node.broker.metadata_bodies = self._world.interning.metadata_bodies
+        receiving = _Receiving(node, self._world.interning)
         self._answers = Answers(receiving, self.clock, lambda why: self.trace.emit(Noted("error", why)))
         server = Server(self._answers, self.clock, self._paces.step_ms)
         self._world.network.listen(self.process, self._world.addresses[self.node_id], server.accept)

@@ -7,6 +7,7 @@ frequent events (a client's responses, partition moves) only changes are shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from controller.trace import (
@@ -36,7 +37,7 @@ from controller.trace import (
     StoodStill,
     TraceEvent,
 )
-from controller.trace_records import OBSERVER, TraceRecord
+from controller.trace_records import OBSERVER, TraceRecord, encode_record
 
 TIME_WIDTH = 11
 COLUMN_WIDTH = 14
@@ -132,3 +133,17 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     MetadataSeen: _metadata,
     StoodStill: lambda e: f"the machine stood still for {e.duration_ms:.0f} ms",
 }
+
+
+def first_difference(first: Sequence[TraceRecord], second: Sequence[TraceRecord]) -> str | None:
+    """The first event that is not the same in both; None if every one is, to the byte that a trace would have."""
+    for index, (one, other) in enumerate(zip_longest(first, second)):
+        if one is None or other is None or encode_record(one) != encode_record(other):
+            return f"event {index}: {_describe_record(one)} in one run, {_describe_record(other)} in the other"
+    return None
+
+
+def _describe_record(record: TraceRecord | None) -> str:
+    if record is None:
+        return "nothing more"
+    return f'"{event_text(record.event)}" of node {record.node} at {record.at_ms:.3f} ms'

@@ -11,9 +11,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from controller.simulator.conditions import GOOD, Condition
 from controller.simulator.ensemble import Ensemble
-from controller.simulator.network import Network
+from controller.simulator.network import GOOD, Condition, Network
 from controller.simulator.plan import Cut, ElectZooKeeper, KillZooKeeper, Lossy, Reset, Shut, Slow
 
 Undo: TypeAlias = Callable[[], None]

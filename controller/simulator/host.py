@@ -31,12 +31,12 @@ from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults import Faults, as_happening
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import Observer, controller_epoch, partitions
-from controller.simulator.pipeline import Pipeline
 from controller.simulator.plan import describe
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.randomness import Streams
-from controller.simulator.records import SimulatedRecordClients
+from controller.simulator.record_clients import SimulatedRecordClients
 from controller.simulator.requests import BrokerConnection
+from controller.simulator.routes import Pipeline
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
 from controller.zookeeper.drive import drive

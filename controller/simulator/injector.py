@@ -10,8 +10,7 @@ from functools import partial
 
 from controller.pending import Pending
 from controller.scenarios.host import ZOOKEEPER, Link
-from controller.simulator import stray_isrs
-from controller.simulator.administrator import Administrator, Asked
+from controller.simulator.administrator import STRAY_ISRS, Administrator, Asked, stray_isr_request
 from controller.simulator.broker_process import BrokerProcess
 from controller.simulator.faults import Faults
 from controller.simulator.faults_between import Undo
@@ -96,13 +95,13 @@ class Injector:
         return "ended"
 
     async def _ask_isr(self, fault: AskIsr) -> str:
-        request = stray_isrs.request_of(self._host.world.zookeeper, fault)
+        request = stray_isr_request(self._host.world.zookeeper, fault)
         if request is None:
             return "nothing"
         self.faults.trace(fault)
         wrong = await self._administrator.ask_isr(fault, request)
         if wrong is not None:
-            self._safety_checker.violated(stray_isrs.INVARIANT, [], wrong)
+            self._safety_checker.violated(STRAY_ISRS, [], wrong)
         return "ended"
 
     # -- processes

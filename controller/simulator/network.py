@@ -7,21 +7,134 @@ machine closes its sockets: the other end learns of it, over a cut link only aft
 its connections accepted and its bytes buffered. Frames are never split here: the real host divides a stream into
 frames.
 
-Other defects of a link are a `Condition` (`conditions.py`). No single message is lost or duplicated. But if a client
+Other defects of a link are a `Condition`. No single message is lost or duplicated. But if a client
 repeats a request over a new connection while the bytes of the old one are still under way (`reset` with `late_ms`), the
 receiver gets both, the later one first, as it happens in a cluster.
 """
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from controller.clock import VirtualClock
-from controller.simulator.conditions import GOOD, Condition, retransmissions_ms
-from controller.simulator.pipe import Pipe
 from controller.simulator.process import Process
+
+FIRST_RETRANSMISSION_MS: Final = 200.0
+"""Linux's least retransmission timeout; it doubles with each attempt."""
+ATTEMPTS: Final = 6
+"""Fewer than a real stack's 15, which are many minutes: a way so bad breaks connections within seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`slower` times the usual latency and `more_ms`; `loss` is the chance of each packet; `shut`: nothing arrives."""
+
+    slower: float = 1.0
+    more_ms: float = 0.0
+    loss: float = 0.0
+    shut: bool = False
+
+    def __post_init__(self) -> None:
+        if self.slower <= 0 or self.more_ms < 0 or not 0 <= self.loss < 1:
+            raise ValueError(f"{self}: expected slower above 0, more_ms of 0 or more, loss from 0 to below 1")
+
+
+GOOD: Final = Condition()
+
+
+def retransmissions_ms(rng: Random, loss: float) -> float | None:
+    """By how much one message is late for the packets lost; None: it never gets through, and the connection breaks."""
+    late_ms = 0.0
+    for attempt in range(ATTEMPTS):
+        if rng.random() >= loss:
+            return late_ms
+        late_ms += FIRST_RETRANSMISSION_MS * 2.0**attempt
+    return None
+
+
+class Pipe(metaclass=ABCMeta):
+    """Override `takes_ms` and `deliver`: a world has a million of them, and what one holds counts."""
+
+    __slots__ = ("_clock", "_closed", "_due_ms", "_generation", "_held", "_queue")
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._queue: list[Any] | tuple[()] = ()
+        self._generation = 0
+        self._held = False
+        self._closed = False
+        self._due_ms = 0.0
+
+    @abstractmethod
+    def takes_ms(self) -> float:
+        """How long the next message is under way."""
+
+    @abstractmethod
+    def deliver(self, message: Any) -> None:
+        """It has arrived."""
+
+    def send(self, message: Any) -> None:
+        if self._closed:
+            return
+        if self._queue:
+            self._queue.append(message)
+        else:
+            self._queue = [message]
+        if not self._held:
+            self._schedule()
+
+    def hold(self, held: bool) -> None:
+        """Whether what is in it, and what is sent into it, stays there from now on."""
+        if held == self._held:
+            return
+        self._held = held
+        self._again()
+
+    def put_off(self, delay_ms: float) -> None:
+        """What is in it arrives `delay_ms` from now, at the earliest."""
+        self._due_ms = max(self._due_ms, self._clock.now_ms() + delay_ms)
+        self._again()
+
+    def close(self) -> None:
+        """What is in it, and what is still sent, is lost."""
+        self._closed = True
+        self._queue = ()
+        self._generation += 1
+
+    def _again(self) -> None:
+        """Forgets when what is in it was to arrive, and says so anew."""
+        self._generation += 1
+        if not self._held:
+            for _ in self._queue:
+                self._schedule()
+
+    def _schedule(self) -> None:
+        now_ms = self._clock.now_ms()
+        delay_ms = self.takes_ms()
+        due_ms = now_ms + delay_ms
+        if due_ms < self._due_ms:
+            delay_ms = self._due_ms - now_ms
+        else:
+            self._due_ms = due_ms
+        self._clock.call_later(delay_ms, partial(self._arrive, self._generation))
+
+    def _arrive(self, generation: int) -> None:
+        # The queue gives the order; a timer only says that one more has arrived.
+        if generation == self._generation:
+            queue = self._queue
+            assert queue
+            message = queue.pop(0)
+            if not queue:
+                self._queue = ()
+                if self._due_ms <= self._clock.now_ms():
+                    self._due_ms = 0.0  # which says as much, and is one object for all that are empty
+            self.deliver(message)
+
 
 Address = tuple[str, int]
 

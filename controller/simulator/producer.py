@@ -40,7 +40,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Lane:
+class PartitionQueue:
     """`due` not yet in a batch, `again` to be sent (once more) in the order of their sequences, `in_flight`.
     `held_ms`: not before this moment. `acknowledged_from`: the lowest sequence that was acknowledged."""
 
@@ -120,7 +120,7 @@ class SimulatedProducer:
         self._routes = routes
         self._clock = routes.clock
         self._workload = workload
-        self._lanes = [Lane() for _ in routes.partitions]
+        self._queues = [PartitionQueue() for _ in routes.partitions]
         self._busy: set[int] = set()  # places with something due or to be sent again; walked in order
         self._id_and_epoch = (-1, -1)
         self._stopped = False
@@ -162,8 +162,8 @@ class SimulatedProducer:
                 await self._clock.sleep(due_ms - self._clock.now_ms())
                 continue
             key = (len(self.log.key) + self.log.producer) % self._workload.keys
-            place = home(key, len(self._lanes))
-            self._lanes[place].due.append(self.log.sent(key, place, due_ms))
+            place = home(key, len(self._queues))
+            self._queues[place].due.append(self.log.sent(key, place, due_ms))
             self._busy.add(place)
             self._pump_soon()
 
@@ -202,27 +202,27 @@ class SimulatedProducer:
     def _in_order(self) -> list[int]:
         """The places with something due or to be sent again."""
         if self._busy:
-            self._busy = {place for place in self._busy if self._lanes[place].due or self._lanes[place].again}
+            self._busy = {place for place in self._busy if self._queues[place].due or self._queues[place].again}
         return sorted(self._busy)
 
     def _next(self, place: int, node: int) -> Batch | None:
         """The batch of that partition to be sent next, if one may be."""
-        lane = self._lanes[place]
-        if lane.waits_for_an_answer(node, idempotent=self._workload.idempotent):
+        queue = self._queues[place]
+        if queue.waits_for_an_answer(node, idempotent=self._workload.idempotent):
             return None
-        if self._clock.now_ms() < lane.held_ms:
+        if self._clock.now_ms() < queue.held_ms:
             return None
-        lane.broken = False
-        if lane.again:
-            batch = lane.again.popleft()
-        elif lane.due:
-            records = [lane.due.popleft() for _ in range(min(len(lane.due), MOST_IN_A_BATCH))]
-            batch = Batch(place, records, lane.next_sequence)
-            lane.next_sequence += len(records)
+        queue.broken = False
+        if queue.again:
+            batch = queue.again.popleft()
+        elif queue.due:
+            records = [queue.due.popleft() for _ in range(min(len(queue.due), MOST_IN_A_BATCH))]
+            batch = Batch(place, records, queue.next_sequence)
+            queue.next_sequence += len(records)
         else:
             return None
-        lane.in_flight.append(batch)
-        lane.in_flight_to = node
+        queue.in_flight.append(batch)
+        queue.in_flight_to = node
         return batch
 
     def _send(self, node: int, batches: list[Batch]) -> None:
@@ -264,7 +264,7 @@ class SimulatedProducer:
         """What came of one request. A connection that broke leaves all that was in flight on it of unknown fate."""
         results = {} if answer.error is not None else _results(answer.result())
         for batch in batches:
-            self._lanes[batch.place].in_flight.remove(batch)
+            self._queues[batch.place].in_flight.remove(batch)
             code, offset = results.get(self._routes.partitions[batch.place], (ErrorCode.NETWORK_EXCEPTION, NO_OFFSET))
             self._settle_one(batch, code, offset)
         self._pump_soon()
@@ -284,23 +284,23 @@ class SimulatedProducer:
                 self._give_up(f"{ErrorCode(code).name} for a batch")
 
     def _may_come_later(self, batch: Batch, code: int) -> bool:
-        return code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._lanes[batch.place].may_come_later(batch)
+        return code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._queues[batch.place].may_come_later(batch)
 
     def _again(self, batch: Batch, code: int) -> None:
-        lane = self._lanes[batch.place]
-        lane.again = deque(sorted([*lane.again, batch], key=lambda each: each.sequence))
+        queue = self._queues[batch.place]
+        queue.again = deque(sorted([*queue.again, batch], key=lambda each: each.sequence))
         self._busy.add(batch.place)
-        lane.broken = True
-        lane.held_ms = self._clock.now_ms() + BACKOFF_MS
+        queue.broken = True
+        queue.held_ms = self._clock.now_ms() + BACKOFF_MS
         if code not in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             self._routes.forget([batch.place])
 
     def _end(self, batch: Batch, outcome: int, offset: int = NO_OFFSET, error: str = "") -> None:
-        lane = self._lanes[batch.place]
-        if batch in lane.in_flight:
-            lane.in_flight.remove(batch)
+        queue = self._queues[batch.place]
+        if batch in queue.in_flight:
+            queue.in_flight.remove(batch)
         if outcome == ACKNOWLEDGED:
-            lane.acknowledged(batch)
+            queue.acknowledged(batch)
         now_ms = self._clock.now_ms()
         for index, number in enumerate(batch.records):
             at = offset + index if offset != NO_OFFSET else NO_OFFSET
@@ -311,11 +311,11 @@ class SimulatedProducer:
         any more with which sequence to go on."""
         oldest_ms = self._clock.now_ms() - DELIVERY_TIMEOUT_MS
         for place in self._in_order():
-            lane = self._lanes[place]
-            while lane.due and self.log.sent_at_ms[lane.due[0]] < oldest_ms:
-                self.log.ended(lane.due.popleft(), FAILED, self._clock.now_ms(), error="never sent")
-            while lane.again and self.log.sent_at_ms[lane.again[0].records[0]] < oldest_ms:
-                batch = lane.again.popleft()
+            queue = self._queues[place]
+            while queue.due and self.log.sent_at_ms[queue.due[0]] < oldest_ms:
+                self.log.ended(queue.due.popleft(), FAILED, self._clock.now_ms(), error="never sent")
+            while queue.again and self.log.sent_at_ms[queue.again[0].records[0]] < oldest_ms:
+                batch = queue.again.popleft()
                 self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error="not delivered in time")
                 if self._workload.idempotent:
                     self._give_up("a batch was not delivered in time")
@@ -326,11 +326,11 @@ class SimulatedProducer:
             return
         self.failure = f"producer {self.log.producer}: {why}"
         self._stopped = True
-        for lane in self._lanes:
-            while lane.due:
-                self.log.ended(lane.due.popleft(), FAILED, self._clock.now_ms(), error="never sent")
-            while lane.again:
-                batch = lane.again.popleft()
+        for queue in self._queues:
+            while queue.due:
+                self.log.ended(queue.due.popleft(), FAILED, self._clock.now_ms(), error="never sent")
+            while queue.again:
+                batch = queue.again.popleft()
                 self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error=why)
 
 

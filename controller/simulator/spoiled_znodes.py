@@ -10,22 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from random import Random
 
-import msgspec
-
-from controller.simulator.plan import ChangeRegistration, CreateTopic, Happening, Plan, SpoilZnode
-from controller.simulator.randomness import Streams
+from controller.simulator.plan import ChangeRegistration, SpoilZnode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData
 
 STATE, REGISTRATION, TOPIC = KINDS = ("state", "registration", "topic")
-ON = 0.3
-"""The chance of a run to have any."""
-BETWEEN_MS = (300.0, 3_000.0)
-LASTING_MS = (100.0, 1_000.0, 4_000.0)
 
 Undo = Callable[[], None]
 
@@ -94,31 +86,3 @@ def _spoiled(what: str, sound: bytes) -> bytes:
     else:
         fields["rack"] = "r" * 40_000
     return json.dumps(fields).encode()
-
-
-def with_spoiled_znodes(plan: Plan) -> Plan:
-    """The plan with znodes spoiled now and then, or as it was."""
-    rng = Streams(plan.seed).stream("swarm-spoiled-znodes")
-    created = [each for each in plan.happenings if isinstance(each, CreateTopic)]
-    if rng.random() >= ON or not created:
-        return plan
-    happenings: list[Happening] = [*plan.happenings]
-    at_ms, mean_ms = min(each.at_ms for each in created), rng.uniform(*BETWEEN_MS)
-    while True:
-        at_ms += rng.expovariate(1.0 / mean_ms)
-        if at_ms >= plan.calm_ms:
-            break
-        happenings.append(_spoil(rng, round(at_ms, 1), rng.choice(created), plan.cluster.brokers))
-    return msgspec.structs.replace(plan, happenings=tuple(sorted(happenings, key=lambda each: each.at_ms)))
-
-
-def _spoil(rng: Random, at_ms: float, topic: CreateTopic, brokers: int) -> SpoilZnode:
-    what = rng.choice((STATE, STATE, REGISTRATION, TOPIC))
-    return SpoilZnode(
-        at_ms=at_ms,
-        what=what,
-        topic=f"spoiled-{rng.randrange(3)}" if what == TOPIC else topic.topic,
-        partition=0 if what == TOPIC else rng.randrange(topic.partitions),
-        node=rng.randint(1, brokers),
-        for_ms=round(rng.choice(LASTING_MS) * rng.uniform(0.5, 1.5)),
-    )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.scenarios.files import built_in
-from controller.simulator.comparing import first_difference
+from controller.simulator.columns import first_difference
 from controller.trace_records import TraceRecord, decode_record
 from tests.simulator.determinism import PARTS
 from tests.simulator.scenarios import FAULTS

@@ -37,9 +37,8 @@ from controller.protocol.produce_values import (
 )
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE
 from controller.scenarios.records.workload import RecordWorkload
-from controller.simulator.pipeline import Pipeline
-from controller.simulator.producer import DELIVERY_TIMEOUT_MS, Batch, Lane, SimulatedProducer
-from controller.simulator.routes import Routes
+from controller.simulator.producer import DELIVERY_TIMEOUT_MS, Batch, PartitionQueue, SimulatedProducer
+from controller.simulator.routes import Pipeline, Routes
 from controller.storage import LogDirectory, LogSettings, SequenceOutOfOrder
 from controller.storage.batches import headers_of
 from controller.storage.disk_memory import MemoryDisk
@@ -179,9 +178,9 @@ def test_out_of_order_after_what_was_acknowledged_makes_it_give_up_at_once() -> 
     assert run.producer.failure == "producer 0: OUT_OF_ORDER_SEQUENCE_NUMBER for a batch"
 
 
-def lane(*, again: Iterable[tuple[int, bool]] = (), acknowledged: Iterable[int] = ()) -> Lane:
+def queue(*, again: Iterable[tuple[int, bool]] = (), acknowledged: Iterable[int] = ()) -> PartitionQueue:
     """`again`: sequences, and whether they may be written."""
-    made = Lane()
+    made = PartitionQueue()
     made.again.extend(Batch(0, [sequence], sequence, written) for sequence, written in again)
     for sequence in acknowledged:
         made.acknowledged(Batch(0, [sequence], sequence))
@@ -191,14 +190,14 @@ def lane(*, again: Iterable[tuple[int, bool]] = (), acknowledged: Iterable[int] 
 @pytest.mark.parametrize(
     ("before", "may"),
     [
-        (lane(), False),
-        (lane(again=[(4, False)]), True),
-        (lane(again=[(6, False)]), False),
-        (lane(again=[(6, True)]), True),
-        (lane(acknowledged=[6]), True),
-        (lane(acknowledged=[4]), False),
-        (lane(acknowledged=[6, 4]), False),
-        (lane(acknowledged=[4], again=[(6, True)]), False),
+        (queue(), False),
+        (queue(again=[(4, False)]), True),
+        (queue(again=[(6, False)]), False),
+        (queue(again=[(6, True)]), True),
+        (queue(acknowledged=[6]), True),
+        (queue(acknowledged=[4]), False),
+        (queue(acknowledged=[6, 4]), False),
+        (queue(acknowledged=[4], again=[(6, True)]), False),
     ],
     ids=[
         "nothing-else",
@@ -211,5 +210,5 @@ def lane(*, again: Iterable[tuple[int, bool]] = (), acknowledged: Iterable[int] 
         "one-before-it-was-acknowledged-and-one-after-it-may-be-written",
     ],
 )
-def test_whether_a_batch_out_of_order_may_come_later(before: Lane, may: bool) -> None:
+def test_whether_a_batch_out_of_order_may_come_later(before: PartitionQueue, may: bool) -> None:
     assert before.may_come_later(Batch(0, [5], 5)) is may

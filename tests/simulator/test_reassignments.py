@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controller.simulator.drawn_reassignments import with_reassignments
 from controller.simulator.plan import CreateTopic, Depose, Happening, Kill, Plan, PlanCluster, Reassign, Stop
 from controller.simulator.plan_file import parse_plan, plan_text
-from controller.simulator.plan_generator import draw_plan
+from controller.simulator.plan_generator import draw_plan, with_reassignments
 from controller.simulator.swarm import PlanRun, run_plan
 from controller.trace import PartitionStateWritten
 from tests.simulator import planted

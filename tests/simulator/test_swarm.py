@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from controller.cli.main import main
-from controller.simulator.comparing import first_difference
+from controller.simulator.columns import first_difference
 from controller.simulator.plan import (
     BreakLogDirectory,
     CreateTopic,

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from controller.scenarios.records.history import ACKNOWLEDGED, FinalRead
-from controller.simulator.consumer import read_to_the_end
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.liveness_checker import Unmet
 from controller.simulator.plan import (
@@ -29,6 +28,7 @@ from controller.simulator.plan import (
 )
 from controller.simulator.plan_file import PlanError, parse_plan, plan_text
 from controller.simulator.plan_generator import RECORDS, draw_plan
+from controller.simulator.record_clients import read_to_the_end
 from controller.simulator.record_run import RecordRun
 from controller.simulator.safety_checker import DataLossModel
 from controller.simulator.swarm import PlanWorld, run_plan
@@ -138,7 +138,7 @@ def test_what_the_core_has_lost_is_found_though_others_have_it(monkeypatch: pyte
                 held.high_watermark = held.log.log_end_offset
         return await read_to_the_end(*read)
 
-    monkeypatch.setattr("controller.simulator.records.read_to_the_end", read_after_a_loss)
+    monkeypatch.setattr("controller.simulator.record_clients.read_to_the_end", read_after_a_loss)
     monkeypatch.setattr(RecordRun, "judge", lambda self: found.append(judge(self)))
     world.result(world.finish())
     (loss,) = found

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from controller.simulator.conditions import ATTEMPTS, GOOD, Condition, retransmissions_ms
-from controller.simulator.network import Network, Socket
+from controller.simulator.network import ATTEMPTS, GOOD, Condition, Network, Socket, retransmissions_ms
 from controller.simulator.process import MachineClock, Process, ProcessClock
 from tests.simulator.test_network import World, closings, frames
 

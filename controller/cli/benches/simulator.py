@@ -25,7 +25,7 @@ from controller.clock import VirtualClock
 from controller.scenarios.records.history import ACKNOWLEDGED
 from controller.scenarios.records.workload import RecordWorkload
 from controller.scenarios.report import render_table
-from controller.simulator.estate import EstateSpec, EstateWorld
+from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWorld
 from controller.simulator.plan import CreateTopic, Happening, Kill, Plan, PlanCluster
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.swarm import PlanWorld, run_plan
@@ -79,11 +79,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true")
 
 
-def _world(text: str) -> EstateSpec:
+def _world(text: str) -> LargeClusterSpec:
     brokers, _, partitions = text.partition("x")
     if not (brokers.isascii() and brokers.isdigit() and partitions.isascii() and partitions.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r}: expected brokers x partitions, as in 20x2000")
-    spec = EstateSpec(int(brokers), int(partitions))
+    spec = LargeClusterSpec(int(brokers), int(partitions))
     if spec.brokers < spec.replication_factor or not spec.partitions:
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected {spec.replication_factor} brokers or more, and partitions"
@@ -208,9 +208,9 @@ def _run_cluster(plan: Plan, produce_per_s: float, partitions: int) -> tuple[flo
 def _estate(arguments: argparse.Namespace) -> list[Row]:
     """Measure the recovery of a large cluster until a check of all of it passes. The time of the check counts; the
     time to build the cluster is reported separately."""
-    spec: EstateSpec = replace(arguments.world, logs=arguments.logs)
+    spec: LargeClusterSpec = replace(arguments.world, logs=arguments.logs)
     began_s = time.process_time()
-    world = EstateWorld(spec)
+    world = LargeClusterWorld(spec)
     world.build()
     built_s = time.process_time() - began_s
     lost = range(1, spec.brokers + 1, max(spec.brokers // arguments.lose, 1))[: arguments.lose]
@@ -218,7 +218,7 @@ def _estate(arguments: argparse.Namespace) -> list[Row]:
     with _built():
         began_s, wall_s = time.process_time(), time.monotonic()
         world.lose(lost)
-        virtual_ms = world.until_whole(left, ESTATE_LIMIT_MS)
+        virtual_ms = world.until_converged(left, ESTATE_LIMIT_MS)
         took_s, wall_s = time.process_time() - began_s, time.monotonic() - wall_s
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     world.close()

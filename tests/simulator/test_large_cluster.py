@@ -1,4 +1,4 @@
-"""An estate of many brokers loses some and is whole again; whoever says that it is whole notices what is not; and what
+"""An cluster of many brokers loses some and is whole again; whoever says that it is whole notices what is not; and what
 many brokers share is what each would have had alone."""
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.headers import RequestHeader
-from controller.simulator.estate import EstateSpec, EstateWorld, NotWhole
-from controller.simulator.estate_wholeness import missing
-from controller.simulator.images import KEPT, SharedImages
-from controller.simulator.network import SharedFrame, Socket
+from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWorld, NotConverged, missing
+from controller.simulator.metadata_interning import KEPT, MetadataInterning
+from controller.simulator.network import Pipe, SharedFrame, Socket
 from controller.simulator.observer import partitions
-from controller.simulator.pipe import Pipe
 from controller.simulator.requests import BrokerConnection
 from controller.storage import PartitionLog
 from controller.storage.segment import Segment
@@ -48,27 +46,27 @@ LEFT = tuple(node for node in range(1, BROKERS + 1) if node not in LOST)
 
 
 @pytest.fixture(scope="module")
-def built() -> Iterator[EstateWorld]:
-    world = EstateWorld(EstateSpec(BROKERS, PARTITIONS))
+def built() -> Iterator[LargeClusterWorld]:
+    world = LargeClusterWorld(LargeClusterSpec(BROKERS, PARTITIONS))
     world.build()
     before = partitions(world.zookeeper)
     assert len(before) == PARTITIONS
     assert all(state.isr == state.assignment for state in before.values())
     world.lose(LOST)
-    with pytest.raises(NotWhole, match="registered"):  # nobody has noticed yet
-        world.until_whole(LEFT, 1_000.0)
-    world.until_whole(LEFT, 60_000.0)
+    with pytest.raises(NotConverged, match="registered"):  # nobody has noticed yet
+        world.until_converged(LEFT, 1_000.0)
+    world.until_converged(LEFT, 60_000.0)
     yield world
     world.close()
 
 
-def _node(world: EstateWorld, broker: int) -> Node:
-    node = world.estate.node(broker)
+def _node(world: LargeClusterWorld, broker: int) -> Node:
+    node = world.cluster.node(broker)
     assert node is not None
     return node
 
 
-def test_what_lost_brokers_led_is_led_by_others(built: EstateWorld) -> None:
+def test_what_lost_brokers_led_is_led_by_others(built: LargeClusterWorld) -> None:
     for key, state in partitions(built.zookeeper).items():
         left = [replica for replica in state.assignment if replica not in LOST]
         assert left, key
@@ -76,7 +74,7 @@ def test_what_lost_brokers_led_is_led_by_others(built: EstateWorld) -> None:
         assert sorted(state.isr) == sorted(left), key
 
 
-def test_each_broker_left_tells_and_does_what_zookeeper_holds(built: EstateWorld) -> None:
+def test_each_broker_left_tells_and_does_what_zookeeper_holds(built: LargeClusterWorld) -> None:
     held = partitions(built.zookeeper)
     for broker in LEFT:
         node = _node(built, broker)
@@ -95,11 +93,11 @@ def test_each_broker_left_tells_and_does_what_zookeeper_holds(built: EstateWorld
             assert (partition.role is Role.LEADER) == (held[key].leader == broker)
 
 
-def test_all_brokers_left_hold_one_metadata_image(built: EstateWorld) -> None:
+def test_all_brokers_left_hold_one_metadata_image(built: LargeClusterWorld) -> None:
     assert len({id(_node(built, broker).broker.metadata.snapshot) for broker in LEFT}) == 1
 
 
-def test_every_request_was_answered_and_no_invariant_broken(built: EstateWorld) -> None:
+def test_every_request_was_answered_and_no_invariant_broken(built: LargeClusterWorld) -> None:
     events = [record.event for record in built.safety_checker.records]
     sent = [event for event in events if isinstance(event, RequestSent) and event.to_broker not in LOST]
     answered = [event for event in events if isinstance(event, RequestAnswered) and event.to_broker not in LOST]
@@ -110,14 +108,14 @@ def test_every_request_was_answered_and_no_invariant_broken(built: EstateWorld) 
 # -- whoever says that it is whole
 
 
-def _path(world: EstateWorld, row: int) -> str:
-    return paths.partition_state(*world.estate.keys[row])
+def _path(world: LargeClusterWorld, row: int) -> str:
+    return paths.partition_state(*world.cluster.keys[row])
 
 
 @contextmanager
-def _written(world: EstateWorld, change: Callable[[PartitionState], PartitionState]) -> Iterator[None]:
+def _written(world: LargeClusterWorld, change: Callable[[PartitionState], PartitionState]) -> Iterator[None]:
     """The first partition's znode, written over by somebody: the controller does not watch it."""
-    path, states = _path(world, 0), world.estate.states()
+    path, states = _path(world, 0), world.cluster.states()
     isr = tuple(member for member in states.isr[0].tolist() if member >= 0)
     was = PartitionState(int(states.leader[0]), int(states.leader_epoch[0]), isr, int(states.controller_epoch[0]))
     row = world.zookeeper.row(path)
@@ -144,14 +142,14 @@ def _written(world: EstateWorld, change: Callable[[PartitionState], PartitionSta
     ids=["no leader", "a dead leader", "a smaller ISR", "another epoch", "another version"],
 )
 def test_a_state_that_is_not_whole_is_noticed(
-    built: EstateWorld, change: Callable[[PartitionState], PartitionState], says: str
+    built: LargeClusterWorld, change: Callable[[PartitionState], PartitionState], says: str
 ) -> None:
-    assert missing(built.estate, LEFT) is None
+    assert missing(built.cluster, LEFT) is None
     with _written(built, change):
-        found = missing(built.estate, LEFT)
+        found = missing(built.cluster, LEFT)
         assert found is not None
         assert says in found
-    assert missing(built.estate, LEFT) is None
+    assert missing(built.cluster, LEFT) is None
 
 
 def _without_a_partition(snapshot: MetadataSnapshot) -> MetadataSnapshot:
@@ -177,50 +175,50 @@ def _with_another_leader(snapshot: MetadataSnapshot) -> MetadataSnapshot:
     ids=["controller", "brokers", "a partition less", "another leader"],
 )
 def test_metadata_of_one_broker_that_is_another_is_noticed(
-    built: EstateWorld, change: Callable[[MetadataSnapshot], MetadataSnapshot], says: str
+    built: LargeClusterWorld, change: Callable[[MetadataSnapshot], MetadataSnapshot], says: str
 ) -> None:
     metadata = _node(built, LEFT[-1]).broker.metadata
     was = metadata.snapshot
     metadata.snapshot = change(was)
-    found = missing(built.estate, LEFT)
+    found = missing(built.cluster, LEFT)
     metadata.snapshot = was
     assert found is not None
     assert says in found
-    assert missing(built.estate, LEFT) is None
+    assert missing(built.cluster, LEFT) is None
 
 
-def test_a_replica_that_goes_by_another_leader_is_noticed(built: EstateWorld) -> None:
+def test_a_replica_that_goes_by_another_leader_is_noticed(built: LargeClusterWorld) -> None:
     replicas = _node(built, LEFT[0]).broker.replicas
     partition = next(iter(replicas.partitions()))
     leader, partition.leader = partition.leader, -1
-    assert "has leader -1" in (missing(built.estate, LEFT) or "")
+    assert "has leader -1" in (missing(built.cluster, LEFT) or "")
     partition.leader = leader
     del replicas._partitions[partition.topic, partition.index]
-    assert "replicas have a role" in (missing(built.estate, LEFT) or "")
+    assert "replicas have a role" in (missing(built.cluster, LEFT) or "")
     replicas._partitions[partition.topic, partition.index] = partition
 
 
-def test_another_number_of_brokers_is_noticed(built: EstateWorld) -> None:
-    assert "are registered" in (missing(built.estate, LEFT[1:]) or "")
-    assert "are registered" in (missing(built.estate, (*LEFT, LOST[0])) or "")
+def test_another_number_of_brokers_is_noticed(built: LargeClusterWorld) -> None:
+    assert "are registered" in (missing(built.cluster, LEFT[1:]) or "")
+    assert "are registered" in (missing(built.cluster, (*LEFT, LOST[0])) or "")
 
 
 def test_an_invariant_that_breaks_while_it_is_waited_for_ends_the_wait() -> None:
-    world = EstateWorld(EstateSpec(brokers=3, partitions=30, a_topic=7))
+    world = LargeClusterWorld(LargeClusterSpec(brokers=3, partitions=30, a_topic=7))
     world.build()
     world.lose([2])
     world.safety_checker.violated("partition-states-sound", [1], "planted")
-    with pytest.raises(NotWhole, match="planted"):
-        world.until_whole([1, 3], 60_000.0)
+    with pytest.raises(NotConverged, match="planted"):
+        world.until_converged([1, 3], 60_000.0)
     world.close()
 
 
 def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked() -> None:
     others = [one for one in gc.get_objects() if isinstance(one, CoroutineType)]  # of worlds before this one
-    world = EstateWorld(EstateSpec(brokers=8, partitions=120, a_topic=15, logs=True))
+    world = LargeClusterWorld(LargeClusterSpec(brokers=8, partitions=120, a_topic=15, logs=True))
     world.build()
     world.lose([2, 5])
-    world.until_whole([1, 3, 4, 6, 7, 8], 60_000.0)
+    world.until_converged([1, 3, 4, 6, 7, 8], 60_000.0)
     assert world.safety_checker.violation is None
     for broker in (1, 3, 4, 6, 7, 8):
         partitions_here = list(_node(world, broker).broker.replicas.partitions())
@@ -243,10 +241,10 @@ def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked()
 
 
 def test_an_estate_that_nobody_leads_is_not_whole() -> None:
-    world = EstateWorld(EstateSpec(brokers=3, partitions=30))
+    world = LargeClusterWorld(LargeClusterSpec(brokers=3, partitions=30))
     world.build()
     world.zookeeper.restore([Delete(paths.CONTROLLER, ANY_VERSION)])
-    assert missing(world.estate, (1, 2, 3)) == "no active controller"
+    assert missing(world.cluster, (1, 2, 3)) == "no active controller"
     world.close()
 
 
@@ -265,7 +263,7 @@ def _request(leader: int, broker_epoch: int, live: int = 40) -> UpdateMetadataRe
 @pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize("version", [5, 6, 7])
 def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, follow: bool) -> None:
-    images = SharedImages()
+    interning = MetadataInterning()
     ours: dict[str, Any] = {"partitions_follow": follow, "complete_but": ("t",) if follow else None}
     requests = {epoch: dataclasses.replace(_request(1, epoch), **ours) for epoch in (7, 8, 9)}
     bodies = {epoch: encode_request_body(ApiKey.UPDATE_METADATA, version, one) for epoch, one in requests.items()}
@@ -274,7 +272,7 @@ def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, foll
     for number, (epoch, body) in enumerate(bodies.items()):
         header = RequestHeader(ApiKey.UPDATE_METADATA, version, number, "controller")
         frame = SharedFrame(request_head(header) + body[:16], rest)
-        found = images.request(frame)
+        found = interning.request(frame)
         assert found == decode_request(frame.joined())
         assert isinstance(found.value, UpdateMetadataRequest)
         assert (found.value.broker_epoch, found.header.correlation_id) == (epoch, number)
@@ -285,22 +283,22 @@ def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, foll
 
 
 def test_equal_bytes_that_are_another_object_are_decoded_anew_and_old_ones_are_forgotten() -> None:
-    images, rests = SharedImages(), []
+    interning, rests = MetadataInterning(), []
     for number in range(3 * KEPT):
         body = encode_request_body(ApiKey.UPDATE_METADATA, 7, _request(number, 7))
         header = RequestHeader(ApiKey.UPDATE_METADATA, 7, number, "controller")
         rests.append(body[16:])
         frame = SharedFrame(request_head(header) + body[:16], rests[-1])
-        assert images.request(frame) == decode_request(frame.joined())
-    assert len(images._decoded) == KEPT
+        assert interning.request(frame) == decode_request(frame.joined())
+    assert len(interning._decoded) == KEPT
 
 
 def test_what_was_told_before_is_the_same_value_when_it_is_told_again() -> None:
-    images, found = SharedImages(), []
+    interning, found = MetadataInterning(), []
     for number, leader in enumerate((1, 1, 2, 1)):
         body = encode_request_body(ApiKey.UPDATE_METADATA, 7, _request(leader, 7))
         header = RequestHeader(ApiKey.UPDATE_METADATA, 7, number, "controller")
-        value = images.request(SharedFrame(request_head(header) + body[:16], body[16:])).value
+        value = interning.request(SharedFrame(request_head(header) + body[:16], body[16:])).value
         assert isinstance(value, UpdateMetadataRequest)
         assert value == _request(leader, 7)
         found.append(value.topic_states)
@@ -309,27 +307,27 @@ def test_what_was_told_before_is_the_same_value_when_it_is_told_again() -> None:
 
 
 def test_brokers_that_go_the_same_way_come_to_the_same_snapshot_and_others_to_their_own() -> None:
-    images, one, other = SharedImages(), _request(1, 7), _request(2, 7)
-    first = images.updated(NOTHING_KNOWN, one)
+    interning, one, other = MetadataInterning(), _request(1, 7), _request(2, 7)
+    first = interning.updated(NOTHING_KNOWN, one)
     assert first == NOTHING_KNOWN.updated(one)
-    assert images.updated(NOTHING_KNOWN, dataclasses.replace(one, broker_epoch=8)) is first
-    assert images.updated(NOTHING_KNOWN, other) == NOTHING_KNOWN.updated(other) != first
-    assert images.updated(first, other) == first.updated(other)
+    assert interning.updated(NOTHING_KNOWN, dataclasses.replace(one, broker_epoch=8)) is first
+    assert interning.updated(NOTHING_KNOWN, other) == NOTHING_KNOWN.updated(other) != first
+    assert interning.updated(first, other) == first.updated(other)
     moved = dataclasses.replace(one, controller_id=5)
-    assert images.updated(NOTHING_KNOWN, moved).controller_id == 5
+    assert interning.updated(NOTHING_KNOWN, moved).controller_id == 5
 
 
 def test_what_a_request_names_is_found_once_for_all_and_a_live_broker_is_one_object_in_all_requests() -> None:
-    images, found = SharedImages(), []
+    interning, found = MetadataInterning(), []
     for number in (1, 2):
         body = encode_request_body(ApiKey.UPDATE_METADATA, 7, _request(number, 7))
         header = RequestHeader(ApiKey.UPDATE_METADATA, 7, number, "controller")
-        value = images.request(SharedFrame(request_head(header) + body[:16], body[16:])).value
+        value = interning.request(SharedFrame(request_head(header) + body[:16], body[16:])).value
         assert isinstance(value, UpdateMetadataRequest)
         found.append(value)
     first, second = found
     assert all(one is other for one, other in zip(first.live_brokers, second.live_brokers, strict=True))
-    named = images.named(first)
-    assert images.named(dataclasses.replace(first, broker_epoch=8)) is named
-    assert images.named(second) is not named
+    named = interning.named(first)
+    assert interning.named(dataclasses.replace(first, broker_epoch=8)) is named
+    assert interning.named(second) is not named
     assert named.among({("t", 3): "held", ("u", 3): "not named"}) == ["held"]

@@ -50,7 +50,7 @@ class _Decoded:
 _Step: TypeAlias = tuple[MetadataSnapshot, UpdateMetadataRequest, MetadataSnapshot]
 
 
-class SharedImages:
+class MetadataInterning:
     """One for all brokers of a run."""
 
     def __init__(self) -> None:
