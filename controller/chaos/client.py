@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from controller.scenarios.client_view import failed_metadata, judge_metadata
+from controller.hosts.ask import ask_metadata
 from controller.scenarios.host import HostFailure, PartitionView, TopicSpec
+from controller.scenarios.membership import failed_metadata, judge_metadata
 from controller.trace import MetadataSeen
 
 REQUEST_TIMEOUT_S = 1.0
@@ -216,4 +217,18 @@ def _views(topics: Mapping[str, Any]) -> dict[tuple[str, int], PartitionView]:
         (topic.topic, number): PartitionView(partition.leader, tuple(partition.isrs), tuple(partition.replicas))
         for topic in topics.values()
         for number, partition in topic.partitions.items()
+    }
+
+
+TIMEOUT_S = 5.0
+
+
+def metadata_of(host: str, port: int, timeout_s: float = TIMEOUT_S) -> dict[tuple[str, int], PartitionView]:
+    """The broker's view of every partition. Raises what `ask_metadata` raises."""
+    return {
+        (topic.name or "", partition.partition_index): PartitionView(
+            partition.leader_id, tuple(partition.isr_nodes), tuple(partition.replica_nodes), partition.leader_epoch
+        )
+        for topic in ask_metadata((host, port), timeout_s).topics
+        for partition in topic.partitions
     }

@@ -13,13 +13,11 @@ import threading
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
-from controller.chaos.ask import metadata_of
-from controller.chaos.client import MetadataClient, create_topics
-from controller.chaos.clock import ScenarioClock
+from controller.chaos.client import MetadataClient, create_topics, metadata_of
+from controller.chaos.clock import HostStallWatch, ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
-from controller.chaos.records import RecordClients
-from controller.chaos.standstill import StandstillWatch
+from controller.chaos.record_clients import RecordClients
 from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS
 from controller.scenarios.faults import InjectedFault, kind_of
 from controller.scenarios.host import (
@@ -82,7 +80,7 @@ class RealHost:
         self._proxies: ProxyNetwork | None = None
         self._ports: HeldPorts | None = None
         self._processes: dict[int, Process] = {}
-        self._standstills = StandstillWatch(self.clock.now_ms, self.take)
+        self._standstills = HostStallWatch(self.clock.now_ms, self.take)
         self._lock = threading.Lock()
         self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from controller.clock import Clock
 from controller.pending import Task
 from controller.scenarios.host import PartitionView
-from controller.scenarios.sighting import Sighting, changes, look
+from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
@@ -45,7 +45,7 @@ class Observer:
             KazooConnection(connect, clock, session_timeout_ms=SESSION_TIMEOUT_MS), clock, self._events
         )
         self._lock = threading.Lock()
-        self._last = Sighting()
+        self._last = Membership()
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 
     def start(self) -> None:

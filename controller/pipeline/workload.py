@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
     AroundFault,
     Fault,
@@ -25,7 +26,6 @@ from controller.scenarios.records.figures import (
     latency,
     produce_times,
 )
-from controller.scenarios.records.joined import Joined
 from controller.scenarios.records.table import SENDS, read_history
 
 PRODUCE, FETCH = "produce", "fetch"
@@ -62,12 +62,12 @@ def has_history(trace: Path) -> bool:
 
 def workload_of(run: str, trace: Path, table: pa.Table) -> Workload:
     """`table` is the trace's, as in the file. OSError, ValueError or KeyError where the history can't be read."""
-    joined = Joined(read_history(trace.parent))
+    audit = DeliveryAudit(read_history(trace.parent))
     faults = [*_faults(table)]
-    rows = [*_whole_run(joined), *(row for each in around_faults(joined, faults) for row in _around(each))]
+    rows = [*_whole_run(audit), *(row for each in around_faults(audit, faults) for row in _around(each))]
     return Workload(
         pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=LATENCIES),
-        pa.Table.from_pylist([{"run": run, **asdict(count_records(joined))}], schema=RECORDS),
+        pa.Table.from_pylist([{"run": run, **asdict(count_records(audit))}], schema=RECORDS),
     )
 
 
@@ -77,8 +77,8 @@ def _faults(table: pa.Table) -> Iterator[Fault]:
         yield Fault(row["at_ms"], row["fault"], row["target"])
 
 
-def _whole_run(joined: Joined) -> Iterator[dict[str, Any]]:
-    both: tuple[tuple[str, Timed], ...] = ((PRODUCE, produce_times(joined.history)), (FETCH, fetch_times(joined)))
+def _whole_run(audit: DeliveryAudit) -> Iterator[dict[str, Any]]:
+    both: tuple[tuple[str, Timed], ...] = ((PRODUCE, produce_times(audit.history)), (FETCH, fetch_times(audit)))
     for what, times in both:
         yield from _row({}, what, WHOLE_RUN, latency(times.took_ms))
 

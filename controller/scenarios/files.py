@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from controller.scenarios.conditions import CONDITIONS, MILESTONES
+from controller.scenarios.event_counters import EVENT_COUNTERS
 from controller.scenarios.faults import InjectedFault, fault_error
 from controller.scenarios.invariants import INVARIANTS
 from controller.scenarios.language import Cluster, CreateTopics, Produce, Quiesce, Restart, Scenario, Wait
-from controller.scenarios.occurrences import OCCURRENCES
 from controller.scenarios.records.checks import RECORD_CHECKS
 from controller.scenarios.records.section import section_error
 
@@ -136,8 +136,8 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ScenarioError(f"{source}: expect.failovers: expected broker or controller, found {kind!r}")
     for key, bounds in (("at_most", scenario.expect.at_most), ("at_least", scenario.expect.at_least)):
         for name in bounds:
-            if name not in OCCURRENCES:
-                raise ScenarioError(f"{source}: expect.{key}: no {name!r}; there are {', '.join(OCCURRENCES)}")
+            if name not in EVENT_COUNTERS:
+                raise ScenarioError(f"{source}: expect.{key}: no {name!r}; there are {', '.join(EVENT_COUNTERS)}")
     for name in scenario.expect.invariants or ():
         if name not in INVARIANTS and name not in RECORD_CHECKS:
             known = ", ".join([*INVARIANTS, *RECORD_CHECKS])

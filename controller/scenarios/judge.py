@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.scenarios.event_counters import bounded
 from controller.scenarios.failovers import Failover, find_failovers
 from controller.scenarios.invariants import INVARIANTS, Evidence, Finding
 from controller.scenarios.language import Scenario
-from controller.scenarios.occurrences import bounded
 from controller.scenarios.records.checks import RecordEvidence, all_served, check_records
-from controller.scenarios.records.joined import Joined
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.section import expected_loss
 from controller.scenarios.records.workload import RecordWorkload
 from controller.scenarios.runner import Outcome
@@ -36,13 +36,13 @@ class Judgement:
     """The result of all checks of a run.
 
     `verdict`: "fail" if anything was violated, "unknown" if nothing was but a check had insufficient evidence, else
-    "pass". `records`: the joined history of the records; None if there were none.
+    "pass". `records`: the delivery audit of the records; None if there were none.
     """
 
     verdict: str
     invariants: tuple[InvariantResult, ...]
     failovers: tuple[Failover, ...]
-    records: Joined | None = None
+    records: DeliveryAudit | None = None
 
 
 def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) -> Judgement:
@@ -56,9 +56,9 @@ def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) 
         for name, check in INVARIANTS.items()
         if expect.invariants is None or name in expect.invariants
     ]
-    joined = None if outcome.history is None else Joined(outcome.history)
-    if joined is not None and outcome.workload is not None:
-        results += _records(scenario, outcome, joined, outcome.workload)
+    audit = None if outcome.history is None else DeliveryAudit(outcome.history)
+    if audit is not None and outcome.workload is not None:
+        results += _records(scenario, outcome, audit, outcome.workload)
     for name, bound in sorted(expect.at_most.items()):
         results.append(_named(f"at-most-{bound}-{name}", bounded(evidence, name, at_most=bound)))
     for name, bound in sorted(expect.at_least.items()):
@@ -67,15 +67,17 @@ def judge(scenario: Scenario, outcome: Outcome, records: Sequence[TraceRecord]) 
         results.append(_named(EXPECTED, _expected_failovers(expect.failovers, failovers, outcome)))
     if expect.all_registered:
         results.append(_named("all-registered", _all_registered(scenario, outcome)))
-    return Judgement(_verdict(results), tuple(results), failovers, joined)
+    return Judgement(_verdict(results), tuple(results), failovers, audit)
 
 
-def _records(scenario: Scenario, outcome: Outcome, joined: Joined, workload: RecordWorkload) -> list[InvariantResult]:
+def _records(
+    scenario: Scenario, outcome: Outcome, audit: DeliveryAudit, workload: RecordWorkload
+) -> list[InvariantResult]:
     snapshot = outcome.snapshot
     led = None
     if snapshot is not None:
         led = frozenset(name for name, state in snapshot.partitions.items() if state.leader in snapshot.registered)
-    evidence = RecordEvidence(workload, joined, led)
+    evidence = RecordEvidence(workload, audit, led)
     loss = expected_loss(scenario.expect.lost, workload)
     found = [_named(name, finding) for name, finding in check_records(evidence, scenario.expect.invariants, loss)]
     if scenario.expect.unacknowledged is not None:

@@ -163,7 +163,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What must hold. `failovers`: how many there must have been, by kind; `recovery_ms`: the bound on each, from
     the session's end to the client's complete metadata; `invariants`: the names checked (all of them if left out);
     `all_registered`: at the end every broker of the cluster is registered; `at_most`, `at_least`: bounds on what is
-    counted from the first fault on (`occurrences.py` has the names), so that 0 says what must not happen at all;
+    counted from the first fault on (`event_counters.py` has the names), so that 0 says what must not happen at all;
     `lost`: whether acknowledged records are ("none", "some", "any"; if left out none with acks of all, else any);
     `unacknowledged`: how many records may at most end otherwise than acknowledged."""
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from controller.scenarios.failover_figures import failover_rows
+from controller.scenarios.host_stalls import host_stalls_of, host_stalls_text
 from controller.scenarios.judge import Judgement
 from controller.scenarios.language import Scenario
 from controller.scenarios.records.figures import (
@@ -24,7 +25,6 @@ from controller.scenarios.records.figures import (
     around_faults,
     count_records,
 )
-from controller.scenarios.standstills import standstills_of, standstills_text
 from controller.scenarios.timeline import timeline_of
 from controller.scenarios.timeline_model import Timeline
 from controller.trace import FaultInjected, StepEnded, StepStarted
@@ -100,7 +100,7 @@ def report_object(report: Report) -> dict[str, Any]:
             for each in latency_around_faults(report)
         ],
         "standstills": [
-            {"from_ms": _ms(each.from_ms), "to_ms": _ms(each.to_ms)} for each in standstills_of(report.records)
+            {"from_ms": _ms(each.from_ms), "to_ms": _ms(each.to_ms)} for each in host_stalls_of(report.records)
         ],
     }
 
@@ -147,8 +147,8 @@ def _latency_object(latency: Latency | None) -> dict[str, Any] | None:
     }
 
 
-def standstills_note(report: Report) -> str:
-    return standstills_text(standstills_of(report.records), report.scenario.cluster.session_timeout_ms)
+def host_stalls_note(report: Report) -> str:
+    return host_stalls_text(host_stalls_of(report.records), report.scenario.cluster.session_timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def report_text(report: Report) -> str:
     for result in report.judgement.invariants:
         word = {True: "held", False: "VIOLATED", None: "unknown"}[result.held]
         parts.append(f"{word:9} {result.name}: {result.detail}")
-    if note := standstills_note(report):
+    if note := host_stalls_note(report):
         parts += ["", note]
     parts += ["", f"verdict: {report.verdict}"]
     return "\n".join(parts)

@@ -16,10 +16,10 @@ from controller.scenarios.records.chart import chart
 from controller.scenarios.report import (
     Report,
     counts_text,
+    host_stalls_note,
     latency_around_faults,
     latency_rows,
     record_counts,
-    standstills_note,
     steps_of,
 )
 from controller.scenarios.timeline_model import Lane, Timeline
@@ -45,7 +45,7 @@ def report_html(report: Report, replay: str = "") -> str:
     return render(
         "report.html",
         report=report,
-        note=standstills_note(report),
+        note=host_stalls_note(report),
         replay=replay,
         violated=[result for result in report.judgement.invariants if result.held is False],
         patterns=Markup(patterns_html()),

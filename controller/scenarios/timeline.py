@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.scenarios.standstills import standstills_of
+from controller.scenarios.host_stalls import host_stalls_of
 from controller.scenarios.timeline_cluster import Client, Elections, Offline, Terms, disputed_epochs
 from controller.scenarios.timeline_lanes import Lanes
 from controller.scenarios.timeline_model import Timeline
@@ -34,5 +34,5 @@ def timeline_of(records: Sequence[TraceRecord]) -> Timeline:
         elections=elections.finish(),
         offline=tuple(offline.points),
         client=client.finish(end_ms),
-        standstills=standstills_of(records),
+        standstills=host_stalls_of(records),
     )

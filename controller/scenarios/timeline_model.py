@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from controller.scenarios.standstills import Standstill
+from controller.scenarios.host_stalls import HostStall
 
 
 class Life(Enum):
@@ -186,7 +186,7 @@ class Timeline:
     elections: tuple[Election, ...]
     offline: tuple[OfflinePoint, ...]
     client: tuple[ClientSpan, ...]
-    standstills: tuple[Standstill, ...] = ()
+    standstills: tuple[HostStall, ...] = ()
 
     def offline_at(self, at_ms: float) -> int:
         """How many partitions were offline at a moment."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from controller.scenarios.host_stalls import HostStall
 from controller.scenarios.palette import DEFS, picture_style
-from controller.scenarios.standstills import Standstill
 from controller.scenarios.timeline_cluster_rows import client_row, controller_row, elections_row, offline_row
 from controller.scenarios.timeline_lane_rows import LABELS_WIDTH, MOST_TALL_LANES, fault_words, faults_row, lane_row
 from controller.scenarios.timeline_model import Lane, Timeline
@@ -70,7 +70,7 @@ def compose_rows(
     rows: Sequence[Row],
     marks: Sequence[float],
     shades: Sequence[tuple[float, float]] = (),
-    standstills: Sequence[Standstill] = (),
+    standstills: Sequence[HostStall] = (),
 ) -> Drawing:
     """As `compose`, without a timeline. `marks`: times with a dashed line across all rows."""
     axis = Row(_AXIS, "", _tick_words(scale, 14))
@@ -113,7 +113,7 @@ def _backdrop(marks: Sequence[float], scale: TimeScale, height: float) -> str:
     return "".join(parts)
 
 
-def _standstills(standstills: Sequence[Standstill], scale: TimeScale, height: float) -> Iterator[str]:
+def _standstills(standstills: Sequence[HostStall], scale: TimeScale, height: float) -> Iterator[str]:
     """Yield what is behind every row while the machine was stalled."""
     for each in standstills:
         if scale.holds(each.from_ms, each.to_ms):

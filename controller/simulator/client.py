@@ -24,8 +24,8 @@ from controller.protocol import (
     decode_response_body,
     encode_request_body,
 )
-from controller.scenarios.client_view import failed_metadata, judge_metadata
 from controller.scenarios.host import HostFailure, PartitionView, TopicSpec
+from controller.scenarios.membership import failed_metadata, judge_metadata
 from controller.simulator.network import Address
 from controller.simulator.requests import BrokerConnection
 from controller.trace import MetadataSeen

@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.clock import Clock
 from controller.scenarios.host import PartitionView
-from controller.scenarios.sighting import Sighting, changes, look
+from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
@@ -37,7 +37,7 @@ class Observer:
     ) -> None:
         self._client = ZooKeeperClient(connection, clock, self, seed=seed)
         self._seen = seen
-        self._last = Sighting()
+        self._last = Membership()
         self._looking = False
         self._look_again = False
 

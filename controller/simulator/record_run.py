@@ -16,7 +16,7 @@ from controller.scenarios.host import PartitionView
 from controller.scenarios.invariants import Finding
 from controller.scenarios.records import checks
 from controller.scenarios.records.checks import RecordChecker, RecordEvidence
-from controller.scenarios.records.joined import Joined, beyond_high_watermark
+from controller.scenarios.records.delivery_audit import DeliveryAudit, beyond_high_watermark
 from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload
 from controller.simulator.host import SimulatedHost
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
@@ -143,11 +143,11 @@ class RecordRun:
     def _troubles(self) -> Iterator[Unmet]:
         history = self._host.history()
         assert history is not None
-        joined = Joined(history)
-        beyond = beyond_high_watermark(joined)
+        audit = DeliveryAudit(history)
+        beyond = beyond_high_watermark(audit)
         if len(beyond):
             yield Unmet("reads-kept", (), f"{checks.read_in_words(history, int(beyond[0]))}: beyond the high watermark")
-        evidence = RecordEvidence(self._workload, joined, frozenset(self._partitions) if self._served() else None)
+        evidence = RecordEvidence(self._workload, audit, frozenset(self._partitions) if self._served() else None)
         for name, check in self._promised().items():
             found: Finding = check(evidence)
             if found.held is False:

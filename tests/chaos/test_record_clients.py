@@ -10,9 +10,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from controller.chaos import consuming
-from controller.chaos.consuming import PATIENCE_MS, SETTLE_MS, FinalReader
-from controller.chaos.producing import ProducingClient, producer_config
+from controller.chaos import record_clients
+from controller.chaos.record_clients import PATIENCE_MS, SETTLE_MS, FinalReader, ProducingClient, producer_config
 from controller.scenarios.records.history import (
     ACKNOWLEDGED,
     FAILED,
@@ -159,8 +158,8 @@ def final(
     monkeypatch: pytest.MonkeyPatch, gives: list[int], ends: list[int | None], expected: list[int], deadline_ms: float
 ) -> tuple[list[FinalRead], Now]:
     now = Now(step_ms=0.0)
-    monkeypatch.setattr(consuming, "_Reader", lambda *_: ScriptedReader(now, gives, ends))
-    monkeypatch.setattr(consuming, "_asker", lambda _bootstrap: ScriptedReader(now, gives, ends))
+    monkeypatch.setattr(record_clients, "_Reader", lambda *_: ScriptedReader(now, gives, ends))
+    monkeypatch.setattr(record_clients, "_asker", lambda _bootstrap: ScriptedReader(now, gives, ends))
     return FinalReader("nowhere:1", PARTITIONS, expected, now).read(deadline_ms), now
 
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
     AroundFault,
     Course,
@@ -21,7 +22,6 @@ from controller.scenarios.records.figures import (
     rate_over_time,
 )
 from controller.scenarios.records.history import ACKNOWLEDGED, FINAL, Floats
-from controller.scenarios.records.joined import Joined
 from controller.scenarios.timeline_lane_rows import LABELS_WIDTH, faults_row
 from controller.scenarios.timeline_model import Timeline
 from controller.scenarios.timeline_scale import TimeScale
@@ -46,15 +46,15 @@ _BURST = 3.0
 """A rate is clipped if it is this many times what the steady rate needs."""
 
 
-def chart(joined: Joined, around: Sequence[AroundFault], timeline: Timeline, scale: TimeScale) -> Drawing:
+def chart(audit: DeliveryAudit, around: Sequence[AroundFault], timeline: Timeline, scale: TimeScale) -> Drawing:
     """Return the rows of a run's records over `scale`."""
-    bucket_ms = _bucket_ms(joined, scale)
+    bucket_ms = _bucket_ms(audit, scale)
     shades = [(each.fault.at_ms, _over(each, around[index + 1 :], timeline)) for index, each in enumerate(around)]
     rows = [
         faults_row(timeline, scale),
-        _rates(joined, scale, bucket_ms),
-        _latencies("produce", produce_times(joined.history), scale, bucket_ms),
-        _latencies("fetch", fetch_times(joined), scale, bucket_ms),
+        _rates(audit, scale, bucket_ms),
+        _latencies("produce", produce_times(audit.history), scale, bucket_ms),
+        _latencies("fetch", fetch_times(audit), scale, bucket_ms),
     ]
     return compose(timeline, scale, rows, shades)
 
@@ -65,29 +65,29 @@ def _over(fault: AroundFault, later: Sequence[AroundFault], timeline: Timeline) 
     return later[0].fault.at_ms if later else timeline.duration_ms
 
 
-def _sent_between(joined: Joined) -> tuple[float, float]:
+def _sent_between(audit: DeliveryAudit) -> tuple[float, float]:
     """The time in which records were under way: from the first one sent to the last one that ended."""
-    sends = joined.history.sends
+    sends = audit.history.sends
     if not len(sends):
         return 0.0, 0.0
     return float(sends.sent_at_ms.min()), float(np.nanmax(np.concatenate([sends.sent_at_ms, sends.ended_at_ms])))
 
 
-def _bucket_ms(joined: Joined, scale: TimeScale) -> float:
+def _bucket_ms(audit: DeliveryAudit, scale: TimeScale) -> float:
     """Wide enough to be seen, and to hold some records."""
-    from_ms, to_ms = _sent_between(joined)
+    from_ms, to_ms = _sent_between(audit)
     width = scale.x(to_ms) - scale.x(from_ms)
     least_ms = max(
         _LEAST_PIXELS * (to_ms - from_ms) / max(width, 1.0),
-        _LEAST_A_BUCKET * (to_ms - from_ms) / max(len(joined.history.sends), 1),
+        _LEAST_A_BUCKET * (to_ms - from_ms) / max(len(audit.history.sends), 1),
     )
     return next((each for each in _BUCKETS_MS if each >= least_ms), _BUCKETS_MS[-1])
 
 
-def _rates(joined: Joined, scale: TimeScale, bucket_ms: float) -> Row:
+def _rates(audit: DeliveryAudit, scale: TimeScale, bucket_ms: float) -> Row:
     """Records a second, on a scale that shows the steady rate: what a burst has above it is cut off, and written."""
-    sends, reads = joined.history.sends, joined.history.reads
-    from_ms, to_ms = _sent_between(joined)
+    sends, reads = audit.history.sends, audit.history.reads
+    from_ms, to_ms = _sent_between(audit)
     of_consumers = reads.reader != FINAL
     consumers = len(np.unique(reads.reader[of_consumers]))
     times = (sends.sent_at_ms, reads.read_at_ms[of_consumers], sends.ended_at_ms[sends.outcome == ACKNOWLEDGED])

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.scenarios.invariants import Finding
-from controller.scenarios.records import joined as rows_of
+from controller.scenarios.records import delivery_audit
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, FOREIGN, History, Ints, Reached
-from controller.scenarios.records.joined import Joined
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
 
 
@@ -24,12 +24,12 @@ class RecordEvidence:
     """The input of the record checks. `led`: partitions with a live leader at the end of the run; None if unknown."""
 
     workload: RecordWorkload
-    joined: Joined
+    audit: DeliveryAudit
     led: frozenset[PartitionName] | None
 
     @property
     def history(self) -> History:
-        return self.joined.history
+        return self.audit.history
 
 
 RecordChecker = Callable[[RecordEvidence], Finding]
@@ -74,9 +74,9 @@ def _unread(evidence: RecordEvidence) -> str | None:
     history = evidence.history
     if not history.finals:
         return "there was no final read"
-    if not len(evidence.joined.rows):
+    if not len(evidence.audit.rows):
         return "there was no record in the end"
-    short = np.flatnonzero(~evidence.joined.complete)
+    short = np.flatnonzero(~evidence.audit.complete)
     if not len(short):
         return None
     first = int(short[0])
@@ -98,7 +98,7 @@ def _settled(evidence: RecordEvidence, held: str) -> Finding:
 
 def records_kept(evidence: RecordEvidence) -> Finding:
     """(3) Every acknowledged record is in its partition in the end."""
-    lost = rows_of.lost(evidence.joined)
+    lost = delivery_audit.lost(evidence.audit)
     if len(lost):
         return _of_sends(evidence, lost, "acknowledged records lost")
     acknowledged = int(np.count_nonzero(evidence.history.sends.outcome == ACKNOWLEDGED))
@@ -110,8 +110,8 @@ def records_kept(evidence: RecordEvidence) -> Finding:
 def records_in_order(evidence: RecordEvidence) -> Finding:
     """(3) In a partition the acknowledged records of one producer lie in the order in which it sent them."""
     history = evidence.history
-    overtaken = rows_of.overtaken(evidence.joined)
-    sends = evidence.joined.sends_named(overtaken)
+    overtaken = delivery_audit.overtaken(evidence.audit)
+    sends = evidence.audit.sends_named(overtaken)
     wrong = overtaken[history.sends.outcome[sends] == ACKNOWLEDGED]
     if len(wrong) and evidence.workload.keeps_order:
         return _of_reads(evidence, wrong, "records after one that was sent later")
@@ -122,7 +122,7 @@ def records_in_order(evidence: RecordEvidence) -> Finding:
 def records_once(evidence: RecordEvidence) -> Finding:
     """Under idempotence a record is in its partition once. Unless its producer gave a record up: it then goes on in a
     new epoch, and may send again in that what the old one had written."""
-    repeated = rows_of.repeated(evidence.joined)
+    repeated = delivery_audit.repeated(evidence.audit)
     if len(repeated) and evidence.workload.idempotent:
         sends, reads = evidence.history.sends, evidence.history.reads
         gave_up = np.unique(sends.producer[sends.outcome != ACKNOWLEDGED])
@@ -136,7 +136,7 @@ def records_once(evidence: RecordEvidence) -> Finding:
 
 def records_as_sent(evidence: RecordEvidence) -> Finding:
     """Every record in the partitions was sent there, under that key, and was not reported as failed."""
-    wrong = rows_of.unexplained(evidence.joined)
+    wrong = delivery_audit.unexplained(evidence.audit)
     if len(wrong):
         return _of_reads(evidence, wrong, "records that no send explains, or whose send had failed")
     return _settled(evidence, "every record there was sent there")
@@ -144,7 +144,7 @@ def records_as_sent(evidence: RecordEvidence) -> Finding:
 
 def records_where_acknowledged(evidence: RecordEvidence) -> Finding:
     """A record lies at the offset that its acknowledgement named."""
-    wrong = rows_of.misplaced(evidence.joined)
+    wrong = delivery_audit.misplaced(evidence.audit)
     if len(wrong):
         return _of_sends(evidence, wrong, "records elsewhere than acknowledged")
     return _settled(evidence, "every record is at the offset that was acknowledged")
@@ -153,10 +153,10 @@ def records_where_acknowledged(evidence: RecordEvidence) -> Finding:
 def reads_kept(evidence: RecordEvidence) -> Finding:
     """(3) No consumer read a record beyond the high watermark: each record was below the high watermark of the same
     response, and the final read returns it too."""
-    beyond = rows_of.beyond_high_watermark(evidence.joined)
+    beyond = delivery_audit.beyond_high_watermark(evidence.audit)
     if len(beyond):
         return _of_reads(evidence, beyond, "records read beyond the high watermark")
-    gone = rows_of.vanished(evidence.joined)
+    gone = delivery_audit.vanished(evidence.audit)
     if len(gone):
         return _of_reads(evidence, gone, "records read that are gone")
     reads = int(np.count_nonzero(evidence.history.reads.reader != FINAL))
@@ -167,7 +167,7 @@ def reads_kept(evidence: RecordEvidence) -> Finding:
 
 def reads_without_gaps(evidence: RecordEvidence) -> Finding:
     """No reader is led past an offset."""
-    wrong = rows_of.after_a_gap(evidence.joined)
+    wrong = delivery_audit.after_a_gap(evidence.audit)
     if len(wrong):
         return _of_reads(evidence, wrong, "reads after offsets passed over")
     return _settled(evidence, "no reader passed over an offset")

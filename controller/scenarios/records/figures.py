@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.scenarios.records import joined as rows_of
+from controller.scenarios.records import delivery_audit
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, INDETERMINATE, Floats, History
-from controller.scenarios.records.joined import Joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class RecordCounts:
     reordered: int | None
 
 
-def count_records(joined: Joined) -> RecordCounts:
-    history = joined.history
+def count_records(audit: DeliveryAudit) -> RecordCounts:
+    history = audit.history
     outcome = history.sends.outcome
-    lost = len(rows_of.lost(joined))
-    overtaken = rows_of.overtaken(joined)
-    reordered = int(np.count_nonzero(outcome[joined.sends_named(overtaken)] == ACKNOWLEDGED))
-    seen_all = bool(history.finals) and bool(joined.complete.all())
-    accounted = bool(history.finals) and not len(rows_of.unaccounted(joined))
-    repeated = len(rows_of.repeated(joined))
+    lost = len(delivery_audit.lost(audit))
+    overtaken = delivery_audit.overtaken(audit)
+    reordered = int(np.count_nonzero(outcome[audit.sends_named(overtaken)] == ACKNOWLEDGED))
+    seen_all = bool(history.finals) and bool(audit.complete.all())
+    accounted = bool(history.finals) and not len(delivery_audit.unaccounted(audit))
+    repeated = len(delivery_audit.repeated(audit))
     return RecordCounts(
         sent=len(outcome),
         acknowledged=int(np.count_nonzero(outcome == ACKNOWLEDGED)),
@@ -93,14 +93,14 @@ def produce_times(history: History) -> Timed:
     return Timed(at_ms, sends.ended_at_ms[acknowledged] - at_ms)
 
 
-def fetch_times(joined: Joined) -> Timed:
+def fetch_times(audit: DeliveryAudit) -> Timed:
     """Each record once a consumer, when it first had it."""
-    reads = joined.history.reads
+    reads = audit.history.reads
     rows = np.flatnonzero(reads.reader != FINAL)
-    send = joined.sends_named(rows)
+    send = audit.sends_named(rows)
     rows, send = rows[send >= 0], send[send >= 0]
-    _, first = np.unique(reads.reader[rows] * max(len(joined.history.sends), 1) + send, return_index=True)
-    at_ms = joined.history.sends.sent_at_ms[send[first]]
+    _, first = np.unique(reads.reader[rows] * max(len(audit.history.sends), 1) + send, return_index=True)
+    at_ms = audit.history.sends.sent_at_ms[send[first]]
     return Timed(at_ms, reads.read_at_ms[rows[first]] - at_ms)
 
 
@@ -136,19 +136,19 @@ class AroundFault:
     fetch: Windows
 
 
-def around_faults(joined: Joined, faults: Sequence[Fault]) -> tuple[AroundFault, ...]:
+def around_faults(audit: DeliveryAudit, faults: Sequence[Fault]) -> tuple[AroundFault, ...]:
     """Return the latencies around each fault that was injected while records were sent. `faults` are sorted by time."""
-    sent_at_ms = joined.history.sends.sent_at_ms
+    sent_at_ms = audit.history.sends.sent_at_ms
     if not len(sent_at_ms):
         return ()
     begin_ms, end_ms = float(sent_at_ms.min()), float(sent_at_ms.max())
     faults = [fault for fault in faults if begin_ms <= fault.at_ms <= end_ms]
-    produce, fetch = produce_times(joined.history), fetch_times(joined)
+    produce, fetch = produce_times(audit.history), fetch_times(audit)
     found: list[AroundFault] = []
     before_ms = begin_ms
     for index, fault in enumerate(faults):
         next_ms = faults[index + 1].at_ms if index + 1 < len(faults) else float("inf")
-        recovered_ms = _recovered(joined.history, fault.at_ms, next_ms)
+        recovered_ms = _recovered(audit.history, fault.at_ms, next_ms)
         after_ms = next_ms if recovered_ms is None else recovered_ms
         found.append(
             AroundFault(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from controller.scenarios.records.checks import RecordEvidence
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.history import (
     ACKNOWLEDGED,
     FAILED,
@@ -20,7 +21,6 @@ from controller.scenarios.records.history import (
     SendLog,
     history_of,
 )
-from controller.scenarios.records.joined import Joined
 from controller.scenarios.records.workload import RecordWorkload
 
 PARTITIONS = (("t", 0), ("t", 1))
@@ -91,7 +91,7 @@ def evidence(
     led: Sequence[tuple[str, int]] | None = PARTITIONS,
 ) -> RecordEvidence:
     history = story.history() if isinstance(story, Story) else story
-    return RecordEvidence(workload or RecordWorkload(), Joined(history), None if led is None else frozenset(led))
+    return RecordEvidence(workload or RecordWorkload(), DeliveryAudit(history), None if led is None else frozenset(led))
 
 
 def random_story(rng: Random, records: int) -> Story:

@@ -8,7 +8,7 @@ from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, Hi
 
 
 class Slow:
-    """Each method gives the same rows as the function of its name in `joined.py`."""
+    """Each method gives the same rows as the function of its name in `delivery_audit.py`."""
 
     def __init__(self, history: History) -> None:
         self.history = history

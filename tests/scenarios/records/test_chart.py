@@ -11,6 +11,7 @@ import pytest
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.judge import Judgement
 from controller.scenarios.records.chart import chart
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
     Fault,
     Timed,
@@ -19,7 +20,6 @@ from controller.scenarios.records.figures import (
     rate_over_time,
 )
 from controller.scenarios.records.history import ACKNOWLEDGED, SendLog, history_of
-from controller.scenarios.records.joined import Joined
 from controller.scenarios.report import Report
 from controller.scenarios.report_html import report_html
 from controller.scenarios.timeline import timeline_of
@@ -33,9 +33,9 @@ from tests.scenarios.records.test_figures_and_files import with_an_outage
 FAULTS = [Fault(295.0, "kill", "1"), Fault(800.0, "cut", "1->2")]
 
 
-def drawn(joined: Joined) -> list[ElementTree.Element]:
+def drawn(audit: DeliveryAudit) -> list[ElementTree.Element]:
     timeline = timeline_of(records())
-    drawing = chart(joined, around_faults(joined, FAULTS), timeline, whole_run(timeline))
+    drawing = chart(audit, around_faults(audit, FAULTS), timeline, whole_run(timeline))
     return [*ElementTree.fromstring(f"<svg>{drawing.drawn}{drawing.beside}</svg>").iter()]
 
 
@@ -61,7 +61,7 @@ def test_a_burst_does_not_hide_the_steady_rate() -> None:
     for at_ms in [10.0 * number for number in range(1_000)] + [9_990.0] * 1_000:
         send.ended(send.sent(0, 0, at_ms), ACKNOWLEDGED, at_ms + 5.0)
     timeline = timeline_of(records((10_010.0, OBSERVER, FaultInjected("kill", "1"))))
-    drawing = chart(Joined(history_of(PARTITIONS, [send], [])), (), timeline, whole_run(timeline))
+    drawing = chart(DeliveryAudit(history_of(PARTITIONS, [send], [])), (), timeline, whole_run(timeline))
     elements = [*ElementTree.fromstring(f"<svg>{drawing.drawn}{drawing.beside}</svg>").iter()]
     assert len(of_kind(elements, "burst")) == 1
     assert "burst of 10,100 records/s" in (of_kind(elements, "burst")[0].findtext("title") or "")
@@ -70,9 +70,9 @@ def test_a_burst_does_not_hide_the_steady_rate() -> None:
     assert "10.1k" in words
 
 
-@pytest.mark.parametrize("joined", [Joined(Story().history()), Joined(history_of(PARTITIONS, [], []))])
-def test_a_run_without_records_is_drawn_empty(joined: Joined) -> None:
-    assert of_kind(drawn(joined), "produce") == []
+@pytest.mark.parametrize("audit", [DeliveryAudit(Story().history()), DeliveryAudit(history_of(PARTITIONS, [], []))])
+def test_a_run_without_records_is_drawn_empty(audit: DeliveryAudit) -> None:
+    assert of_kind(drawn(audit), "produce") == []
 
 
 def test_a_page_has_the_records_if_there_were_any() -> None:
@@ -100,5 +100,7 @@ def test_latencies_over_time_are_of_what_was_sent_then() -> None:
 
 def test_a_sound_storys_page_says_what_was_counted() -> None:
     scenario = parse_scenario('name = "s"\nsteps = []', "s")
-    page = report_html(Report(scenario, "real", None, Judgement("pass", (), (), Joined(sound().history())), records()))
+    page = report_html(
+        Report(scenario, "real", None, Judgement("pass", (), (), DeliveryAudit(sound().history())), records())
+    )
     assert "0 lost, 0 duplicated, 0 reordered" in page

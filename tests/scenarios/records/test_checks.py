@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.scenarios.records import joined as rows_of
+from controller.scenarios.records import delivery_audit
 from controller.scenarios.records.checks import (
     ANY_LOSS,
     NO_LOSS,
@@ -20,8 +20,8 @@ from controller.scenarios.records.checks import (
     check_records,
     loss_as_expected,
 )
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.history import FAILED, FOREIGN, INDETERMINATE, Reached
-from controller.scenarios.records.joined import Joined
 from controller.scenarios.records.workload import ACKS_LEADER, RecordWorkload
 from tests.scenarios.records.histories import PARTITIONS, Story, evidence, random_story, sound
 from tests.scenarios.records.slow_checker import RULES, Slow
@@ -248,18 +248,18 @@ def test_the_columns_say_what_a_slow_checker_says(seed: int, records: int, final
     story = random_story(Random(seed), records)
     story.final = final
     history = story.history()
-    fast, slow = Joined(history), Slow(history)
+    fast, slow = DeliveryAudit(history), Slow(history)
     for rule in RULES:
-        assert set(getattr(rows_of, rule)(fast).tolist()) == getattr(slow, rule)(), rule
+        assert set(getattr(delivery_audit, rule)(fast).tolist()) == getattr(slow, rule)(), rule
 
 
 def test_random_histories_break_every_rule() -> None:
     """Else the comparison above would compare nothing."""
     broken = dict.fromkeys(RULES, 0)
     for seed in range(60):
-        joined = Joined(random_story(Random(seed), 60).history())
+        audit = DeliveryAudit(random_story(Random(seed), 60).history())
         for rule in RULES:
-            broken[rule] += len(getattr(rows_of, rule)(joined))
+            broken[rule] += len(getattr(delivery_audit, rule)(audit))
     assert min(broken.values()) > 5, broken
 
 
@@ -267,7 +267,7 @@ def test_two_sends_of_one_name_are_refused() -> None:
     story = sound()
     story.sends.append(story.sends[0])
     with pytest.raises(ValueError, match="one producer and sequence"):
-        Joined(story.history())
+        DeliveryAudit(story.history())
 
 
 def test_an_operation_ends_once() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
     Fault,
     Latency,
@@ -27,7 +28,6 @@ from controller.scenarios.records.history import (
     history_of,
     same,
 )
-from controller.scenarios.records.joined import Joined
 from controller.scenarios.records.payload import (
     LEAST_BYTES,
     ForeignRecord,
@@ -44,7 +44,7 @@ def test_every_operation_is_counted_by_its_end() -> None:
     story.send(0, 0, FAILED, write=0)
     story.send(0, 0, INDETERMINATE, write=2)
     story.logs[1].pop()
-    assert count_records(Joined(story.history())) == RecordCounts(
+    assert count_records(DeliveryAudit(story.history())) == RecordCounts(
         sent=22, acknowledged=20, failed=1, indeterminate=1, read=40, lost=1, duplicated=1, reordered=0
     )
 
@@ -52,10 +52,10 @@ def test_every_operation_is_counted_by_its_end() -> None:
 def test_what_was_not_seen_is_not_counted_as_none() -> None:
     story = sound()
     story.reached[0] = Reached.PART
-    counts = count_records(Joined(story.history()))
+    counts = count_records(DeliveryAudit(story.history()))
     assert (counts.lost, counts.duplicated, counts.reordered) == (None, None, None)
     story.final = False
-    assert count_records(Joined(story.history())).lost is None
+    assert count_records(DeliveryAudit(story.history())).lost is None
 
 
 def test_percentiles() -> None:
@@ -64,7 +64,7 @@ def test_percentiles() -> None:
     assert latency(times[:0]) is None
 
 
-def with_an_outage() -> Joined:
+def with_an_outage() -> DeliveryAudit:
     """A record every 10 ms for a second, to two partitions in turn. From 300 to 600 ms partition 1 does not answer:
     what is sent to it then is acknowledged at 600 ms and a bit. A consumer has each record 2 ms after that."""
     log, reads = SendLog(0), ReadLog(0)
@@ -76,7 +76,7 @@ def with_an_outage() -> Joined:
         log.ended(sequence, ACKNOWLEDGED, ended_ms, offset=offsets[place])
         reads.read(place, offsets[place], 0, sequence, place, ended_ms + 2.0)
         offsets[place] += 1
-    return Joined(history_of(PARTITIONS, [log], [reads]))
+    return DeliveryAudit(history_of(PARTITIONS, [log], [reads]))
 
 
 def test_latencies_are_told_before_during_and_after_a_fault() -> None:
@@ -102,13 +102,13 @@ def test_a_fault_that_is_not_over_before_the_next_has_not_been_recovered_from() 
 
 
 def test_a_run_without_records_has_no_latencies() -> None:
-    assert around_faults(Joined(history_of(PARTITIONS, [], [])), [Fault(1.0, "kill", "1")]) == ()
+    assert around_faults(DeliveryAudit(history_of(PARTITIONS, [], [])), [Fault(1.0, "kill", "1")]) == ()
 
 
 def test_a_record_counts_when_a_consumer_first_has_it() -> None:
     story = sound(1)
     story.consumers[0].read(0, 0, 0, 0, 0, 500.0)
-    assert fetch_times(Joined(story.history())).took_ms.tolist() == [50.0, 50.0]
+    assert fetch_times(DeliveryAudit(story.history())).took_ms.tolist() == [50.0, 50.0]
 
 
 def test_ends_are_those_of_the_acknowledged() -> None:

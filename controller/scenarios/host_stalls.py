@@ -14,7 +14,7 @@ was acknowledged last: a machine that stands still for the third between may cos
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class HostStall:
     from_ms: float
     to_ms: float
 
@@ -23,16 +23,16 @@ class Standstill:
         return self.to_ms - self.from_ms
 
 
-def standstills_of(records: Sequence[TraceRecord]) -> tuple[Standstill, ...]:
+def host_stalls_of(records: Sequence[TraceRecord]) -> tuple[HostStall, ...]:
     """In the order of the records. A simulated run has none."""
     return tuple(
-        Standstill(record.at_ms - record.event.duration_ms, record.at_ms)
+        HostStall(record.at_ms - record.event.duration_ms, record.at_ms)
         for record in records
         if isinstance(record.event, StoodStill)
     )
 
 
-def standstills_text(standstills: Sequence[Standstill], session_timeout_ms: float) -> str:
+def host_stalls_text(standstills: Sequence[HostStall], session_timeout_ms: float) -> str:
     """What a reader of the verdict should know, or nothing where sessions could bear it all."""
     bearable_ms = BEARABLE_SHARE * session_timeout_ms
     long = [each for each in standstills if each.duration_ms > bearable_ms]

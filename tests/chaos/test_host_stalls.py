@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.chaos.standstill import LEAST_MS, LOOK_MS, StandstillWatch
+from controller.chaos.clock import LEAST_MS, LOOK_MS, HostStallWatch
 from controller.trace import StoodStill
 from tests.processes import eventually
 
@@ -35,7 +35,7 @@ class Clock:
 )
 def test_each_time_without_a_turn_is_told_when_it_is_over(steps: list[float], told: list[float]) -> None:
     clock, seen = Clock(steps), list[StoodStill]()
-    watch = StandstillWatch(clock.now_ms, seen.append)
+    watch = HostStallWatch(clock.now_ms, seen.append)
     watch.start()
     eventually(lambda: clock.looks > len(steps) + 3, "it looks again and again")
     watch.close()
@@ -46,4 +46,4 @@ def test_each_time_without_a_turn_is_told_when_it_is_over(steps: list[float], to
 
 
 def test_one_that_was_never_started_can_be_closed() -> None:
-    StandstillWatch(Clock([]).now_ms, lambda _stood: None).close()
+    HostStallWatch(Clock([]).now_ms, lambda _stood: None).close()

@@ -182,7 +182,7 @@ def _new_sessions(records: Records, first: int) -> Iterator[str]:
             yield f"broker {record.node} began session 0x{record.event.session:x} at {record.at_ms:.0f} ms"
 
 
-OCCURRENCES: dict[str, Counter] = {
+EVENT_COUNTERS: dict[str, Counter] = {
     "acts-after-session": _acts_after_session,
     "bounces": _bounces,
     "client-errors": _client_errors,
@@ -203,7 +203,7 @@ OCCURRENCES: dict[str, Counter] = {
 def bounded(evidence: Evidence, name: str, *, at_most: int | None = None, at_least: int | None = None) -> Finding:
     """Whether the count of `name` is within its bounds. `held` None where the run did not come to its end and too few
     may only mean too early."""
-    found = list(OCCURRENCES[name](evidence.records, first_fault(evidence.records)))
+    found = list(EVENT_COUNTERS[name](evidence.records, first_fault(evidence.records)))
     if at_most is not None and len(found) > at_most:
         return Finding(False, f"{len(found)}, expected at most {at_most}; the first beyond: {found[at_most]}")
     if at_least is not None and len(found) < at_least:

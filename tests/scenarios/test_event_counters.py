@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from controller.scenarios.event_counters import EVENT_COUNTERS, bounded
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.invariants import INVARIANTS
 from controller.scenarios.judge import judge
-from controller.scenarios.occurrences import OCCURRENCES, bounded
 from controller.scenarios.runner import Outcome
 from controller.trace import (
     BrokersChanged,
@@ -56,13 +56,13 @@ def test_a_counter_counts_one_more(name: str, before: int, event: Timed, said: s
     too_many = bounded(more, name, at_most=before)
     assert too_many.held is False
     assert f"{before + 1}, expected at most {before}" in too_many.detail
-    assert any(said in words for words in OCCURRENCES[name](more.records, 0))
+    assert any(said in words for words in EVENT_COUNTERS[name](more.records, 0))
     assert bounded(more, name, at_least=before + 1).held is True
     assert bounded(evidence(), name, at_least=before + 1).held is False
 
 
 def test_every_counter_is_tried() -> None:
-    assert {case[0] for case in CASES} == set(OCCURRENCES)
+    assert {case[0] for case in CASES} == set(EVENT_COUNTERS)
 
 
 OF_A_TERM = ("acts-after-session", "late-resignations", "early-resignations", "leader-changes")

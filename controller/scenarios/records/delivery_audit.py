@@ -19,7 +19,7 @@ _OFFSETS = 2**40
 """Both far beyond a run's."""
 
 
-class Joined:
+class DeliveryAudit:
     """`rows`: the final read's, one an offset, by partition and offset. `send_of` gives each one's send (-1: there is
     none); `first` whether the record was not already at a lower offset of the partition; `found` how often each send
     is in its own partition."""
@@ -75,39 +75,39 @@ class Joined:
         return np.where(self.places[at] == wanted, at, -1)
 
 
-def _missing(joined: Joined) -> Ints:
+def _missing(audit: DeliveryAudit) -> Ints:
     """Sends that were acknowledged and are not in the final read, but those that retention has taken."""
-    sends = joined.history.sends
-    missing = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (joined.found == 0))
+    sends = audit.history.sends
+    missing = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (audit.found == 0))
     offset = sends.offset[missing]
-    return missing[(offset < 0) | (offset >= joined.start[sends.partition[missing]])]
+    return missing[(offset < 0) | (offset >= audit.start[sends.partition[missing]])]
 
 
-def lost(joined: Joined) -> Ints:
+def lost(audit: DeliveryAudit) -> Ints:
     """Sends that were acknowledged and are not in a partition that was read to its end."""
-    missing = _missing(joined)
-    return missing[joined.complete[joined.history.sends.partition[missing]]]
+    missing = _missing(audit)
+    return missing[audit.complete[audit.history.sends.partition[missing]]]
 
 
-def unaccounted(joined: Joined) -> Ints:
+def unaccounted(audit: DeliveryAudit) -> Ints:
     """Sends that were acknowledged and not found, in a partition whose end was not reached."""
-    missing = _missing(joined)
-    return missing[~joined.complete[joined.history.sends.partition[missing]]]
+    missing = _missing(audit)
+    return missing[~audit.complete[audit.history.sends.partition[missing]]]
 
 
-def misplaced(joined: Joined) -> Ints:
+def misplaced(audit: DeliveryAudit) -> Ints:
     """Return the sends that are in the partition, while another record is at the offset that was acknowledged."""
-    sends = joined.history.sends
-    acknowledged = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (sends.offset >= 0) & (joined.found > 0))
-    row = joined.row_at(sends.partition[acknowledged], sends.offset[acknowledged])
-    other = np.where(row >= 0, joined.send_of[row] != acknowledged, joined.complete[sends.partition[acknowledged]])
+    sends = audit.history.sends
+    acknowledged = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (sends.offset >= 0) & (audit.found > 0))
+    row = audit.row_at(sends.partition[acknowledged], sends.offset[acknowledged])
+    other = np.where(row >= 0, audit.send_of[row] != acknowledged, audit.complete[sends.partition[acknowledged]])
     return acknowledged[other]
 
 
-def overtaken(joined: Joined) -> Ints:
+def overtaken(audit: DeliveryAudit) -> Ints:
     """Reads of the final read: a record that lies, at its first occurrence, after one that its producer sent later."""
-    reads = joined.history.reads
-    rows = joined.rows[joined.first & (joined.send_of >= 0)]
+    reads = audit.history.reads
+    rows = audit.rows[audit.first & (audit.send_of >= 0)]
     order = np.lexsort((reads.offset[rows], reads.producer[rows], reads.partition[rows]))
     rows = rows[order]
     if not len(rows):
@@ -119,16 +119,16 @@ def overtaken(joined: Joined) -> Ints:
     return rows[ranks < np.maximum.accumulate(ranks)]
 
 
-def repeated(joined: Joined) -> Ints:
+def repeated(audit: DeliveryAudit) -> Ints:
     """Reads of the final read: a record that is at a lower offset of the partition too."""
-    return joined.rows[~joined.first]
+    return audit.rows[~audit.first]
 
 
-def unexplained(joined: Joined) -> Ints:
+def unexplained(audit: DeliveryAudit) -> Ints:
     """Return the rows of the final read that no send explains: sent by no producer, found under another key or in
     another partition than it was sent to, or from a send that had failed."""
-    reads, sends = joined.history.reads, joined.history.sends
-    rows, send = joined.rows, joined.send_of
+    reads, sends = audit.history.reads, audit.history.sends
+    rows, send = audit.rows, audit.send_of
     wrong = send < 0
     known = ~wrong
     wrong[known] = (
@@ -139,42 +139,42 @@ def unexplained(joined: Joined) -> Ints:
     return rows[wrong]
 
 
-def _earlier_reads(joined: Joined) -> tuple[Ints, Ints]:
+def _earlier_reads(audit: DeliveryAudit) -> tuple[Ints, Ints]:
     """Consumers' reads, and which row of the final read is at the same place (-1: none)."""
-    reads = joined.history.reads
+    reads = audit.history.reads
     rows = np.flatnonzero(reads.reader != FINAL)
-    return rows, joined.row_at(reads.partition[rows], reads.offset[rows])
+    return rows, audit.row_at(reads.partition[rows], reads.offset[rows])
 
 
-def vanished(joined: Joined) -> Ints:
+def vanished(audit: DeliveryAudit) -> Ints:
     """Reads of consumers: at their offset there is another record in the end, or none."""
-    reads = joined.history.reads
-    rows, at = _earlier_reads(joined)
-    gone = joined.complete[reads.partition[rows]] & (reads.offset[rows] >= joined.start[reads.partition[rows]])
+    reads = audit.history.reads
+    rows, at = _earlier_reads(audit)
+    gone = audit.complete[reads.partition[rows]] & (reads.offset[rows] >= audit.start[reads.partition[rows]])
     there = np.flatnonzero(at >= 0)
-    end = joined.rows[at[there]]
+    end = audit.rows[at[there]]
     gone[there] = (reads.producer[rows[there]] != reads.producer[end]) | (
         reads.sequence[rows[there]] != reads.sequence[end]
     )
     return rows[gone]
 
 
-def unconfirmed(joined: Joined) -> Ints:
+def unconfirmed(audit: DeliveryAudit) -> Ints:
     """Reads of consumers at offsets that the final read did not come to."""
-    rows, at = _earlier_reads(joined)
-    return rows[(at < 0) & ~joined.complete[joined.history.reads.partition[rows]]]
+    rows, at = _earlier_reads(audit)
+    return rows[(at < 0) & ~audit.complete[audit.history.reads.partition[rows]]]
 
 
-def beyond_high_watermark(joined: Joined) -> Ints:
+def beyond_high_watermark(audit: DeliveryAudit) -> Ints:
     """Return the reads, by any reader, at or after the high watermark of the same response."""
-    reads = joined.history.reads
+    reads = audit.history.reads
     return np.flatnonzero((reads.high_watermark >= 0) & (reads.offset >= reads.high_watermark))
 
 
-def after_a_gap(joined: Joined) -> Ints:
+def after_a_gap(audit: DeliveryAudit) -> Ints:
     """Reads whose reader had passed over an offset of the partition just before; for the final read, from the
     partition's beginning. Nothing but records of the workload takes an offset, so none may be missing."""
-    reads = joined.history.reads
+    reads = audit.history.reads
     if not len(reads):
         return np.empty(0, np.int64)
     order = np.lexsort((reads.partition, reads.reader))  # stable: each reader's rows in a partition stay in order
@@ -182,5 +182,5 @@ def after_a_gap(joined: Joined) -> Ints:
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (np.diff(reader) != 0) | (np.diff(partition) != 0)
     expected = np.concatenate([np.zeros(1, np.int64), offset[:-1] + 1])
-    expected[begins] = np.where(reader == FINAL, joined.start[partition], offset)[begins]
+    expected[begins] = np.where(reader == FINAL, audit.start[partition], offset)[begins]
     return np.sort(order[offset > expected])

@@ -1,0 +1,437 @@
+"""The real clients of a chaos run that write and read records, from the first record to the history of all.
+
+Each has a thread of its own. A client that ends early reports its error, because the verdict counts on each of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from controller.chaos.client import interruptible
+from controller.log import logger
+from controller.scenarios.host import HostFailure
+from controller.scenarios.records.history import (
+    ACKNOWLEDGED,
+    FAILED,
+    FINAL,
+    FOREIGN,
+    INDETERMINATE,
+    FinalRead,
+    History,
+    Reached,
+    ReadLog,
+    SendLog,
+    acknowledged_ends,
+    history_of,
+)
+from controller.scenarios.records.payload import ForeignRecord, Payload, decode_payload, encode_payload, key_bytes
+from controller.scenarios.records.workload import ACKS_NONE, PartitionName, RecordWorkload, home
+
+
+class ClientThread(threading.Thread):
+    """A thread that starts on construction and runs `work`. `error`: the error that ended it early, or None."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(name=name.replace(" ", "-"), daemon=True)
+        self.error: str | None = None
+        self._work = work
+        self._client = name
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except Exception as raised:  # noqa: BLE001 - a client of the C library raises what no signature names
+            logger.opt(exception=raised).error("{} ended early", self._client)
+            self.error = f"{self._client} ended early: {type(raised).__name__}: {raised}"
+
+
+_BATCH = 1_000
+_POLL_S = 0.1
+_ASK_S = 2.0
+_ASK_AGAIN_MS = 100.0
+
+SETTLE_MS = 5_000.0
+"""How long an end may stay below an acknowledged record: the high watermark advances after the followers have it."""
+
+PATIENCE_MS = 20_000.0
+"""How long a partition may return no record before it counts as unreadable."""
+
+
+def consumer_config(bootstrap: str) -> dict[str, Any]:
+    return CLIENT_CONFIG | {
+        "bootstrap.servers": bootstrap,
+        "group.id": "camerlengo-chaos",  # asked for by the library; partitions are assigned, nothing is committed
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_uncommitted",
+        "fetch.error.backoff.ms": 50,
+        "fetch.wait.max.ms": 500,
+        "check.crcs": True,
+    }
+
+
+class _Reader:
+    """A consumer of all partitions from their beginning, and what it has read."""
+
+    def __init__(
+        self, number: int, bootstrap: str, partitions: Sequence[PartitionName], now_ms: Callable[[], float]
+    ) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        self.log = ReadLog(number)
+        self.consumer: Any = Consumer(consumer_config(bootstrap))
+        self._places = {name: place for place, name in enumerate(partitions)}
+        self._now_ms = now_ms
+        self.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in partitions])
+
+    def take(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Return partition and offset of each record that arrived within the timeout.
+
+        Error messages are skipped: all errors that librdkafka reports here are temporary, and it recovers by itself.
+        """
+        messages = self.consumer.consume(_BATCH, timeout_s)
+        now_ms = self._now_ms()
+        taken = []
+        for message in messages:
+            if message.error() is None:
+                place, offset = self._places[message.topic(), message.partition()], message.offset()
+                try:
+                    payload = decode_payload(message.value())
+                except ForeignRecord:
+                    self.log.read(place, offset, FOREIGN, -1, -1, now_ms)
+                else:
+                    self.log.read(place, offset, payload.producer, payload.sequence, payload.key, now_ms)
+                taken.append((place, offset))
+        return taken
+
+
+def _asker(bootstrap: str) -> Any:
+    """Reads nothing, asks for offsets, on connections of its own: a connection's answers come in order, so a reader's
+    would come after its fetches, which wait for `fetch.wait.max.ms` at the end of a log."""
+    from confluent_kafka import Consumer
+
+    return Consumer(consumer_config(bootstrap))
+
+
+class ConsumingClient:
+    """Reads from its making on, until `stop`. `log` is the thread's own until then."""
+
+    def __init__(
+        self, number: int, bootstrap: str, partitions: Sequence[PartitionName], now_ms: Callable[[], float]
+    ) -> None:
+        self._reader = _Reader(number, bootstrap, partitions, now_ms)
+        self._stopped = threading.Event()
+        self._thread = ClientThread(self._run, f"consumer {number}")
+
+    @property
+    def log(self) -> ReadLog:
+        return self._reader.log
+
+    @property
+    def error(self) -> str | None:
+        return self._thread.error
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(10.0)
+        self._reader.consumer.close()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._reader.take(_POLL_S)
+
+
+@dataclass(slots=True)
+class _Standing:
+    """The progress of the final read of one partition.
+
+    `start`, `end`: -1 until the leader has returned them. `full_since_ms`: the time since which everything up to `end`
+    has been read although records beyond it were acknowledged.
+    """
+
+    expected: int
+    progress_ms: float
+    start: int = -1
+    end: int = -1
+    position: int = 0
+    asked_ms: float = float("-inf")
+    full_since_ms: float | None = None
+    error: str = ""
+    reached: Reached | None = None
+
+
+class FinalReader:
+    """Reads every partition from its beginning to its end, after all producers have stopped.
+
+    `expected`: for each partition an offset below which a record was acknowledged. If the partition ends before it, the
+    reader waits SETTLE_MS for the end to reach it.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        partitions: Sequence[PartitionName],
+        expected: Sequence[int],
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._reader = _Reader(FINAL, bootstrap, partitions, now_ms)
+        self._asker = _asker(bootstrap)
+        self._standings = [_Standing(each, now_ms()) for each in expected]
+
+    @property
+    def log(self) -> ReadLog:
+        return self._reader.log
+
+    def read(self, deadline_ms: float) -> list[FinalRead]:
+        """Blocks for at most `deadline_ms`."""
+        give_up_ms = self._now_ms() + deadline_ms
+        try:
+            with interruptible():
+                while self._open() and self._now_ms() < give_up_ms:
+                    for place, offset in self._reader.take(_POLL_S):
+                        standing = self._standings[place]
+                        standing.position, standing.progress_ms = offset + 1, self._now_ms()
+                    for place in self._open():
+                        self._look(place)
+        finally:
+            self._reader.consumer.close()
+            self._asker.close()
+        return [self._verdict(standing) for standing in self._standings]
+
+    def _open(self) -> list[int]:
+        return [place for place, standing in enumerate(self._standings) if standing.reached is None]
+
+    def _look(self, place: int) -> None:
+        standing, now_ms = self._standings[place], self._now_ms()
+        if standing.position >= standing.end and now_ms - standing.asked_ms >= _ASK_AGAIN_MS:
+            standing.asked_ms = now_ms
+            self._ask(place)
+        if standing.end < 0 or standing.position < standing.end:
+            standing.full_since_ms = None
+            if now_ms - standing.progress_ms > PATIENCE_MS:
+                standing.reached = Reached.NOTHING_MORE
+            return
+        if standing.full_since_ms is None:
+            standing.full_since_ms = now_ms
+        if standing.end >= standing.expected or now_ms - standing.full_since_ms > SETTLE_MS:
+            standing.reached = Reached.END
+
+    def _ask(self, place: int) -> None:
+        """Ask the partition's leader for its log start offset and its end."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        standing = self._standings[place]
+        try:
+            start, end = self._asker.get_watermark_offsets(TopicPartition(*self._partitions[place]), _ASK_S)
+        except KafkaException as error:
+            standing.error = str(error.args[0])
+            return
+        standing.start, standing.end, standing.error = start, end, ""
+        standing.position = max(standing.position, start)
+
+    def _verdict(self, standing: _Standing) -> FinalRead:
+        detail = ""
+        if standing.reached is not Reached.END:
+            detail = f"read to {standing.position} of {standing.end}"
+            detail += f": {standing.error}" if standing.error else ""
+        return FinalRead(max(standing.start, 0), standing.end, standing.reached or Reached.PART, detail)
+
+
+DELIVERY_TIMEOUT_MS = 60_000
+"""Longer than any failover: a record that a client gives up is of unknown fate, and proves nothing."""
+
+REQUEST_TIMEOUT_MS = 5_000
+_PRODUCER_POLL_S = 0.002
+
+CLIENT_CONFIG: dict[str, Any] = {
+    "socket.connection.setup.timeout.ms": 1000,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "log_level": 0,
+}
+"""A dead broker is to cost a client its failover, not a back-off that would be measured as part of it."""
+
+
+def producer_config(bootstrap: str, workload: RecordWorkload) -> dict[str, Any]:
+    return CLIENT_CONFIG | {
+        "bootstrap.servers": bootstrap,
+        "acks": workload.acks,
+        "enable.idempotence": workload.idempotent,
+        "max.in.flight.requests.per.connection": workload.in_flight,
+        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+        "request.timeout.ms": REQUEST_TIMEOUT_MS,
+        "retry.backoff.ms": 50,
+        "retry.backoff.max.ms": 200,
+        "linger.ms": 2,
+        # All that can be due while nothing is acknowledged.
+        "queue.buffering.max.messages": 1_000_000,
+        "queue.buffering.max.kbytes": 2_000_000,
+    }
+
+
+class ProducingClient:
+    """A producer that sends from its construction until `stop`.
+
+    `log` belongs to the thread until the thread has ended (`join`). `error`: an error that librdkafka calls fatal, or
+    another one that ended the thread early; the producer sends nothing afterwards.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        bootstrap: str,
+        workload: RecordWorkload,
+        partitions: Sequence[PartitionName],
+        now_ms: Callable[[], float],
+    ) -> None:
+        from confluent_kafka import KafkaError, Producer
+
+        # Their earlier attempts, if any, were refused for the same reason: nothing of them was written.
+        self._never_written = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
+        self.log = SendLog(number)
+        self._fatal: str | None = None
+        self._workload = workload
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._producer: Any = Producer(producer_config(bootstrap, workload))
+        self._stopped = threading.Event()
+        self._abandoned = threading.Event()
+        self._thread = ClientThread(self._run, f"producer {number}")
+
+    @property
+    def error(self) -> str | None:
+        return self._fatal or self._thread.error
+
+    def stop(self) -> None:
+        """Stop sending. Requests in flight are completed."""
+        self._stopped.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end, and return True if it did, with all operations completed.
+
+        After `timeout_s` the thread is instructed to leave them open.
+        """
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._abandoned.set()
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        began_ms = self._now_ms()
+        a_record_ms = 1000.0 * self._workload.producers / self._workload.rate_per_s
+        while not self._stopped.is_set():
+            due = int((self._now_ms() - began_ms) / a_record_ms)
+            while len(self.log.key) <= due and not self._stopped.is_set():
+                self._send(began_ms + len(self.log.key) * a_record_ms)
+            self._poll(_PRODUCER_POLL_S)
+        while self.log.open and not self._abandoned.is_set():
+            self._poll(0.1)
+
+    def _poll(self, timeout_s: float) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.poll(timeout_s)
+        except KafkaException as error:  # what was sent still ends with its delivery report
+            self._fatal = self._fatal or f"producer {self.log.producer}: {error.args[0]}"
+            self._stopped.set()
+
+    def _send(self, due_ms: float) -> None:
+        from confluent_kafka import KafkaException
+
+        log = self.log
+        key = (len(log.key) + log.producer) % self._workload.keys
+        partition = home(key, len(self._partitions))
+        topic, number = self._partitions[partition]
+        sequence = log.sent(key, partition, due_ms)
+        value = encode_payload(Payload(log.producer, key, sequence, due_ms), self._workload.record_bytes)
+        try:
+            self._producer.produce(
+                topic, value, key_bytes(key), partition=number, on_delivery=partial(self._delivered, sequence)
+            )
+        except (BufferError, KafkaException) as error:  # it never came into the queue
+            log.ended(sequence, FAILED, self._now_ms(), error=str(error))
+
+    def _delivered(self, sequence: int, error: Any, message: Any) -> None:
+        now_ms = self._now_ms()
+        if error is not None:
+            outcome = FAILED if error.code() in self._never_written else INDETERMINATE
+            self.log.ended(sequence, outcome, now_ms, error=error.str())
+        elif self._workload.acks == ACKS_NONE:
+            self.log.ended(sequence, INDETERMINATE, now_ms)  # sent, and never acknowledged
+        else:
+            self.log.ended(sequence, ACKNOWLEDGED, now_ms, offset=message.offset())
+
+
+JOIN_S = DELIVERY_TIMEOUT_MS / 1000 + 10
+
+
+class RecordClients:
+    """Begins at once. HostFailure, with the extra to install, where confluent-kafka is missing."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        workload: RecordWorkload,
+        partitions: Sequence[PartitionName],
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._partitions = tuple(partitions)
+        self._now_ms = now_ms
+        self._final: FinalReader | None = None
+        self._finals: list[FinalRead] = []
+        try:
+            self._consumers = [
+                ConsumingClient(number, bootstrap, self._partitions, now_ms) for number in range(workload.consumers)
+            ]
+            self._producers = [
+                ProducingClient(number, bootstrap, workload, self._partitions, now_ms)
+                for number in range(workload.producers)
+            ]
+        except ImportError as error:
+            raise HostFailure("records need confluent-kafka: pip install 'camerlengo[chaos]'") from error
+
+    def quiesce(self, deadline_ms: float) -> None:
+        """Blocks until every operation has ended, and all was read once more or `deadline_ms` passed with that. The
+        consumers go on meanwhile: what they have not read yet they may read too."""
+        self._stop_producers()
+        expected = acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
+        self._final = FinalReader(self._bootstrap, self._partitions, expected, self._now_ms)
+        self._finals = self._final.read(deadline_ms)
+        self.close()
+
+    def _stop_producers(self) -> None:
+        for producer in self._producers:
+            producer.stop()
+        if not all(producer.join(JOIN_S) for producer in self._producers):
+            raise HostFailure(f"a producer did not come to its end in {2 * JOIN_S:g} s")
+
+    def close(self) -> None:
+        """Ends the clients, whatever is unfinished. Safe to call twice."""
+        for producer in self._producers:
+            producer.stop()
+        for producer in self._producers:
+            producer.join(0.5)
+        for consumer in self._consumers:
+            consumer.stop()
+
+    def history(self) -> History:
+        """After `close` or `quiesce`: until then the logs are the clients' threads'."""
+        reads = [consumer.log for consumer in self._consumers]
+        if self._final is not None:
+            reads.append(self._final.log)
+        sends = [producer.log for producer in self._producers]
+        clients: list[ProducingClient | ConsumingClient] = [*self._producers, *self._consumers]
+        errors = [client.error for client in clients if client.error is not None]
+        return history_of(self._partitions, sends, reads, self._finals, errors)
