@@ -7,71 +7,185 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from math import hypot
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 from statemachines.machine import CompiledMachine
-from statemachines.svg import Kind, Layout, Place, draw
-from statemachines.tables import OPERATION, PARTITION, REASSIGNMENT, REPLICA
+from statemachines.partition import PARTITION
+from statemachines.reassignment import REASSIGNMENT
+from statemachines.replica import REPLICA
 
-PARTITION_LAYOUT = Layout(
+_NODE_WIDTH, _NODE_HEIGHT = 176.0, 56.0
+_LOOP_WIDTH, _LOOP_REACH = 30.0, 44.0
+_ARROW_GAP = 3.0
+_BOTH_WAYS_BEND = 26.0
+
+
+class BoxKind(Enum):
+    """The look of a state's box: its fill and border."""
+
+    Absent = ("#f3f4f6", "#9ca3af")
+    Serving = ("#e3f4e7", "#3f9a57")
+    Down = ("#fdeadf", "#d0743c")
+    Deleting = ("#ece8fa", "#7d68c4")
+
+
+@dataclass(frozen=True, slots=True)
+class StateBox:
+    """The centre of a state's box (pixels), its kind, and the text under its name."""
+
+    x: float
+    y: float
+    kind: BoxKind
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiagramLayout:
+    """`bends` moves an arrow's middle sideways, in pixels, to its left when looking along it if positive: arrows
+    that go both ways are bent apart by themselves."""
+
+    title: str
+    width: int
+    height: int
+    places: Mapping[str, StateBox]
+    bends: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+def draw(machine: CompiledMachine[Any], layout: DiagramLayout) -> str:
+    """The picture, as SVG text that ends with a line break.
+
+    Raises ValueError if the layout does not place exactly the machine's states, or bends an arrow that isn't there.
+    """
+    names = [state.name for state in machine.states]
+    if sorted(layout.places) != sorted(names):
+        raise ValueError(f"{machine.name}: the layout places {sorted(layout.places)}, the states are {sorted(names)}")
+    moves = [
+        (source, target) for target in machine.states for source in machine.states if machine.allowed[source, target]
+    ]
+    stray = set(layout.bends) - {(source.name, target.name) for source, target in moves}
+    if stray:
+        raise ValueError(f"{machine.name}: the layout bends moves that the table does not have: {sorted(stray)}")
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {layout.width} {layout.height}" width="{layout.width}" '
+        f'height="{layout.height}" role="img" font-family="Helvetica, Arial, sans-serif">',
+        f"<title>{escape(layout.title)}</title>",
+        '<defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" '
+        'orient="auto-start-reverse"><path d="M0 1 L10 5 L0 9 z" fill="#4b5563"/></marker></defs>',
+        f'<rect width="{layout.width}" height="{layout.height}" fill="#ffffff"/>',
+        '<g fill="none" stroke="#4b5563" stroke-width="1.6">',
+        *(_arrow(machine, layout, source, target) for source, target in moves),
+        "</g>",
+        *(_box(state, layout.places[state.name]) for state in machine.states),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _box(state: IntEnum, place: StateBox) -> str:
+    fill, border = place.kind.value
+    left, top = place.x - _NODE_WIDTH / 2, place.y - _NODE_HEIGHT / 2
+    return (
+        f'<rect x="{left:g}" y="{top:g}" width="{_NODE_WIDTH:g}" height="{_NODE_HEIGHT:g}" rx="10" fill="{fill}" '
+        f'stroke="{border}" stroke-width="1.6"/>\n'
+        f'<text x="{place.x:g}" y="{place.y - 3:g}" text-anchor="middle" font-size="15" font-weight="bold" '
+        f'fill="#111827">{escape(state.name)}</text>\n'
+        f'<text x="{place.x:g}" y="{place.y + 16:g}" text-anchor="middle" font-size="11.5" fill="#4b5563">'
+        f"{int(state)} · {escape(place.note)}</text>"
+    )
+
+
+def _arrow(machine: CompiledMachine[Any], layout: DiagramLayout, source: IntEnum, target: IntEnum) -> str:
+    start, end = layout.places[source.name], layout.places[target.name]
+    if source is target:
+        path = _loop(start)
+    else:
+        both_ways = _BOTH_WAYS_BEND if machine.allowed[target, source] else 0.0
+        path = _curve(start, end, layout.bends.get((source.name, target.name), both_ways))
+    return f'<path d="{path}" marker-end="url(#arrow)"><title>{source.name} to {target.name}</title></path>'
+
+
+def _curve(start: StateBox, end: StateBox, bend: float) -> str:
+    along_x, along_y = end.x - start.x, end.y - start.y
+    length = hypot(along_x, along_y)
+    # A quadratic curve's middle lies halfway to its control point.
+    control_x = (start.x + end.x) / 2 + 2 * bend * along_y / length
+    control_y = (start.y + end.y) / 2 - 2 * bend * along_x / length
+    from_x, from_y = _border(start, control_x, control_y, 0.0)
+    to_x, to_y = _border(end, control_x, control_y, _ARROW_GAP)
+    return f"M{from_x:.1f} {from_y:.1f} Q{control_x:.1f} {control_y:.1f} {to_x:.1f} {to_y:.1f}"
+
+
+def _border(place: StateBox, toward_x: float, toward_y: float, gap: float) -> tuple[float, float]:
+    """Return the point where the way from the box's centre leaves it, `gap` pixels further on."""
+    way_x, way_y = toward_x - place.x, toward_y - place.y
+    length = hypot(way_x, way_y)
+    across = _NODE_WIDTH / 2 / abs(way_x) if way_x else float("inf")
+    down = _NODE_HEIGHT / 2 / abs(way_y) if way_y else float("inf")
+    share = min(across, down) + gap / length
+    return place.x + way_x * share, place.y + way_y * share
+
+
+def _loop(place: StateBox) -> str:
+    """A move to the same state, at the right side of its box."""
+    edge, reach = place.x + _NODE_WIDTH / 2, place.x + _NODE_WIDTH / 2 + _LOOP_REACH
+    side = _LOOP_WIDTH / 2
+    return (
+        f"M{edge:.1f} {place.y - side:.1f} "
+        f"C{reach:.1f} {place.y - side * 1.6:.1f} {reach:.1f} {place.y + side * 1.6:.1f} "
+        f"{edge + _ARROW_GAP:.1f} {place.y + side:.1f}"
+    )
+
+
+PARTITION_LAYOUT = DiagramLayout(
     title="The partition machine",
     width=860,
     height=310,
     places={
-        "NonExistent": Place(110, 85, Kind.Absent, "never created, or deleted"),
-        "New": Place(400, 85, Kind.Absent, "no leader, no ISR yet"),
-        "Online": Place(690, 85, Kind.Serving, "has a leader"),
-        "Offline": Place(690, 245, Kind.Down, "its leader is gone"),
+        "NonExistent": StateBox(110, 85, BoxKind.Absent, "never created, or deleted"),
+        "New": StateBox(400, 85, BoxKind.Absent, "no leader, no ISR yet"),
+        "Online": StateBox(690, 85, BoxKind.Serving, "has a leader"),
+        "Offline": StateBox(690, 245, BoxKind.Down, "its leader is gone"),
     },
     bends={("Offline", "NonExistent"): 45.0},
 )
 
-REPLICA_LAYOUT = Layout(
+REPLICA_LAYOUT = DiagramLayout(
     title="The replica machine",
     width=900,
     height=475,
     places={
-        "NonExistent": Place(110, 85, Kind.Absent, "never created, or deleted"),
-        "New": Place(400, 85, Kind.Absent, "being created or added"),
-        "Online": Place(690, 85, Kind.Serving, "leads or follows"),
-        "Offline": Place(690, 245, Kind.Down, "broker dead or stopping"),
-        "DeletionSuccessful": Place(110, 415, Kind.Deleting, "its broker deleted it"),
-        "DeletionStarted": Place(400, 415, Kind.Deleting, "deletion requested"),
-        "DeletionIneligible": Place(690, 415, Kind.Deleting, "can't be deleted now"),
+        "NonExistent": StateBox(110, 85, BoxKind.Absent, "never created, or deleted"),
+        "New": StateBox(400, 85, BoxKind.Absent, "being created or added"),
+        "Online": StateBox(690, 85, BoxKind.Serving, "leads or follows"),
+        "Offline": StateBox(690, 245, BoxKind.Down, "broker dead or stopping"),
+        "DeletionSuccessful": StateBox(110, 415, BoxKind.Deleting, "its broker deleted it"),
+        "DeletionStarted": StateBox(400, 415, BoxKind.Deleting, "deletion requested"),
+        "DeletionIneligible": StateBox(690, 415, BoxKind.Deleting, "can't be deleted now"),
     },
     bends={("DeletionIneligible", "Online"): -160.0},
 )
 
-OPERATION_LAYOUT = Layout(
-    title="The delayed operation's machine",
-    width=560,
-    height=300,
-    places={
-        "Pending": Place(110, 150, Kind.Absent, "not answered yet"),
-        "Completed": Place(450, 50, Kind.Serving, "its condition held"),
-        "Expired": Place(450, 150, Kind.Down, "its time was over"),
-        "Cancelled": Place(450, 250, Kind.Deleting, "what it awaited is gone"),
-    },
-)
-
-REASSIGNMENT_LAYOUT = Layout(
+REASSIGNMENT_LAYOUT = DiagramLayout(
     title="The reassignment machine",
     width=860,
     height=310,
     places={
-        "Settled": Place(110, 85, Kind.Serving, "its replicas are as wanted"),
-        "Waiting": Place(110, 245, Kind.Absent, "too many others move"),
-        "Adding": Place(690, 245, Kind.Absent, "the target is not in sync"),
-        "Completing": Place(690, 85, Kind.Deleting, "the target leads, others go"),
+        "Settled": StateBox(110, 85, BoxKind.Serving, "its replicas are as wanted"),
+        "Waiting": StateBox(110, 245, BoxKind.Absent, "too many others move"),
+        "Adding": StateBox(690, 245, BoxKind.Absent, "the target is not in sync"),
+        "Completing": StateBox(690, 85, BoxKind.Deleting, "the target leads, others go"),
     },
     bends={("Completing", "Settled"): 45.0},
 )
 
-DIAGRAMS: Mapping[str, tuple[CompiledMachine[Any], Layout]] = {
+DIAGRAMS: Mapping[str, tuple[CompiledMachine[Any], DiagramLayout]] = {
     "partition-machine.svg": (PARTITION, PARTITION_LAYOUT),
     "replica-machine.svg": (REPLICA, REPLICA_LAYOUT),
-    "operation-machine.svg": (OPERATION, OPERATION_LAYOUT),
     "reassignment-machine.svg": (REASSIGNMENT, REASSIGNMENT_LAYOUT),
 }
 

@@ -1,43 +1,49 @@
-"""Compiled state machines: a declaration in, a table and the two ways of moving along it out.
+"""Compiled state machines: a declaration becomes a table that decides every transition.
 
-A machine is declared once, as a `transitions.Machine` without models, and compiled here at import. One entity with
-listeners and a column of a million rows then move along the same table: a trigger of the library costs 6 to 12 µs,
-a row of a table a few nanoseconds. This file knows no machine in particular; `tables.py` has those.
+A machine is declared once, as a `transitions.Machine` without models, and compiled here at import. Then a column of a
+million states, or one entity, moves along the same table: a trigger of the library takes 6 to 12 µs, a row of a table
+a few nanoseconds. The machines themselves are in `partition`, `replica` and `reassignment`.
 
 No I/O, no clock, no thread, no logging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from transitions import Machine
 
-from statemachines.errors import InvalidTransition, ListenerFailed, TransitionError
-
 S = TypeVar("S", bound=IntEnum)
-
-Listener = Callable[[Any, S, S], None]
-"""Called as `listener(entity, source, target)`."""
 
 _BYTE_VALUES = 256
 
 
-class Entity(Protocol[S]):
-    """Anything that keeps its state in an attribute."""
+class InvalidTransition(Exception):
+    """An event that the machine does not allow in the entity's state, which stays as it was.
 
-    state: S
+    An event has the name of the state that it leads to.
+    """
+
+    def __init__(self, machine: str, key: object, state: IntEnum, event: IntEnum) -> None:
+        super().__init__(machine, key, state, event)
+        self.machine = machine
+        self.key = key
+        self.state = state
+        self.event = event
+
+    def __str__(self) -> str:
+        return f"{self.machine} {self.key}: event {self.event.name} is not allowed in state {self.state.name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledMachine(Generic[S]):
-    """One machine's moves. A value: `with_listeners` gives a new one and leaves this one as it is.
+    """One machine's allowed transitions.
 
     `allowed[source, target]` is the whole declaration as a read-only bool array. States are numbered 0..n-1 in the
     order of their enum, which is the number that a column keeps.
@@ -49,64 +55,28 @@ class CompiledMachine(Generic[S]):
     _sources: Mapping[S, frozenset[S]]
     _by_byte: NDArray[np.bool_]
     """[target, byte]: `allowed`, turned, and False for every byte that is no state."""
-    _on_exit: Mapping[S, tuple[Listener[S], ...]]
-    _on_entry: Mapping[S, tuple[Listener[S], ...]]
 
     def valid_sources(self, target: S) -> frozenset[S]:
         """The states from which `target` may be entered."""
         return self._sources[target]
 
-    def with_listeners(
-        self,
-        *,
-        on_exit: Mapping[S, Iterable[Listener[S]]] | None = None,
-        on_entry: Mapping[S, Iterable[Listener[S]]] | None = None,
-    ) -> CompiledMachine[S]:
-        """The same machine, calling these too (after the ones it has) as one entity leaves or enters a state.
-
-        Columns have no listeners: their caller knows the rows that moved.
-        """
-        return replace(self, _on_exit=_joined(self._on_exit, on_exit), _on_entry=_joined(self._on_entry, on_entry))
-
-    def move(self, entity: Entity[S], target: S) -> None:
-        """Moves one entity: exit listeners of its state, the new state, entry listeners of that.
-
-        Either all of it happens or the entity's state is what it was; what listeners did elsewhere is theirs.
-        Raises InvalidTransition (no listener was called) and ListenerFailed, with what the listener raised as its
-        cause.
-        """
-        source = entity.state
-        if source not in self._sources[target]:
-            raise InvalidTransition(self.name, entity, source, target)
-        try:
-            for listener in self._on_exit.get(source, ()):
-                listener(entity, source, target)
-            entity.state = target
-            for listener in self._on_entry.get(target, ()):
-                listener(entity, source, target)
-        except BaseException as error:
-            entity.state = source
-            if isinstance(error, Exception):
-                raise ListenerFailed(self.name, entity, source, target) from error
-            raise
-
-    def move_each(self, entities: Iterable[Entity[S]], target: S) -> tuple[TransitionError, ...]:
-        """Moves every entity that can, in order, and gives the errors of those that stayed as they were."""
-        refused: list[TransitionError] = []
-        for entity in entities:
-            try:
-                self.move(entity, target)
-            except TransitionError as error:
-                refused.append(error)
-        return tuple(refused)
+    def require(self, state: S, event: S, key_of: Callable[[], object]) -> None:
+        """Raise InvalidTransition if one entity may not move from `state` to `event`; `key_of` names the entity."""
+        if state not in self._sources[event]:
+            raise InvalidTransition(self.name, key_of(), state, event)
 
     def move_column(self, column: NDArray[np.uint8], rows: NDArray[np.integer], target: S) -> NDArray[np.integer]:
-        """Moves the named rows of a column, in place; gives the rows that may not go there, left as they were.
+        """Move the given rows of a column to `target` in place; return the rows for which this is not allowed.
 
-        `column` is uint8[n], a state's number a row; `rows` holds row numbers 0..n-1, in any order (one that is
-        named twice moves once). `refusals` makes errors of the rows that are handed back. Raises ValueError for a
-        column or rows of another kind and for a byte that is no state, IndexError for a row beyond the column; then
-        nothing has moved. A million rows take about 3 ms.
+        Refused rows stay as they were; `refusals` makes their errors. A million rows take about 3 ms.
+
+        Args:
+            column: uint8[n], a state's number a row.
+            rows: row numbers 0..n-1, in any order; one that is named twice moves once.
+
+        Raises:
+            ValueError: the column or rows are of another kind, or a byte is no state. Nothing has moved.
+            IndexError: a row is beyond the column. Nothing has moved.
         """
         _require_column(column)
         _require_rows(rows)
@@ -127,11 +97,11 @@ class CompiledMachine(Generic[S]):
         column: NDArray[np.uint8],
         refused: NDArray[np.integer],
         target: S,
-        name_of: Callable[[int], object] = int,
+        key_of: Callable[[int], object] = int,
     ) -> tuple[InvalidTransition, ...]:
-        """The errors of the rows that `move_column` handed back; `name_of(row)` is the entity that they name."""
+        """Return the errors of rows that `move_column` refused; `key_of(row)` is the entity that an error names."""
         return tuple(
-            InvalidTransition(self.name, name_of(row), self.states[column[row]], target) for row in refused.tolist()
+            InvalidTransition(self.name, key_of(row), self.states[column[row]], target) for row in refused.tolist()
         )
 
     def _refuse_unknown_states(self, rows: NDArray[np.integer], states: NDArray[np.uint8]) -> None:
@@ -166,17 +136,7 @@ def compile_machine(name: str, states: type[S], declaration: Machine) -> Compile
     allowed.flags.writeable = False
     by_byte.flags.writeable = False
     sources = {target: frozenset(source for source in members if allowed[source, target]) for target in members}
-    none: Mapping[S, tuple[Listener[S], ...]] = MappingProxyType({})
-    return CompiledMachine(name, members, allowed, MappingProxyType(sources), by_byte, none, none)
-
-
-def _joined(
-    present: Mapping[S, tuple[Listener[S], ...]], added: Mapping[S, Iterable[Listener[S]]] | None
-) -> Mapping[S, tuple[Listener[S], ...]]:
-    joined = dict(present)
-    for state, listeners in (added or {}).items():
-        joined[state] = (*joined.get(state, ()), *listeners)
-    return MappingProxyType(joined)
+    return CompiledMachine(name, members, allowed, MappingProxyType(sources), by_byte)
 
 
 def _require_column(column: NDArray[np.uint8]) -> None:

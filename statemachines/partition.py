@@ -9,6 +9,8 @@ from enum import IntEnum
 
 from transitions import Machine
 
+from statemachines.machine import CompiledMachine, compile_machine
+
 
 class PartitionState(IntEnum):
     NonExistent = 0
@@ -37,4 +39,6 @@ DECLARATION = Machine(
         {"trigger": "NonExistent", "source": Offline, "dest": NonExistent},
     ],
 )
-"""Compiled to `tables.PARTITION`. Nothing is ever added to it as a model: that is quadratic."""
+"""Compiled to `PARTITION`. Nothing is ever added to it as a model: that is quadratic."""
+
+PARTITION: CompiledMachine[PartitionState] = compile_machine("partition", PartitionState, DECLARATION)

@@ -15,6 +15,8 @@ from enum import IntEnum
 
 from transitions import Machine
 
+from statemachines.machine import CompiledMachine, compile_machine
+
 
 class ReassignmentState(IntEnum):
     Settled = 0
@@ -35,15 +37,18 @@ DECLARATION = Machine(
     initial=Settled,
     auto_transitions=False,
     # Each trigger has its target's name. Adding to Adding: another target, or the next controller takes it up. What is
-    # in sync from the beginning (an order alone, fewer replicas, a cancellation) completes at once.
+    # in sync from the beginning (an order alone, fewer replicas, a cancellation) completes at once. Completing to
+    # Adding: no replica of the target could be elected.
     transitions=[
         {"trigger": "Waiting", "source": [Settled, Waiting], "dest": Waiting},
-        {"trigger": "Adding", "source": [Settled, Waiting, Adding], "dest": Adding},
+        {"trigger": "Adding", "source": [Settled, Waiting, Adding, Completing], "dest": Adding},
         {"trigger": "Completing", "source": [Settled, Waiting, Adding], "dest": Completing},
         {"trigger": "Settled", "source": [Waiting, Completing], "dest": Settled},
     ],
 )
-"""Compiled to `tables.REASSIGNMENT`. Nothing is ever added to it as a model: that is quadratic."""
+"""Compiled to `REASSIGNMENT`. Nothing is ever added to it as a model: that is quadratic."""
+
+REASSIGNMENT: CompiledMachine[ReassignmentState] = compile_machine("reassignment", ReassignmentState, DECLARATION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from enum import IntEnum
 
 from transitions import Machine
 
+from statemachines.machine import CompiledMachine, compile_machine
+
 
 class ReplicaState(IntEnum):
     NonExistent = 0
@@ -47,4 +49,6 @@ DECLARATION = Machine(
         {"trigger": "NonExistent", "source": DeletionSuccessful, "dest": NonExistent},
     ],
 )
-"""Compiled to `tables.REPLICA`. Nothing is ever added to it as a model: that is quadratic."""
+"""Compiled to `REPLICA`. Nothing is ever added to it as a model: that is quadratic."""
+
+REPLICA: CompiledMachine[ReplicaState] = compile_machine("replica", ReplicaState, DECLARATION)

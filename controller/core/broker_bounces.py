@@ -84,7 +84,7 @@ def demote_bounced(term: Term, mzxids: Zxids) -> Bounced:
     if not bounced.any():
         return Bounced(rows[:0], Replicas(rows[:0], rows[:0]))
     leaderless = rows[(bounced & (table.isr == table.leader[:, None])).any(axis=1)]
-    context.set_partition_states(leaderless, np.full(len(leaderless), PartitionState.Offline, dtype=np.uint8))
+    context.move_all_partitions(leaderless, PartitionState.Offline)
     stayed = context.eligible_in_isr(rows) & ~bounced
     out = np.where(bounced & stayed.any(axis=1, keepdims=True), table.isr, NO_BROKER).astype(np.int32)
     replicas = Replicas.where(rows, is_member(table.assignment, out))

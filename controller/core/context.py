@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from controller.core.failed_replicas import FailedReplicas, rows_of
-from controller.core.partition_table import NO_STATE, Bools, Bytes, Int32s, PartitionTable, Rows
+from controller.core.partition_table import NO_STATE, Bools, Int32s, PartitionTable, Rows
 from controller.core.ports import Endpoint
 from controller.protocol.control_values import UpdateMetadataBroker
 from statemachines.leader_election_columns import is_member, live_mask
-from statemachines.partition import PartitionState
-from statemachines.replica import ReplicaState
-from statemachines.tables import PARTITION, REPLICA
+from statemachines.machine import InvalidTransition
+from statemachines.partition import PARTITION, PartitionState
+from statemachines.reassignment import REASSIGNMENT, ReassignmentState
+from statemachines.replica import REPLICA, ReplicaState
+
+REFUSALS_NAMED = 10
+"""How many of the entities whose transition was refused get into the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +237,7 @@ class ControllerContext:
     # -- the state machines' columns
 
     def move_partitions(self, rows: Rows, target: PartitionState) -> Rows:
-        """Moves those that may; gives those that may not, left as they were."""
+        """Move partitions to `target`; return the rows for which the machine does not allow it, left as they were."""
         column = self.partitions.partition_state
         before = int(np.count_nonzero(column[rows] == PartitionState.Offline))
         refused: Rows = PARTITION.move_column(column, rows, target).astype(np.int64)
@@ -240,17 +245,52 @@ class ControllerContext:
         return refused
 
     def move_replicas(self, replicas: Replicas, target: ReplicaState) -> Replicas:
-        """Moves those that may; gives those that may not, left as they were."""
+        """Move replicas to `target`; return those for which the machine does not allow it, left as they were."""
         flat, width = self.partitions.replica_state.reshape(-1), self.partitions.width
         refused: Rows = REPLICA.move_column(flat, replicas.rows * width + replicas.slots, target).astype(np.int64)
         return Replicas(refused // max(width, 1), refused % max(width, 1))
 
-    def set_partition_states(self, rows: Rows, states: Bytes) -> None:
-        """As a term begins: what the columns show, not a move."""
-        column = self.partitions.partition_state
-        before = int(np.count_nonzero(column[rows] == PartitionState.Offline))
-        column[rows] = states
-        self.offline_partitions += int(np.count_nonzero(states == PartitionState.Offline)) - before
+    def move_all_partitions(self, rows: Rows, target: PartitionState) -> None:
+        """Move partitions to `target`. Raises InvalidTransition if the machine does not allow it for one of them."""
+        for error in self.partition_refusals(self.move_partitions(rows, target), target):
+            raise error
+
+    def move_all_replicas(self, replicas: Replicas, target: ReplicaState) -> None:
+        """Move replicas to `target`. Raises InvalidTransition if the machine does not allow it for one of them."""
+        for error in self.replica_refusals(self.move_replicas(replicas, target), target):
+            raise error
+
+    def partition_refusals(self, refused: Rows, target: PartitionState) -> tuple[InvalidTransition, ...]:
+        """Return the errors of rows that `move_partitions` refused, of the first few."""
+        table = self.partitions
+        return PARTITION.refusals(table.partition_state, refused[:REFUSALS_NAMED], target, table.name_of)
+
+    def replica_refusals(self, refused: Replicas, target: ReplicaState) -> tuple[InvalidTransition, ...]:
+        """Return the errors of replicas that `move_replicas` refused, of the first few."""
+        table = self.partitions
+
+        def key_of(number: int) -> str:
+            row, slot = divmod(number, table.width)
+            return f"{table.name_of(row)} on broker {table.assignment[row, slot]}"
+
+        numbers = (refused.rows * table.width + refused.slots)[:REFUSALS_NAMED]
+        return REPLICA.refusals(table.replica_state.reshape(-1), numbers, target, key_of)
+
+    def reassignment_state(self, row: int) -> ReassignmentState:
+        """Return where the partition's reassignment is, from what the columns and the requests say."""
+        table = self.partitions
+        if row in table.leaving:
+            return ReassignmentState.Completing
+        if row in table.adding or row in table.removing:
+            return ReassignmentState.Adding
+        if self.waiting and table.topic_and_partition(row) in self.waiting:
+            return ReassignmentState.Waiting
+        return ReassignmentState.Settled
+
+    def require_reassignment(self, rows: Iterable[int], target: ReassignmentState) -> None:
+        """Raise InvalidTransition if the machine does not allow one of these reassignments to enter `target`."""
+        for row in rows:
+            REASSIGNMENT.require(self.reassignment_state(row), target, partial(self.partitions.name_of, row))
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Every row number from before is void."""

@@ -359,9 +359,10 @@ async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
 
     await _in_flight(len(rows), read, take, LONGEST_READ)
     led = live_mask(table.leader[rows], term.context.eligible_ids)
-    states = np.where(led, PartitionState.Online, PartitionState.Offline)
-    states[(table.zk_version[rows] == NO_STATE) & ~damaged] = PartitionState.New
-    term.context.set_partition_states(rows, states.astype(np.uint8))
+    known = (table.zk_version[rows] != NO_STATE) | damaged
+    term.context.move_all_partitions(rows, PartitionState.New)
+    term.context.move_all_partitions(rows[known & led], PartitionState.Online)
+    term.context.move_all_partitions(rows[known & ~led], PartitionState.Offline)
     return mzxids
 
 

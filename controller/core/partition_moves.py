@@ -20,7 +20,6 @@ from controller.quick import maker
 from controller.trace import PartitionMoved
 from statemachines.leader_election_columns import initial_leader_columns
 from statemachines.partition import PartitionState
-from statemachines.tables import PARTITION
 
 _moved = maker(PartitionMoved)
 _NAMES = {int(state): state.name for state in PartitionState}
@@ -34,7 +33,7 @@ def move(term: Term, rows: Rows, target: PartitionState) -> None:
     context, table = term.context, term.context.partitions
     sources = table.partition_state[rows] if term.trace.enabled else None
     refused = context.move_partitions(rows, target)
-    for error in PARTITION.refusals(table.partition_state, refused[:10], target, table.name_of):
+    for error in context.partition_refusals(refused, target):
         term.note("error", str(error))
     if sources is None:
         return

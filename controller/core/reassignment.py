@@ -31,7 +31,7 @@ from controller.core.term import Term
 from controller.zookeeper import paths
 from statemachines.leader_election_columns import is_member
 from statemachines.partition import PartitionState
-from statemachines.reassignment import Assignment, is_in_sync, kept_on_the_way
+from statemachines.reassignment import Assignment, ReassignmentState, is_in_sync, kept_on_the_way
 from statemachines.replica import ReplicaState
 
 BUMP_ROUNDS = 5
@@ -50,6 +50,7 @@ async def begin(
     before = {key: table.reassignment_of(_row(term, key)) for key in wanted}
     changed = {key: one for key, one in wanted.items() if before[key] != one}
     kept = {_row(term, key): kept_on_the_way(before[key], one) for key, one in changed.items()}
+    term.context.require_reassignment(kept, ReassignmentState.Adding)
     left = await _stop_unneeded(term, kept)
     written = await persist(term, changed, withdrawn) if changed or withdrawn else frozenset[Partition]()
     for key, one in changed.items():
@@ -99,10 +100,12 @@ async def _lead_those_left(term: Term, rows: Sequence[int]) -> None:
 async def go_on(term: Term, rows: Sequence[int]) -> None:
     """Takes partitions up where they are: phase B where the target is in sync, phase A where it is not. Row numbers
     from before are void: a topic may have been waiting for this to be deleted."""
+    context = term.context
     await _watch(term, rows)
     ready = await _ready(term, rows)
     waiting = [row for row in rows if row not in ready]
     if waiting:
+        context.require_reassignment(waiting, ReassignmentState.Adding)
         await _spread(term, np.array(waiting, dtype=np.int64))
         ready |= await _ready(term, await _give_first_states(term, waiting))
     if ready:
@@ -205,6 +208,7 @@ async def new_epoch(term: Term, rows: Rows) -> None:
 
 async def _complete(term: Term, rows: Sequence[int]) -> None:
     context, table = term.context, term.context.partitions
+    context.require_reassignment(rows, ReassignmentState.Completing)
     chosen = np.array(rows, dtype=np.int64)
     term.note("info", f"the target of {len(rows)} partitions is in sync: {names_of(term, chosen)}")
     there = _is_adding(term, chosen) & context.alive(chosen)
@@ -223,6 +227,7 @@ async def _complete(term: Term, rows: Sequence[int]) -> None:
     await removed_replicas.stop(term, Removed.of(removed))
     done = {table.topic_and_partition(row): table.reassignment_of(row) for row in rows if row not in stuck}
     written = await persist(term, done)
+    context.require_reassignment((row for row in rows if row in table.leaving), ReassignmentState.Settled)
     for row in rows:
         table.leaving.pop(row, None)
     await _fulfil(term, {key: done[key].replicas for key in written})
@@ -236,6 +241,7 @@ async def _complete(term: Term, rows: Sequence[int]) -> None:
 def _put_back(term: Term, row: int, assignment: Assignment, states: Mapping[int, int]) -> None:
     """Return to phase A, because no replica of the target could be elected: both sets are still the replicas."""
     table = term.context.partitions
+    term.context.require_reassignment((row,), ReassignmentState.Adding)
     table.leaving.pop(row, None)
     table.set_assignment(row, assignment)
     for slot, broker in enumerate(assignment.replicas):

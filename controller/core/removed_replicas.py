@@ -15,8 +15,7 @@ from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
 from controller.trace import PartitionMoved
 from statemachines.leader_election_columns import live_mask
-from statemachines.replica import ReplicaState
-from statemachines.tables import REPLICA
+from statemachines.replica import REPLICA, ReplicaState
 
 
 @dataclass(frozen=True, slots=True, eq=False)

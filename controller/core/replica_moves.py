@@ -17,7 +17,6 @@ from controller.quick import maker
 from controller.trace import PartitionMoved
 from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.replica import ReplicaState
-from statemachines.tables import REPLICA
 
 _moved = maker(PartitionMoved)
 _NAMES = {int(state): state.name for state in ReplicaState}
@@ -33,11 +32,9 @@ def move(term: Term, replicas: Replicas, target: ReplicaState) -> Replicas:
     if not len(refused):
         moved = replicas
     else:
-        flat = table.replica_state.reshape(-1)
-        numbers = refused.rows * table.width + refused.slots
-        for error in REPLICA.refusals(flat, numbers[:10], target, lambda number: _name(term, number)):
+        for error in term.context.replica_refusals(refused, target):
             term.note("error", str(error))
-        stayed = np.isin(replicas.rows * table.width + replicas.slots, numbers)
+        stayed = np.isin(replicas.rows * table.width + replicas.slots, refused.rows * table.width + refused.slots)
         moved, sources = pick(replicas, ~stayed), sources[~stayed]
     if term.trace.enabled:
         brokers = table.assignment[moved.rows, moved.slots].tolist()
@@ -46,12 +43,6 @@ def move(term: Term, replicas: Replicas, target: ReplicaState) -> Replicas:
         for (topic, partition), broker, source in zip(keys, brokers, sources.tolist(), strict=True):
             emit(_moved(epoch, topic, partition, broker, _NAMES[source], now))
     return moved
-
-
-def _name(term: Term, number: int) -> str:
-    table = term.context.partitions
-    row, slot = divmod(number, table.width)
-    return f"{table.name_of(row)} on broker {table.assignment[row, slot]}"
 
 
 def make_new(term: Term, replicas: Replicas) -> None:

@@ -16,13 +16,12 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Generic
 
-from controller.timer.operation import PENDING, UNWATCHED, DelayedOperation
+from controller.timer.operation import PENDING, UNWATCHED, DelayedOperation, OperationState
 from controller.timer.purgatory import PURGE_INTERVAL, AlreadyWatched
 from controller.timer.report import log_failure
 from controller.timer.task import TimerTask
 from controller.timer.threaded import monotonic_ms
 from controller.timer.watchers import K, O
-from statemachines.operation import OperationState
 
 POLL_S = 0.2
 CLOSING_LIMIT_S = 10.0

@@ -1,20 +1,31 @@
 """A request that waits for a condition, until its time is over: what a purgatory holds.
 
-It is the timer's task itself, so nothing is allocated beside it. How it may end is declared in
-`statemachines.operation`; who decides between two that would end it at once is its purgatory (`Judge`). Knows no host:
-no thread, no lock, no clock.
+It is the timer's task itself, so nothing is allocated beside it. It ends once; who decides
+between two that would end it at once is its purgatory (`Judge`). Knows no host: no thread, no lock, no clock. Source:
+Kafka's DelayedOperation (0.9 to 3.9), whose one flag says "completed" and leaves out why; cancelling a key's operations
+is Kafka's cancelForKey.
 """
 
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from controller.timer.native import mypyc_attr
 from controller.timer.task import IN_BUNDLE, IN_COHORT, TimerTask
-from statemachines.machine import CompiledMachine
-from statemachines.operation import OperationState
-from statemachines.tables import OPERATION
+
+
+class OperationState(IntEnum):
+    Pending = 0
+    """It is not answered: its condition does not hold yet, and its timeout has not expired."""
+    Completed = 1
+    """Its condition holds, or it was completed by force."""
+    Expired = 2
+    """Its timeout expired first; it was answered with the data available."""
+    Cancelled = 3
+    """What it waits for no longer exists; the code that cancelled it answers."""
+
 
 PENDING: Final = OperationState.Pending
 COMPLETED: Final = OperationState.Completed
@@ -129,14 +140,3 @@ class DelayedOperation(TimerTask, metaclass=ABCMeta):
             return
         self.on_complete()
         self.on_expiration()
-
-
-def require_single_end(machine: CompiledMachine[OperationState]) -> None:
-    """ "Is it still pending?" is all that a `Judge` asks. ValueError if the declaration asks for more."""
-    for end in machine.states:
-        wanted = frozenset() if end is PENDING else frozenset({PENDING})
-        if machine.valid_sources(end) != wanted:
-            raise ValueError(f"{machine.name}: {end.name} may be entered from {sorted(machine.valid_sources(end))}")
-
-
-require_single_end(OPERATION)

@@ -22,13 +22,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Generic
 
 from controller.timer.native import mypyc_attr
-from controller.timer.operation import CANCELLED, EXPIRED, PENDING, UNWATCHED, DelayedOperation
+from controller.timer.operation import CANCELLED, EXPIRED, PENDING, UNWATCHED, DelayedOperation, OperationState
 from controller.timer.ports import Timer
 from controller.timer.report import log_failure
 from controller.timer.task import IN_BUNDLE, NOWHERE, Bucket, TimerTask
 from controller.timer.virtual import VirtualTimer
 from controller.timer.watchers import K, O, WatchLists
-from statemachines.operation import OperationState
 
 PURGE_INTERVAL = 1_000
 """Kafka's: how many ended operations in the watch lists are worth a purge. More costs memory, fewer cost time."""

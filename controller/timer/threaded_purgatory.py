@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection
 from typing import cast
 
 from controller.timer.native import mypyc_attr
-from controller.timer.operation import CANCELLED, EXPIRED, PENDING, UNWATCHED, DelayedOperation
+from controller.timer.operation import CANCELLED, EXPIRED, PENDING, UNWATCHED, DelayedOperation, OperationState
 from controller.timer.ports import Timer
 from controller.timer.purgatory import PURGE_INTERVAL, PURGE_SHARE, AlreadyWatched, Purgatory
 from controller.timer.report import log_failure
@@ -36,7 +36,6 @@ from controller.timer.threaded_cohort import ThreadedCohort
 from controller.timer.threaded_watchers import ThreadedWatchLists
 from controller.timer.watchers import K, O
 from controller.timer.wheel import NEVER_MS
-from statemachines.operation import OperationState
 
 
 def _no_clock() -> int:

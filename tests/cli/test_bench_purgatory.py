@@ -21,9 +21,8 @@ from controller.cli.benches.purgatory_real import run_real
 from controller.cli.benches.purgatory_runs import Run, WrongAnswers, collecting
 from controller.cli.benches.purgatory_virtual import run_virtual
 from controller.cli.main import main
-from controller.timer.operation import DelayedOperation
+from controller.timer.operation import DelayedOperation, OperationState
 from controller.timer.purgatory import Purgatory
-from statemachines.operation import OperationState
 from tests.cli.ending import status_of
 
 LOAD = Load(rate=20_000, percentile_50_ms=20, percentile_75_ms=60, number=4_000, timeout_ms=100)

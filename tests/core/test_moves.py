@@ -7,16 +7,21 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from transitions import Machine
 
-from controller.core import partition_moves, removed_replicas, replica_moves
+from controller.core import context, partition_moves, removed_replicas, replica_moves
 from controller.core.context import Replicas
 from controller.core.removed_replicas import Removed
+from controller.core.settings import ControllerSettings
 from controller.core.term import Term
 from controller.trace import PartitionMoved
 from controller.zookeeper.drive import drive
+from statemachines.machine import CompiledMachine, InvalidTransition, compile_machine
 from statemachines.partition import PartitionState
+from statemachines.reassignment import REASSIGNMENT, ReassignmentState
 from statemachines.replica import ReplicaState
 from tests.core.driving import Cluster, Host
+from tests.core.reassigning import ask_by_znode, put_in_sync, two_of_three
 
 Move = tuple[str, int, int, str, str]
 """Topic, partition, broker (-1: the partition's own), from and to."""
@@ -64,9 +69,9 @@ def test_replicas_that_may_not_move_stay_and_are_named() -> None:
         ("a", 1, 3, "Offline", "DeletionStarted"),
     ]
     assert [note.rpartition("] ")[2] for note in host.notes("error")] == [
-        "replica a-0 on broker 3: no move from Online to DeletionStarted",
-        "replica a-1 on broker 2: no move from Online to DeletionStarted",
-        "replica b-5 on broker 1: no move from Online to DeletionStarted",
+        "replica a-0 on broker 3: event DeletionStarted is not allowed in state Online",
+        "replica a-1 on broker 2: event DeletionStarted is not allowed in state Online",
+        "replica b-5 on broker 1: event DeletionStarted is not allowed in state Online",
     ]
     states = [[ReplicaState(one).name for one in table.replica_state[row].tolist()] for row in (0, 1)]
     assert states[0] == ["Online"] * 3
@@ -92,8 +97,8 @@ def test_of_many_that_may_not_move_ten_are_named() -> None:
     rows = every.rows
     partition_moves.move(term, rows, PartitionState.New)
     notes = [note.rpartition("] ")[2] for note in host.notes("error")]
-    assert notes == [f"replica b-{one} on broker 1: no move from Online to New" for one in range(10)] + [
-        f"partition b-{one}: no move from Online to New" for one in range(10)
+    assert notes == [f"replica b-{one} on broker 1: event New is not allowed in state Online" for one in range(10)] + [
+        f"partition b-{one}: event New is not allowed in state Online" for one in range(10)
     ]
     assert moves(host) == []
 
@@ -107,7 +112,7 @@ def test_partitions_that_may_not_move_stay_and_are_named() -> None:
     assert [PartitionState(one).name for one in table.partition_state[rows].tolist()] == ["NonExistent", "Online"]
     assert moves(host) == [("a", 1, -1, "Online", "Offline"), ("a", 1, -1, "Offline", "NonExistent")]
     (note,) = host.notes("error")
-    assert note.endswith("] partition b-0: no move from Online to NonExistent")
+    assert note.endswith("] partition b-0: event NonExistent is not allowed in state Online")
 
 
 @pytest.mark.parametrize("traced", [True, False])
@@ -128,5 +133,58 @@ def test_removed_replicas_go_to_their_end_and_those_that_may_not_are_named(
     four, six = steps(4, ["Online", *rest]), steps(6, ["New", *rest])
     assert moves(host) == ([one for pair in zip(four, six, strict=True) for one in pair] if traced else [])
     assert [note.rpartition("] ")[2] for note in host.notes("error")] == [
-        f"replica a-0 on broker 5: no move from NonExistent to {target}" for target in rest[:3]
-    ] + ["replica a-0 on broker 5: no move from NonExistent to NonExistent"]
+        f"replica a-0 on broker 5: event {target} is not allowed in state NonExistent" for target in rest[:3]
+    ] + ["replica a-0 on broker 5: event NonExistent is not allowed in state NonExistent"]
+
+
+def without(source: ReassignmentState, event: ReassignmentState) -> CompiledMachine[ReassignmentState]:
+    """The reassignment machine without one of its transitions."""
+    allowed = {
+        (one.name, other.name)
+        for one in ReassignmentState
+        for other in ReassignmentState
+        if REASSIGNMENT.allowed[one, other] and (one, other) != (source, event)
+    }
+    declaration = Machine(None, states=ReassignmentState, initial=ReassignmentState.Settled, auto_transitions=False)
+    for one, other in sorted(allowed):
+        declaration.add_transition(other, one, other)
+    return compile_machine("reassignment", ReassignmentState, declaration)
+
+
+@pytest.mark.parametrize(
+    ("source", "event"),
+    [
+        (ReassignmentState.Settled, ReassignmentState.Adding),
+        (ReassignmentState.Adding, ReassignmentState.Adding),
+        (ReassignmentState.Adding, ReassignmentState.Completing),
+        (ReassignmentState.Completing, ReassignmentState.Settled),
+    ],
+)
+def test_the_machine_decides_each_step_of_a_reassignment(
+    source: ReassignmentState, event: ReassignmentState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, host = two_of_three()
+    monkeypatch.setattr(context, "REASSIGNMENT", without(source, event))
+    ask_by_znode(cluster, {0: (3, 4)})
+    if cluster.states()["t-0"][1] == 1:  # it has begun: the rest is up to the ISR
+        put_in_sync(cluster, host, 0, 2, 3, 4)
+        cluster.settle()
+    said = f"reassignment t-0: event {event.name} is not allowed in state {source.name}"
+    assert any(said in str(note) for note in host.notes("error")), host.notes("error")
+
+
+def test_the_machine_decides_whether_a_reassignment_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, host = two_of_three(ControllerSettings(reassignments_in_cluster=1))
+    monkeypatch.setattr(context, "REASSIGNMENT", without(ReassignmentState.Settled, ReassignmentState.Waiting))
+    ask_by_znode(cluster, {0: (3, 4), 1: (3, 4)})
+    said = "reassignment t-1: event Waiting is not allowed in state Settled"
+    assert any(said in str(note) for note in host.notes("error")), host.notes("error")
+
+
+def test_states_are_entered_once() -> None:
+    _, _, term = scene()
+    row = term.context.partitions.row_of("a", 0)
+    with pytest.raises(InvalidTransition, match=r"^partition a-0: event New is not allowed in state Online$"):
+        term.context.move_all_partitions(np.array([row]), PartitionState.New)
+    with pytest.raises(InvalidTransition, match=r"^replica a-0 on broker 1: event New is not allowed in state Online$"):
+        term.context.move_all_replicas(replicas(term, ("a", 0, 1)), ReplicaState.New)

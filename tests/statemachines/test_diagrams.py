@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from statemachines.diagrams import DIAGRAMS, PARTITION_LAYOUT, main, table_text
-from statemachines.svg import Layout, draw
-from statemachines.tables import OPERATION, PARTITION, REASSIGNMENT, REPLICA
+from statemachines.diagrams import DIAGRAMS, PARTITION_LAYOUT, DiagramLayout, draw, main, table_text
+from statemachines.partition import PARTITION
+from statemachines.reassignment import REASSIGNMENT
+from statemachines.replica import REPLICA
 
 DOCS = Path(__file__).parents[2] / "docs"
 IMAGES = DOCS / "images"
@@ -60,7 +61,7 @@ def test_boxes_keep_apart_and_within_the_picture(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "table"),
-    [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, REASSIGNMENT, OPERATION)],
+    [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, REASSIGNMENT)],
 )
 def test_the_page_shows_the_picture_and_the_table(name: str, table: str) -> None:
     assert f"(images/{name}-machine.svg)" in PAGE
@@ -76,7 +77,7 @@ def test_the_page_shows_the_picture_and_the_table(name: str, table: str) -> None
         (replace(PARTITION_LAYOUT, bends={("New", "New"): 3.0}), "bends moves that the table does not have"),
     ],
 )
-def test_a_layout_that_does_not_fit_its_machine_is_refused(layout: Layout, message: str) -> None:
+def test_a_layout_that_does_not_fit_its_machine_is_refused(layout: DiagramLayout, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         draw(PARTITION, layout)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from controller.timer import AlreadyStarted, Timer, TimerTask, VirtualTimer
 from controller.timer.cohort import Cohort
+from controller.timer.operation import OperationState
 from controller.timer.purgatory import Purgatory
 from controller.timer.task import IN_BUNDLE
-from statemachines.operation import OperationState
 from tests.timer.operations import Switched
 from tests.timer.test_purgatory import Behind
 

@@ -11,10 +11,10 @@ import pytest
 
 from controller.timer import TimerTask, VirtualTimer
 from controller.timer.on_clock import TimerOnClock
+from controller.timer.operation import OperationState
 from controller.timer.purgatory import Purgatory
 from controller.timer.threaded import ThreadTimer
 from controller.timer.threaded_purgatory import ThreadedPurgatory
-from statemachines.operation import OperationState
 from tests.timer.operations import Switched
 
 DEEP = 10_000

@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 
 from controller.timer import AlreadyStarted, Timer, TimerTask, VirtualTimer
 from controller.timer.on_loop import AsyncioTimer
-from controller.timer.operation import require_single_end
+from controller.timer.operation import OperationState
 from controller.timer.purgatory import AlreadyWatched, Purgatory
 from controller.timer.threaded import ThreadTimer, TimerClosed
 from controller.timer.threaded_purgatory import ThreadedPurgatory
-from statemachines import tables
-from statemachines.operation import OperationState
 from tests.timer.operations import Switched
 
 Pending, Completed, Expired, Cancelled = OperationState
@@ -360,24 +358,6 @@ def test_a_purgatory_lives_on_an_event_loop() -> None:
 def test_settings_that_cant_be_meant_are_refused(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ThreadedPurgatory[str, Switched](VirtualTimer(), **setting)
-
-
-def test_a_declaration_with_another_way_out_of_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="operation: Pending may be entered from"):
-        require_single_end(_with_move(Completed, Pending))
-    with pytest.raises(ValueError, match="operation: Expired may be entered from"):
-        require_single_end(_with_move(Cancelled, Expired))
-
-
-def _with_move(source: OperationState, target: OperationState) -> Any:
-    class Table:
-        name = "operation"
-        states = tuple(OperationState)
-
-        def valid_sources(self, end: OperationState) -> frozenset[OperationState]:
-            return tables.OPERATION.valid_sources(end) | ({source} if end is target else set())
-
-    return Table()
 
 
 STEPS = st.one_of(

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 
 from controller.timer import TimerTask, VirtualTimer
-from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING, DelayedOperation
+from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING, DelayedOperation, OperationState
 from controller.timer.sharded_watchers import ShardedWatchLists
 from controller.timer.threaded import ThreadTimer
 from controller.timer.threaded_purgatory import ThreadedPurgatory
 from controller.timer.threaded_watchers import ThreadedWatchLists
-from statemachines.operation import OperationState
 from tests.timer.operations import Switched
 
 LIMIT_S = 20.0

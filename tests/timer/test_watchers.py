@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.timer import VirtualTimer
+from controller.timer.operation import OperationState
 from controller.timer.purgatory import Purgatory
 from controller.timer.watchers import WatchLists
-from statemachines.operation import OperationState
 from tests.timer.operations import Switched
 
 Pending, Completed, Expired, Cancelled = OperationState

@@ -184,9 +184,11 @@ async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *,
     live = context.eligible(rows)
     online = Replicas.where(rows, live)
     offline = Replicas.where(rows, ~live & (table.assignment >= 0))
-    table.replica_state[live] = ReplicaState.Online
+    context.move_all_replicas(online, ReplicaState.New)
+    context.move_all_replicas(online, ReplicaState.Online)
     # As Kafka starts them: were their topic being deleted, they could not be.
-    table.replica_state[offline.rows, offline.slots] = ReplicaState.DeletionIneligible
+    for state in (ReplicaState.New, ReplicaState.Offline, ReplicaState.DeletionIneligible):
+        context.move_all_replicas(offline, state)
     batch = RequestBatch(term)
     replica_moves.bring_online(term, bounced.led(online), batch)
     if len(bounced.leaderless):

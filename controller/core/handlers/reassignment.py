@@ -38,7 +38,7 @@ from controller.protocol.reassignment_values import (
 from controller.zookeeper import paths
 from controller.zookeeper.request_size import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import replicas_fault
-from statemachines.reassignment import Assignment, Limits, admitted, strands, target_fault
+from statemachines.reassignment import Assignment, Limits, ReassignmentState, admitted, strands, target_fault
 
 NO_PARTITION = "The partition does not exist."
 NOT_IN_PROGRESS = "No partition reassignment is in progress."
@@ -146,8 +146,16 @@ async def _begin_asked(term: Term) -> frozenset[Partition]:
         await _take_out(term, large)
         wanted = {key: one for key, one in wanted.items() if key not in large}
     starting, waiting = _admit(term, wanted)
-    term.context.waiting = {key: asked[key] for key in (*waiting, *unread)}
+    _wait(term, {key: asked[key] for key in (*waiting, *unread)})
     return await reassignment.begin(term, starting)
+
+
+def _wait(term: Term, waiting: Mapping[Partition, tuple[int, ...]]) -> None:
+    """Set which requests wait. One for a partition that is being reassigned waits to replace the target."""
+    table = term.context.partitions
+    rows = (table.row_of(*key) for key in waiting if not _is_moving(term, key))
+    term.context.require_reassignment((row for row in rows if row is not None), ReassignmentState.Waiting)
+    term.context.waiting = dict(waiting)
 
 
 async def _take_out(term: Term, refused: Collection[Partition]) -> None:
@@ -193,7 +201,7 @@ async def alter_reassignments(term: Term, event: AlterReassignmentsRequested) ->
         except NotWritten as why:
             refused.update(dict.fromkeys(waiting, Refused(ErrorCode.POLICY_VIOLATION, str(why))))
         else:
-            term.context.waiting = {**term.context.waiting, **targets}
+            _wait(term, {**term.context.waiting, **targets})
     withdrawn.update(starting)
     for key in withdrawn:
         term.context.waiting.pop(key, None)
