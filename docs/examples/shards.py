@@ -68,6 +68,11 @@ class Shard:
     def data(self) -> bytes:
         return json.dumps({"owner": self.owner, "epoch": self.epoch}).encode()
 
+    def move(self, state: ShardState) -> None:
+        """Raises InvalidTransition if the machine does not allow it."""
+        SHARD.require(self.state, state, lambda: self.number)
+        self.state = state
+
 
 # -- events: "look again", and no more
 
@@ -202,9 +207,9 @@ class ShardController:
         for shard in office.shards:
             there = shard.owner in office.servers
             if there and shard.state is not ShardState.Served:
-                SHARD.move(shard, ShardState.Served)
+                shard.move(ShardState.Served)
             elif not there and shard.state is not ShardState.Waiting:
-                SHARD.move(shard, ShardState.Waiting)
+                shard.move(ShardState.Waiting)
         self._wait_for_the_gone(office)
         await self._give_away(office, NOBODY)
         self._tell_all(office, office.shards)
@@ -237,7 +242,7 @@ class ShardController:
         assert not written.moved, "only leaders write these, and this one is in office"
         for shard, version in zip(moving, written.versions, strict=True):
             shard.version = version
-            SHARD.move(shard, ShardState.Served)
+            shard.move(ShardState.Served)
         self._tell_all(office, moving)
 
     def _tell_all(self, office: Office, shards: Sequence[Shard]) -> None:
