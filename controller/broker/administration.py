@@ -13,15 +13,13 @@ from functools import partial
 from typing import ClassVar
 
 from controller.broker.broker import Broker
-from controller.broker.configs.config_gate import ConfigGate
-from controller.broker.configs.config_watch import ConfigWatch
-from controller.broker.configs.configs import Configs
-from controller.broker.configs.settings import BrokerSettings
-from controller.broker.configs.topic_configs import TopicConfigs
+from controller.broker.config_requests import Configs
 from controller.broker.data_plane import DataPlane
 from controller.broker.directory_notices import DirectoryNotices
 from controller.broker.partition import Partition
 from controller.broker.producer_ids import ProducerIds
+from controller.broker.settings import BrokerSettings
+from controller.broker.topic_configs import ConfigGate, ConfigWatch, TopicConfigs
 from controller.clock import Clock
 from controller.core.events import Event
 from controller.core.ports import EventSink

@@ -14,24 +14,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from controller.broker.configs.settings import BrokerSettings
+from controller.broker.controller_requests import (
+    NAME_AND_ID,
+    Creation,
+    CreationLimits,
+    Deletion,
+    Elections,
+    PartitionReassignments,
+    ask_controller,
+    disabled_error,
+    names_both,
+)
 from controller.broker.coordinator import NoCoordinators, needs_coordinator_offered
 from controller.broker.data_plane import DataPlane, Handle
-from controller.broker.exchange import Exchange, Respond
-from controller.broker.isr_changes import IsrChanges
+from controller.broker.isr_manager import IsrChanges
 from controller.broker.logs import Logs
-from controller.broker.metadata.metadata_answers import MetadataBodies
-from controller.broker.metadata.metadata_cache import MetadataCache
-from controller.broker.metadata.metadata_wait import MetadataWait
+from controller.broker.metadata import MetadataBodies, MetadataCache, MetadataWait
 from controller.broker.ports import Peers
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.request_steps import Frames, Handler, first_slice
+from controller.broker.request_context import Exchange, Frames, Handler, Respond, first_slice
+from controller.broker.settings import BrokerSettings
 from controller.broker.steps import Drive, InTurn, Steps, finish
-from controller.broker.topics.asking import ask_controller
-from controller.broker.topics.creation import Creation, CreationLimits
-from controller.broker.topics.deletion import NAME_AND_ID, Deletion, disabled_error, names_both
-from controller.broker.topics.elections import Elections
-from controller.broker.topics.reassignments import PartitionReassignments
 from controller.clock import Clock
 from controller.core.events import (
     AllocateProducerIdsRequested,

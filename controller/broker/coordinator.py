@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.broker.exchange import Exchange
+from controller.broker.request_context import Exchange
 from controller.protocol.admin_values import (
     COORDINATOR_OF_GROUP,
     COORDINATOR_OF_TRANSACTION,

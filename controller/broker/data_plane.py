@@ -10,27 +10,21 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from controller.broker.configs.settings import BrokerSettings
-from controller.broker.following.fetchers import ReplicaFetchers
-from controller.broker.log_dirs import DescribeLogDirs
+from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.isr_manager import live_followers
 from controller.broker.logs import Logs
-from controller.broker.metadata.metadata_cache import MetadataCache
-from controller.broker.partition import Partition, Role
+from controller.broker.metadata import MetadataCache
+from controller.broker.partition import Partition, Progress, Role
 from controller.broker.ports import OffLoop, Peers, at_once
-from controller.broker.progress import Progress
-from controller.broker.records.delayed_produce import DelayedProduce
 from controller.broker.records.delete_records import DelayedDeleteRecords, DeleteRecords, Deletes
-from controller.broker.records.epoch_offsets import EpochOffsets
-from controller.broker.records.fetch import DelayedFetch, Fetch
-from controller.broker.records.fetch_reading import FetchReading
+from controller.broker.records.fetch import DelayedFetch, Fetch, FetchReading
 from controller.broker.records.fetch_sessions import FetchSessions
-from controller.broker.records.list_offsets import ListOffsets
-from controller.broker.records.produce import Produce
-from controller.broker.records.record_access import RecordAccess
-from controller.broker.replica_manager import ReplicaManager
+from controller.broker.records.list_offsets import EpochOffsets, ListOffsets
+from controller.broker.records.produce import DelayedProduce, Produce
+from controller.broker.replica_manager import DescribeLogDirs, RecordAccess, ReplicaManager
 from controller.broker.replication_throttle import Quota, ReplicationThrottle
+from controller.broker.settings import BrokerSettings
 from controller.broker.steps import Steps
-from controller.broker.wanted_isr import live_followers
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.storage import LogDirectory

@@ -1,21 +1,67 @@
-"""A broker's metrics, under the names that Kafka's have where the JMX exporter shows them (in lower case, `_total` for
-what Kafka counts PerSec, quantiles as labels), so that dashboards made for Kafka show this broker too.
+"""A broker's metrics in the Prometheus text format (0.0.4).
 
-Called on the broker's thread, at any time; what the controller's thread keeps is read as it published it. Costs what
-there is to say, not what the cluster holds.
+Names are those that Kafka's metrics have where the JMX exporter shows them (in lower case, `_total` for what Kafka
+counts PerSec, quantiles as labels), so that dashboards made for Kafka show this broker too. Called on the broker's
+thread, at any time; what the controller's thread keeps is read as it published it. The cost depends on the number of
+metrics, not on the size of the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
-from controller.broker.exposition import Metric, MetricKind, Sample
 from controller.broker.node import Node
 from controller.core.controller_states import ControllerState
 from controller.core.measures import Histogram
 from controller.core.obstacles import Reason
 from controller.timer.purgatory import Purgatory
+
+
+class MetricKind(Enum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`suffix`: what follows the metric's name (a summary's `_count` and `_sum`)."""
+
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: MetricKind
+    about: str
+    samples: tuple[Sample, ...]
+
+
+def text_of(metrics: Iterable[Metric]) -> str:
+    return "\n".join(line for metric in metrics for line in _lines(metric)) + "\n"
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    yield f"# HELP {metric.name} {metric.about}"
+    yield f"# TYPE {metric.name} {metric.kind.value}"
+    for sample in metric.samples:
+        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+        yield f"{metric.name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
 
 _CONTROLLER = "kafka_controller_kafkacontroller"
 _STATS = "kafka_controller_controllerstats"

@@ -13,13 +13,12 @@ from typing import Any, Protocol
 
 from controller.broker.administration import Administration, ClientEvents
 from controller.broker.broker import Broker, Identity
-from controller.broker.configs.settings import BrokerSettings
-from controller.broker.exchange import Respond
-from controller.broker.isr_changes import IsrZnodes
-from controller.broker.lifecycle import Lifecycle
+from controller.broker.isr_manager import IsrZnodes
+from controller.broker.lifecycle import Lifecycle, controlled_shutdown
 from controller.broker.logs import Logs
 from controller.broker.ports import Peers
-from controller.broker.shutdown import controlled_shutdown
+from controller.broker.request_context import Respond
+from controller.broker.settings import BrokerSettings
 from controller.broker.steps import Steps
 from controller.broker.upkeep import Upkeep
 from controller.clock import Clock

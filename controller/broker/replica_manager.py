@@ -1,8 +1,12 @@
-"""The broker's replicas, and the rules of who may change them: controller epoch, leader epoch, topic id.
+"""The broker's replicas, who may change them (controller epoch, leader epoch, topic id), and access to their records.
 
-A request of a controller whose epoch is over is refused whole (S01, S31); a partition's state is taken only with a
+A request of a controller whose epoch is over is refused as a whole (S01, S31). A partition's state is taken only with a
 leader epoch above the one held, and a StopReplica only with one that is not below it (S30, KIP-570). The broker's own
-epoch was checked before (`broker.py`). The rules are those of Kafka 2.8's ReplicaManager. No I/O.
+epoch was checked before (`broker.py`). `RecordAccess` finds a partition for a request about its records, or raises the
+error for the refusal. The rules are those of Kafka 2.8's ReplicaManager. No I/O.
+
+DescribeLogDirs reports a failed directory with its error and no replicas. Replicas are never moved between directories
+here, so none is a future replica. Volume sizes are unknown.
 """
 
 from __future__ import annotations
@@ -14,10 +18,17 @@ from functools import partial
 from typing import Any
 
 from controller.broker.logs import Logs
-from controller.broker.metadata.metadata_cache import MetadataCache, MetadataSnapshot, NamedPartitions
+from controller.broker.metadata import MetadataCache, MetadataSnapshot, NamedPartitions
 from controller.broker.partition import Partition, Role
 from controller.broker.steps import SLICE, Job, Steps, Yielded
 from controller.core.topic_rules import name_fault
+from controller.protocol.cluster_values import (
+    DescribedLogDir,
+    DescribedReplica,
+    DescribedReplicas,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from controller.protocol.control_values import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
@@ -36,8 +47,26 @@ from controller.protocol.control_values import (
     UpdateMetadataResponse,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch_values import NO_LEADER_EPOCH
 from controller.quick import maker
-from controller.storage import LogOffline, OutOfResources
+from controller.storage import (
+    BadBatches,
+    BatchesTooLarge,
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidBatch,
+    InvalidTimestamp,
+    LogDirectory,
+    LogOffline,
+    OffsetOutOfRange,
+    OutOfResources,
+    PartitionLog,
+    ProducerFenced,
+    SequenceOutOfOrder,
+    StorageError,
+    UnsupportedCompression,
+    UnsupportedMagic,
+)
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
 
 
@@ -529,3 +558,110 @@ class ReplicaManager:
 def leading(manager: ReplicaManager) -> tuple[Partition, ...]:
     """The partitions that this broker leads."""
     return tuple(partition for partition in manager.partitions() if partition.role is Role.LEADER)
+
+
+class Refused(Exception):
+    """A request about one partition that is not carried out, with Kafka's code for it."""
+
+    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
+        super().__init__(error, message)
+        self.error = error
+        self.message = message
+
+
+_CODES: Mapping[type[StorageError], ErrorCode] = {
+    UnsupportedMagic: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+    BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    BatchesTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
+    SequenceOutOfOrder: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ProducerFenced: ErrorCode.INVALID_PRODUCER_EPOCH,
+    InvalidBatch: ErrorCode.INVALID_RECORD,
+    BadBatches: ErrorCode.INVALID_RECORD,
+    OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+    OutOfResources: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+def refused(error: Refused | StorageError) -> Refused:
+    """Convert an error of the storage into the error for the client."""
+    if isinstance(error, Refused):
+        return error
+    return Refused(_CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR), str(error))
+
+
+class RecordAccess:
+    """Partitions by name, for requests about their records. Raises Refused."""
+
+    def __init__(self, replicas: ReplicaManager, metadata: MetadataCache) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """Return the local replica, leader or not.
+
+        Raises Refused: KAFKA_STORAGE_ERROR if its files are offline, NOT_LEADER_OR_FOLLOWER if only other brokers have
+        a replica, UNKNOWN_TOPIC_OR_PARTITION if no broker has."""
+        partition = self._replicas.partition(topic, index)
+        if partition is None:
+            elsewhere = index in self._metadata.snapshot.topics.get(topic, {})
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.offline:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is in an offline log directory")
+        return partition
+
+    def leader_log(self, topic: str, index: int, leader_epoch: int = NO_LEADER_EPOCH) -> tuple[Partition, PartitionLog]:
+        """A partition that this broker leads, with its log. `leader_epoch`: the one that the asker knows of."""
+        partition = self.partition(topic, index)
+        return partition, local_log(partition, leader_epoch, only_leader=True)
+
+
+def local_log(partition: Partition, leader_epoch: int, *, only_leader: bool) -> PartitionLog:
+    """Return the log of a local replica, after the checks on the client's leader epoch (NO_LEADER_EPOCH: not sent) and,
+    with `only_leader`, on its leadership."""
+    if leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
+        behind = leader_epoch < partition.leader_epoch
+        raise Refused(ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if partition.log is None or (only_leader and partition.leading is None):
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return partition.log
+
+
+class DescribeLogDirs:
+    def __init__(self, logs: Logs, replicas: ReplicaManager) -> None:
+        self._logs = logs
+        self._replicas = replicas
+
+    def handle(
+        self, request: DescribeLogDirsRequest, _version: int, answer: Callable[[DescribeLogDirsResponse], None]
+    ) -> Steps:
+        wanted: Mapping[str, frozenset[int]] | None = None
+        if request.topics is not None:
+            wanted = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
+        described = []
+        for directory in self._logs.directories:
+            described.append((yield from self._described(directory, wanted)))
+        answer(DescribeLogDirsResponse(tuple(described)))
+
+    def _described(
+        self, directory: LogDirectory, wanted: Mapping[str, frozenset[int]] | None
+    ) -> Generator[None, Any, DescribedLogDir]:
+        if directory.health.cause is not None:
+            return DescribedLogDir(int(ErrorCode.KAFKA_STORAGE_ERROR), directory.path)
+        topics: dict[str, list[DescribedReplica]] = {}
+        for done, (topic, index) in enumerate(sorted(directory.logs), 1):
+            if done % SLICE == 0:
+                yield None
+            if wanted is not None and index not in wanted.get(topic, ()):
+                continue
+            log, partition = directory.logs.get((topic, index)), self._replicas.partition(topic, index)
+            if log is None:
+                continue  # deleted since the list was made
+            committed = 0 if partition is None else partition.high_watermark
+            replica = DescribedReplica(index, log.size_bytes, max(committed - log.log_end_offset, 0))
+            topics.setdefault(topic, []).append(replica)
+        named = tuple(DescribedReplicas(topic, tuple(replicas)) for topic, replicas in topics.items())
+        return DescribedLogDir(int(ErrorCode.NONE), directory.path, named)

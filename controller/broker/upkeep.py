@@ -9,9 +9,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
-from controller.broker.configs.settings import BrokerSettings
 from controller.broker.logs import Logs
 from controller.broker.replica_manager import ReplicaManager
+from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
 from controller.storage import LogDirectory, LogOffline, OutOfResources
 from controller.trace import Noted, Trace

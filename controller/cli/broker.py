@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from controller.broker.configs.settings import BadSettings, parse_properties, parse_settings
+from controller.broker.settings import BadSettings, parse_properties, parse_settings
 from controller.cli.main import UsageError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

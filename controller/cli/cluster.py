@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from controller.broker.configs.settings import BadSettings, parse_settings
+from controller.broker.settings import BadSettings, parse_settings
 from controller.cli.broker import overrides
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from controller.broker.configs.setting_types import Address
+from controller.broker.setting_types import Address
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import MetadataRequest, MetadataResponse
 from controller.protocol.codec import decode_response, encode_request

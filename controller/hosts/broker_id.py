@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controller.broker.configs.settings import GENERATED, BadSettings, BrokerSettings
+from controller.broker.settings import GENERATED, BadSettings, BrokerSettings
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient

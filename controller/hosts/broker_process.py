@@ -14,7 +14,7 @@ from pathlib import Path
 
 import javaproperties
 
-from controller.broker.configs.setting_types import Address, address
+from controller.broker.setting_types import Address, address
 from controller.zookeeper import launch
 
 READY = re.compile(rb"^broker (?P<id>[0-9]+) ready at (?P<address>\S+)$", re.MULTILINE)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from controller.broker.configs.setting_types import Address, address_text, listeners
+from controller.broker.setting_types import Address, address_text, listeners
 from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS, LOOK_S, BrokerNotReady, BrokerProcess
 from controller.protocol.errors import MalformedFrame

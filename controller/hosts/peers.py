@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from controller.broker.configs.setting_types import Address, address_text
+from controller.broker.setting_types import Address, address_text
 from controller.clock import Clock
 from controller.core.channels import ControllerChannels
 from controller.core.ports import EventSink, PeerError, PeerTimedOut, PeerUnreachable

@@ -23,12 +23,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from controller.broker.configs.setting_types import Address, address_text
-from controller.broker.configs.settings import GENERATED, BrokerSettings
-from controller.broker.exposition import text_of
 from controller.broker.logs import Logs
-from controller.broker.metrics import metrics_of
+from controller.broker.metrics import metrics_of, text_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
+from controller.broker.setting_types import Address, address_text
+from controller.broker.settings import GENERATED, BrokerSettings
 from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller

@@ -13,9 +13,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.broker.configs.data_settings import QUEUED_REQUESTS
-from controller.broker.configs.setting_types import Listener
-from controller.broker.configs.settings import BrokerSettings
+from controller.broker.setting_types import Listener
+from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings
 from controller.hosts.network import NetworkThread
 from controller.hosts.server_connection import Connection, Receive
 from controller.hosts.turns import Turns

@@ -12,10 +12,10 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controller.broker.configs.settings import BrokerSettings, parse_settings
-from controller.broker.exchange import Respond
 from controller.broker.logs import Logs
 from controller.broker.node import Node
+from controller.broker.request_context import Respond
+from controller.broker.settings import BrokerSettings, parse_settings
 from controller.clock import VirtualClock
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop

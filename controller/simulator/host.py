@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from controller.broker.configs.settings import BadSettings
+from controller.broker.settings import BadSettings
 from controller.clock import VirtualClock
 from controller.scenarios.faults import InjectedFault
 from controller.scenarios.host import (

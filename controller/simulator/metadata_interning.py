@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
 
-from controller.broker.metadata.metadata_answers import MetadataBodies
-from controller.broker.metadata.metadata_cache import MetadataSnapshot, NamedPartitions, named_by
+from controller.broker.metadata import MetadataBodies, MetadataSnapshot, NamedPartitions, named_by
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.bulk import UPDATE_METADATA_VERSIONS, common_part
 from controller.protocol.codec import Request, decode_request, encode_request_body

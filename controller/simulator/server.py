@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from controller.broker.exchange import Respond
+from controller.broker.request_context import Respond
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import UnencodableValue

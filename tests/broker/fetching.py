@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.broker.following.fetchers import ReplicaFetchers
-from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replication_throttle import Quota
 from controller.clock import VirtualClock

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from controller.broker.following.fetchers import ReplicaFetchers
-from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.clock import VirtualClock
 from controller.core.ports import PeerUnreachable

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from controller.broker.broker import Broker, Identity
-from controller.broker.configs.settings import BrokerSettings, parse_settings
+from controller.broker.settings import BrokerSettings, parse_settings
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey

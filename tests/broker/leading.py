@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from controller.broker.broker import Broker
-from controller.broker.isr_changes import NAMED_BY_ID
-from controller.broker.leader_state import LeaderState
+from controller.broker.isr_manager import NAMED_BY_ID
 from controller.broker.logs import Logs
-from controller.broker.partition import Partition
+from controller.broker.partition import LeaderState, Partition
 from controller.pending import Pending
 from controller.protocol import request_head
 from controller.protocol.api_keys import ApiKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.configs.config_gate import WAIT_MS
+from controller.broker.topic_configs import WAIT_MS
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import ApiVersionsRequest
 from controller.protocol.control_values import (

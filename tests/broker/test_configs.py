@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.broker.configs.configs_table import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES
-from controller.broker.configs.settings import _NAMES
+from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES
+from controller.broker.settings import _NAMES
 from controller.core.topic_settings import TOPIC_SETTINGS
 from controller.protocol.admin_values import (
     CONFIG_TYPE_LONG,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.leader_state import LeaderState
+from controller.broker.partition import LeaderState
 from controller.protocol.admin_values import (
     UP_TO_HIGH_WATERMARK,
     DeleteRecordsPartition,

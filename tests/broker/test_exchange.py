@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.broker.exchange import Exchange
+from controller.broker.request_context import Exchange
 from controller.protocol import ApiKey, RequestHeader, decode_response
 from controller.protocol.codec import Request
 from controller.protocol.errors import ErrorCode

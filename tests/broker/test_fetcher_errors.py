@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.broker.following import fetcher
+from controller.broker import fetcher
 from controller.core.ports import PeerTimedOut
 from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode

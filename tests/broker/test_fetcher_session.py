@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.following.fetcher_queue import EPOCH_MAX, FetchSession, Key, SessionRequest
+from controller.broker.fetcher_state import EPOCH_MAX, FetchSession, Key, SessionRequest
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     FetchPartition,

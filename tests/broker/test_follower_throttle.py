@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.following.fetcher import Fetcher
+from controller.broker.fetcher import Fetcher
 from tests.broker.data_node import DataNode
 from tests.broker.fetching import BACKOFF_MS, EPOCH, LEADER, Follower, data
 from tests.broker.test_configs import altered, set_to

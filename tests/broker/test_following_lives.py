@@ -10,10 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.broker.following.fetcher import Fetcher
-from controller.broker.following.fetcher_queue import FetcherQueue, Followed
-from controller.broker.following.fetchers import ReplicaFetchers
-from controller.broker.following.truncation import FollowerLogs, Truncation, truncation
+from controller.broker.fetcher import Fetcher, ReplicaFetchers
+from controller.broker.fetcher_state import FetcherQueue, Followed, FollowerLogs, Truncation, truncation
 from controller.broker.partition import Partition
 from controller.storage import EpochEnd, PartitionLog
 from controller.storage.checkpoints import LeaderEpochs
@@ -68,7 +66,7 @@ def truncation_is_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     def to_high_watermark(own: LeaderEpochs, log_end: int, high_watermark: int, leader: EpochEnd) -> Truncation:
         return Truncation(min(high_watermark, log_end), agreed=True)
 
-    patch.setattr("controller.broker.following.truncation.truncation", to_high_watermark)
+    patch.setattr("controller.broker.fetcher_state.truncation", to_high_watermark)
 
 
 def every_follower_begins_at_its_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +89,7 @@ def an_epoch_that_was_never_here_is_taken_for_agreement(patch: pytest.MonkeyPatc
         found = truncation(own, log_end, high_watermark, leader)
         return found if found.agreed else Truncation(min(leader.end_offset, log_end), agreed=True)
 
-    patch.setattr("controller.broker.following.truncation.truncation", at_once)
+    patch.setattr("controller.broker.fetcher_state.truncation", at_once)
 
 
 def answers_are_taken_whoever_leads_by_now(patch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.following import fetcher
-from controller.broker.following.fetcher import Fetcher
+from controller.broker import fetcher
+from controller.broker.fetcher import Fetcher
 from controller.core.ports import PeerUnreachable
 from controller.protocol import encode_request_body
 from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.isr_changes import RETRY_LAST_MS
+from controller.broker.isr_manager import RETRY_LAST_MS
 from controller.core.ports import PeerTimedOut
 from controller.protocol.errors import ErrorCode
 from controller.trace import IsrProposed

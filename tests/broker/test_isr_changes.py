@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.isr_changes import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChanges
+from controller.broker.isr_manager import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChanges
 from controller.broker.partition import Partition
 from controller.core.ports import PeerTimedOut, PeerUnreachable
 from controller.protocol.api_keys import ApiKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.isr_changes import Proposal, Verdict, request_of, results_of, verdict, version_to_ask
+from controller.broker.isr_manager import Proposal, Verdict, request_of, results_of, verdict, version_to_ask
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body, encode_response_body
 from controller.protocol.control_values import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.isr_changes import CHECK_MS, DELAY_MAX_MS, LINGER_MS, IsrZnodes, Key, Proposal, Results
+from controller.broker.isr_manager import CHECK_MS, DELAY_MAX_MS, LINGER_MS, IsrZnodes, Key, Proposal, Results
 from controller.protocol.control_values import AlterIsrPartitionResult
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.broker.leader_state import UNKNOWN_OFFSET, LeaderState, Live
+from controller.broker.partition import UNKNOWN_OFFSET, LeaderState, Live
 
 ME, LAG_MS = 1, 100.0
 REPLICAS = (1, 2, 3)

@@ -7,8 +7,7 @@ import gzip
 import cramjam
 import pytest
 
-from controller.broker.records.decompression import DECOMPRESSED_BYTES_MAX, decompress
-from controller.broker.records.list_offsets import offsets_before
+from controller.broker.records.list_offsets import DECOMPRESSED_BYTES_MAX, decompress, offsets_before
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (

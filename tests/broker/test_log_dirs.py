@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker import log_dirs
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.cluster_values import (
     DescribableLogDirTopic,
@@ -70,6 +69,8 @@ def test_a_log_that_lacks_what_is_committed_says_how_much(node: DataNode) -> Non
 
 
 def test_a_size_that_is_another_logs_is_seen(node: DataNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_dirs, "DescribedReplica", lambda index, _size, lag: DescribedReplica(index, 0, lag))
+    monkeypatch.setattr(
+        "controller.broker.replica_manager.DescribedReplica", lambda index, _size, lag: DescribedReplica(index, 0, lag)
+    )
     (result,) = node.ask(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(None)).results
     assert result.topics != (T, U)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.metadata import metadata_answers
-from controller.broker.metadata.metadata_answers import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from controller.broker.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, metadata_response
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (
     NO_AUTHORIZED_OPERATIONS,
@@ -156,13 +155,13 @@ def test_operations_are_told_to_those_who_ask(under_test: BrokerUnderTest) -> No
 
 def test_the_same_is_encoded_once_a_snapshot(under_test: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    right = metadata_answers.metadata_response
+    right = metadata_response
 
     def counted(*arguments: Any) -> Any:
         made.append(arguments[2])
         return right(*arguments)
 
-    monkeypatch.setattr(metadata_answers, "metadata_response", counted)
+    monkeypatch.setattr("controller.broker.metadata.metadata_response", counted)
     first = told(under_test)
     assert told(under_test) == first
     assert len(told(under_test, asking("t")).topics) == 1
@@ -193,7 +192,7 @@ def test_what_was_encoded_before_is_told_as_if_it_were_encoded_now() -> None:
 
 
 def test_no_more_is_kept_encoded_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_answers, "ROWS_KEPT", 2)
+    monkeypatch.setattr("controller.broker.metadata.ROWS_KEPT", 2)
     broker = BrokerUnderTest()
     for number in range(5):
         broker.ask(ApiKey.UPDATE_METADATA, metadata(*((f"t{number}", index, 1) for index in range(3))))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.broker.exposition import Metric, MetricKind, Sample, text_of
-from controller.broker.metrics import metrics_of
+from controller.broker.metrics import Metric, MetricKind, Sample, metrics_of, text_of
 from controller.clock import VirtualClock
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from tests.broker.test_node import Hosted

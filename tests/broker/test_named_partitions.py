@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.metadata.metadata_cache import Key, NamedPartitions
+from controller.broker.metadata import Key, NamedPartitions
 from controller.protocol.control_values import (
     LEADER_DURING_DELETE,
     UpdateMetadataPartitionState,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from controller.broker.configs.settings import BrokerSettings
 from controller.broker.lifecycle import registration_data
 from controller.broker.node import HEARD_LIMIT_MS, Node, within
+from controller.broker.settings import BrokerSettings
 from controller.clock import VirtualClock
 from controller.core.ports import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending, Task

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.broker.following.fetchers import ReplicaFetchers
-from controller.broker.isr_changes import IsrChanges
-from controller.broker.partition import Partition, Role
-from controller.broker.progress import Progress
+from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.isr_manager import IsrChanges
+from controller.broker.partition import Partition, Progress, Role
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.upkeep import Upkeep
 from controller.protocol.errors import ErrorCode

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator
 import cramjam
 import pytest
 
-from controller.broker.leader_state import LeaderState, Live
-from controller.broker.records.delayed_produce import DelayedProduce, Replication
+from controller.broker.partition import LeaderState, Live
+from controller.broker.records.produce import DelayedProduce, Replication
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
     LeaderAndIsrPartitionState,

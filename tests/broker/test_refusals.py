@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.broker.refusals import refusal
+from controller.broker.error_responses import refusal
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response, encode_response
 from controller.protocol.errors import ErrorCode

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from controller.broker.configs.setting_types import LONG_MAX, Listener
-from controller.broker.configs.settings import _SETTINGS, BadSettings, BrokerSettings, parse_properties, parse_settings
+from controller.broker.setting_types import LONG_MAX, Listener
+from controller.broker.settings import _SETTINGS, BadSettings, BrokerSettings, parse_properties, parse_settings
 from controller.storage.settings import LogSettings
 
 LEAST = {"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"}

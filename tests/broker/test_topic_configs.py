@@ -6,8 +6,14 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from controller.broker.configs.config_watch import NOTICE_LIFE_MS, RETRY_MS, ConfigWatch, notice_number
-from controller.broker.configs.topic_configs import MORE_THAN_ANY_ISR, TopicConfigs
+from controller.broker.topic_configs import (
+    MORE_THAN_ANY_ISR,
+    NOTICE_LIFE_MS,
+    RETRY_MS,
+    ConfigWatch,
+    TopicConfigs,
+    notice_number,
+)
 from controller.pending import Pending
 from controller.zookeeper import paths
 from controller.zookeeper.broker_data_writes import BrokerDataWrites

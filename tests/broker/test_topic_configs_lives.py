@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from controller.broker.configs.config_watch import ConfigWatch
+from controller.broker.topic_configs import ConfigWatch
 from controller.zookeeper import paths
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ConfigZnode, encode_config

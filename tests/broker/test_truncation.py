@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.broker.following.truncation import (
+from controller.broker.fetcher_state import (
     AskForStart,
     Cut,
     InRange,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.logs import Logs
-from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.steps import finish

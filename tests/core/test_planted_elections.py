@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.broker.topics.elections import DelayedElectLeader
+from controller.broker.controller_requests import DelayedElectLeader
 from controller.core import requested_elections
 from controller.core.handlers import elections, pause
 from controller.core.term import TermTimers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from controller.broker.configs.settings import parse_settings
+from controller.broker.settings import parse_settings
 from controller.cli.broker import overrides
 from tests.docker.scripts import script
 

@@ -36,8 +36,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.broker.broker import Broker
-from controller.broker.configs.settings import BadSettings, BrokerSettings
 from controller.broker.logs import Logs
+from controller.broker.settings import BadSettings, BrokerSettings
 from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.hosts.broker_id import kept_broker_id, unreadable
 from controller.protocol.api_keys import ApiKey

@@ -64,11 +64,11 @@ def feed_all(target: RecordTarget, frames: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "controller.broker.configs.configs.Configs._describe",
-        "controller.broker.configs.configs.Configs._alter_each",
+        "controller.broker.config_requests.Configs._describe",
+        "controller.broker.config_requests.Configs._alter_each",
         "controller.broker.records.delete_records.DeleteRecords._delete",
         "controller.broker.producer_ids.ProducerIds._arrived",
-        "controller.broker.records.epoch_offsets.EpochOffsets._result",
+        "controller.broker.records.list_offsets.EpochOffsets._result",
     ],
 )
 def test_a_fault_in_a_handler_is_found(where: str, monkeypatch: pytest.MonkeyPatch) -> None:

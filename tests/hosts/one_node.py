@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from controller.broker.configs.setting_types import Listener
-from controller.broker.configs.settings import parse_settings
-from controller.broker.exchange import Respond
 from controller.broker.node import Node
+from controller.broker.request_context import Respond
+from controller.broker.setting_types import Listener
+from controller.broker.settings import parse_settings
 from controller.core.channels import ControllerChannels
 from controller.core.leadership import Won, elect
 from controller.hosts.clock import RealClock

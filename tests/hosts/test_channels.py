@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker.configs.setting_types import Address, Listener
-from controller.broker.exchange import Respond
+from controller.broker.request_context import Respond
+from controller.broker.setting_types import Address, Listener
 from controller.core.channels import ControllerChannels
 from controller.core.ports import ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
 from controller.hosts.clock import RealClock

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from controller.broker.configs.settings import BadSettings, parse_settings
+from controller.broker.settings import BadSettings, parse_settings
 from controller.hosts.broker_id import Kept, keep, kept_broker_id, unreadable
 from controller.hosts.broker_process import BrokerProcess
 from controller.hosts.process import COULD_NOT_RUN, STOPPED

@@ -18,7 +18,7 @@ from confluent_kafka.admin import NewTopic as ConfluentTopic
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
-from controller.broker.configs.setting_types import Address
+from controller.broker.setting_types import Address
 from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_process import BrokerProcess
 from controller.hosts.local_cluster import LocalCluster

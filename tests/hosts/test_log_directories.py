@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from controller.broker.configs.settings import parse_settings
+from controller.broker.settings import parse_settings
 from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_id import kept_broker_id
 from controller.hosts.broker_process import BrokerDied, BrokerProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controller.broker.configs.settings import parse_settings
+from controller.broker.settings import parse_settings
 from controller.hosts.process import BrokerProcess
 from controller.trace import Noted
 from controller.trace_records import decode_record

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.broker.configs.setting_types import Listener
-from controller.broker.exchange import Respond
+from controller.broker.request_context import Respond
+from controller.broker.setting_types import Listener
 from controller.hosts import server_connection as connection_module
 from controller.hosts.server import CannotListen, Limits, Server
 from controller.hosts.server_connection import UNANSWERED_MAX

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from controller.broker.configs.settings import parse_settings
 from controller.broker.node import Node
+from controller.broker.settings import parse_settings
 from controller.core.ports import ControlRequest, Endpoint
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread

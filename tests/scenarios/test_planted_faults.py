@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.isr_changes import IsrChanges
+from controller.broker.isr_manager import IsrChanges
 from controller.broker.node import Node
 from controller.core import loading
 from controller.core.controller import Controller

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.broker.leader_state import LeaderState
-from controller.broker.records.delayed_produce import Replication
+from controller.broker.partition import LeaderState
+from controller.broker.records.produce import Replication
 from controller.protocol.errors import ErrorCode
 from controller.scenarios.files import load_scenario, parse_scenario
 from controller.scenarios.language import Scenario

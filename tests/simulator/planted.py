@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from controller.broker.broker import Broker
-from controller.broker.isr_changes import IsrChanges
-from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.isr_manager import IsrChanges
+from controller.broker.metadata import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
 from controller.core import broker_bounces, elections, leadership, partition_moves, replica_moves, topic_deletion
 from controller.core.channels import _Channel

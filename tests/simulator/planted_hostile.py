@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from controller.broker.exchange import Respond
-from controller.broker.request_steps import Frames
+from controller.broker.request_context import Frames, Respond
 from controller.core.handlers import reassignment, topic_creation
 from controller.protocol.errors import MalformedFrame, ProtocolError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker.leader_state import LeaderState, Live
-from controller.broker.records.delayed_produce import DelayedProduce
+from controller.broker.partition import LeaderState, Live
+from controller.broker.records.produce import DelayedProduce
 from controller.storage import PartitionLog
 from tests.broker import test_following_lives as following
 from tests.broker.test_produce import AnsweredTooEarly

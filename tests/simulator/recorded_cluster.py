@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from controller.broker import wanted_isr
+from controller.broker.lifecycle import controlled_shutdown
 from controller.broker.node import Node
 from controller.broker.partition import Partition
-from controller.broker.shutdown import controlled_shutdown
 from controller.pending import Pending, Task
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body
@@ -91,7 +90,7 @@ class RecordedCluster:
         monkeypatch.setattr("controller.broker.broker.SUPPORTED", as_recorded)
         monkeypatch.setattr(requests, "SHARED_FROM_BYTES", sys.maxsize)  # every frame whole, so that it is heard
         monkeypatch.setattr("controller.broker.node.controlled_shutdown", lingering)
-        monkeypatch.setattr(wanted_isr, "live_followers", lambda metadata: in_sync)
+        monkeypatch.setattr("controller.broker.isr_manager.live_followers", lambda metadata: in_sync)
 
     def _hear(self, node: Node, frame: bytes) -> None:
         request = decode_request(frame)

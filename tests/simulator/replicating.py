@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.broker.broker import Broker, Identity
-from controller.broker.exchange import Respond
 from controller.broker.logs import Logs
+from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, decode_request, encode_request, encode_response
 from controller.protocol.client_values import ApiVersion, ApiVersionsResponse

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.exchange import Respond
+from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.core import channels
 from controller.core.channels import ControllerChannels

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.broker.isr_changes import IsrChanges
+from controller.broker.isr_manager import IsrChanges
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
 from controller.pending import Pending

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from controller.broker.following.fetcher import Fetcher, LeaderLink
-from controller.broker.following.fetcher_queue import FetcherQueue, FetchSession
-from controller.broker.metadata.metadata_cache import NOTHING_KNOWN, MetadataSnapshot
+from controller.broker.fetcher import Fetcher, LeaderLink
+from controller.broker.fetcher_state import FetcherQueue, FetchSession
+from controller.broker.metadata import NOTHING_KNOWN, MetadataSnapshot
 from controller.broker.node import Node
 from controller.broker.partition import Role
 from controller.broker.records.fetch import DelayedFetch

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.broker import isr_changes
 from controller.broker.broker import Broker
-from controller.broker.configs.settings import BrokerSettings
-from controller.broker.isr_changes import IsrChanges
+from controller.broker.isr_manager import IsrChanges
+from controller.broker.settings import BrokerSettings
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import ApiVersion
 from controller.protocol.codec import Request
@@ -105,7 +104,7 @@ def test_the_next_controller_is_asked_in_what_that_one_knows(monkeypatch: pytest
 
 def test_an_old_controller_asked_in_a_newer_version_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = Versions(monkeypatch, (CONTROLLER,))
-    monkeypatch.setattr(isr_changes, "version_to_ask", lambda *_: NEWEST)
+    monkeypatch.setattr("controller.broker.isr_manager.version_to_ask", lambda *_: NEWEST)
     bounce(at_rest(), FOLLOWER)
     assert set(versions.heard) != {(CONTROLLER, 0)}
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from controller.broker.records.record_access import refused
+from controller.broker.replica_manager import refused
 from controller.clock import VirtualClock
 from controller.core.ports import PeerError
 from controller.pending import Pending

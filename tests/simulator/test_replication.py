@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from controller.broker.following.fetcher_queue import FetcherQueue, Followed
-from controller.broker.following.fetchers import ReplicaFetchers
-from controller.broker.following.truncation import FollowerLogs
-from controller.broker.leader_state import LeaderState
-from controller.broker.partition import Partition
+from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.fetcher_state import FetcherQueue, Followed, FollowerLogs
+from controller.broker.partition import LeaderState, Partition
 from controller.storage import EpochEnd, PartitionLog
 from tests.simulator.replicating import World, run
 

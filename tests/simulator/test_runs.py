@@ -11,7 +11,7 @@ import pytest
 
 import controller.simulator
 from controller.broker.broker import Broker
-from controller.broker.metadata.metadata_cache import MetadataCache
+from controller.broker.metadata import MetadataCache
 from controller.core.controller import Controller
 from controller.scenarios.files import built_in, load_scenario
 from controller.scenarios.language import Scenario

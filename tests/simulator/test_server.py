@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from controller.broker.exchange import Respond
+from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.simulator.network import Address, Network, Socket
 from controller.simulator.process import Process, ProcessClock

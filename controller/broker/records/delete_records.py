@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from controller.broker.leader_state import LeaderState
-from controller.broker.metadata.metadata_answers import INTERNAL_TOPICS
-from controller.broker.metadata.metadata_cache import MetadataCache
-from controller.broker.partition import Partition
-from controller.broker.progress import Progress
-from controller.broker.records.delayed_parts import DelayedParts
-from controller.broker.records.record_access import RecordAccess, Refused, refused
+from controller.broker.metadata import INTERNAL_TOPICS, MetadataCache
+from controller.broker.partition import LeaderState, Partition, Progress
+from controller.broker.records.produce import DelayedParts
+from controller.broker.replica_manager import RecordAccess, Refused, refused
 from controller.broker.steps import SLICE, Steps
 from controller.protocol.admin_values import (
     NO_LOW_WATERMARK,

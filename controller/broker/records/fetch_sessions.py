@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Protocol, TypeAlias
 
-from controller.broker.leader_state import NEVER_MS, FollowerState
-from controller.broker.partition import Partition
-from controller.broker.records.fetch_reading import Ask, Reading
+from controller.broker.partition import NEVER_MS, FollowerState, Partition
 from controller.clock import Clock
 from controller.few import Few
 from controller.protocol.errors import ErrorCode
@@ -24,6 +23,7 @@ from controller.protocol.fetch_values import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_DIVERGENCE,
+    NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_SESSION,
     FetchPartition,
@@ -32,10 +32,69 @@ from controller.protocol.fetch_values import (
     FetchResponse,
     FetchTopicData,
 )
+from controller.quick import quick
+from controller.storage import PartitionLog
 from controller.zookeeper.znode_sense import TOPIC_NAME_LENGTH_MAX
 
 EPOCH_MAX = 2**31 - 1
 Key: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What holds for all partitions of a fetch. `min_bytes` is what it waits for; `only_leader`: it may not be answered
+    from a follower's log."""
+
+    replica_id: int
+    replica_epoch: int
+    version: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    whole_first_batch: bool
+    only_leader: bool
+    from_follower: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "from_follower", self.replica_id >= 0)  # asked for each partition, several times
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One partition's part of the answer. `ends_the_wait`: an error or a divergence, which is answered at once.
+    `partition`, its `log` and `leader_epoch` are those at the time of the read, where it was read."""
+
+    topic: str
+    data: FetchPartitionData
+    size_bytes: int = 0
+    ends_the_wait: bool = False
+    partition: Partition | None = None
+    log: PartitionLog | None = None
+    leader_epoch: int = NO_LEADER_EPOCH
+
+    def is_still_there(self, ask: Ask) -> bool:
+        """Whether who asks may go on reading this very log."""
+        partition = self.partition
+        return (
+            partition is not None
+            and partition.log is self.log
+            and partition.leader_epoch == self.leader_epoch
+            and (partition.leading is not None or not ask.only_leader)
+        )
+
+    def is_still_empty(self, ask: Ask, asked: FetchPartition) -> bool:
+        """Whether reading anew would find nothing, and the same in everything else."""
+        partition, log, data = self.partition, self.log, self.data
+        if partition is None or log is None or self.size_bytes or data.high_watermark != partition.high_watermark:
+            return False
+        return (
+            asked.fetch_offset == (log.log_end_offset if ask.from_follower else data.high_watermark)
+            and data.log_start_offset == log.log_start_offset
+            and self.is_still_there(ask)
+        )
+
+
+quick(Reading)
 
 
 class Place:

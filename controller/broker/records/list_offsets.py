@@ -1,7 +1,12 @@
-"""ListOffsets: a partition's log start offset, its end, or the first offset of a time. Kafka 2.8's rules.
+"""Offset look-ups: ListOffsets (by timestamp) and OffsetForLeaderEpoch (by leader epoch). Kafka 2.8's rules.
 
 A consumer gets offsets up to the high watermark; a follower, and a debugging client, up to the log end offset. Both
 isolation levels have the same end, as transactions are not supported. Version 0 is answered with segments' offsets.
+
+A look-up by timestamp reads compressed batches. A leader has checked what producers sent, but the log may hold batches
+from one that did not: what is damaged, or grows beyond a limit, is not decompressed, and the batch counts as a whole
+(docs/storage.md). With OffsetForLeaderEpoch a follower or a consumer finds where its own history diverges from this log
+(KIP-101, KIP-320). Only the leader answers, to followers and consumers alike.
 """
 
 from __future__ import annotations
@@ -12,8 +17,7 @@ from functools import partial
 from typing import Any
 
 from controller.broker.partition import Partition
-from controller.broker.records.decompression import decompress
-from controller.broker.records.record_access import RecordAccess, Refused, local_log, refused
+from controller.broker.replica_manager import RecordAccess, Refused, local_log, refused
 from controller.broker.steps import SLICE, Job, Lane, Steps, Yielded
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
@@ -28,8 +32,30 @@ from controller.protocol.fetch_values import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResult,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderResult,
+    OffsetForLeaderTopicResult,
 )
 from controller.storage import PartitionLog, StorageError, TimestampOffset
+from controller.storage.compression import GZIP, ZSTD, BadCompression, decompressing
+from controller.storage.log_validator import done
+
+DECOMPRESSED_BYTES_MAX = 4 << 20
+"""A batch of Kafka's default size that holds text rarely comes near it; looking through so many of the smallest records
+takes a second or so."""
+
+
+def decompress(codec: int, payload: bytes) -> bytes | None:
+    """None: by no codec that is known, or damaged, or too large."""
+    if not GZIP <= codec <= ZSTD:
+        return None
+    try:
+        return bytes(done(decompressing(codec, memoryview(payload), DECOMPRESSED_BYTES_MAX)))
+    except BadCompression:
+        return None
+
 
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 """From here on a client knows OFFSET_NOT_AVAILABLE."""
@@ -158,3 +184,35 @@ def _error(error: ErrorCode, version: int) -> ErrorCode:
     if error is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_VERSION_WITH_NOT_AVAILABLE:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return error
+
+
+class EpochOffsets:
+    def __init__(self, access: RecordAccess) -> None:
+        self._access = access
+
+    def handle(
+        self,
+        request: OffsetForLeaderEpochRequest,
+        version: int,
+        answer: Callable[[OffsetForLeaderEpochResponse], None],
+    ) -> Steps:
+        topics = []
+        done = 0
+        for topic in request.topics:
+            results = []
+            for one in topic.partitions:
+                results.append(self._result(topic.topic, one))
+                done += 1
+                if done % SLICE == 0:
+                    yield None
+            topics.append(OffsetForLeaderTopicResult(topic.topic, tuple(results)))
+        answer(OffsetForLeaderEpochResponse(tuple(topics)))
+
+    def _result(self, topic: str, asked: OffsetForLeaderPartition) -> OffsetForLeaderResult:
+        try:
+            _, log = self._access.leader_log(topic, asked.partition, asked.current_leader_epoch)
+            log.health.check()
+            end = log.end_offset_for_epoch(asked.leader_epoch)
+        except (Refused, StorageError) as error:
+            return OffsetForLeaderResult(refused(error).error, asked.partition)
+        return OffsetForLeaderResult(ErrorCode.NONE, asked.partition, end.epoch, end.end_offset)

@@ -1,34 +1,29 @@
-"""Produce: each partition's batches to its leader's log, and an answer when as many replicas have them as were asked.
+"""Produce: appends each partition's batches to its leader's log, and answers when the requested replicas have them.
 
-acks 0: no answer at all. 1: when they are in the leader's log. -1: when the high watermark has passed them, that is
-when every member of the ISR has them; until then the request waits (`delayed_produce.py`). Rules and codes: Kafka 2.8's
-ReplicaManager.appendRecords. Offsets, epochs, idempotence and what a batch must be are the log's.
+acks=0: no answer at all. acks=1: when the leader's log has them. acks=-1: when the high watermark has passed them, that
+is when every ISR member has them; until then the request waits (`DelayedProduce`). Rules and codes: Kafka 2.8's
+ReplicaManager.appendRecords. Offsets, epochs, idempotence and validation are the log's.
 
 A request goes through two stages. Its records are checked: at once if that is little work, else off the loop
 (`broker/ports.py`). Then its batches are appended, in the order in which the requests came: a request waits for the
-earlier ones that name a partition of its own. Whether this broker leads is asked before each stage.
+earlier ones that name one of its partitions. Leadership is checked before each stage.
+
+A waiting partition is settled when the high watermark has passed what was appended, when this broker no longer leads,
+or when the time is up. Leadership is the very object that appended: a leadership that was lost and won again may have
+had the batches truncated in between. Source: Kafka 2.8's DelayedProduce and Partition.checkEnoughReplicasReachOffset.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from controller.broker.leader_state import LeaderState
-from controller.broker.partition import Partition
+from controller.broker.partition import LeaderState, Partition, Progress
 from controller.broker.ports import OffLoop
-from controller.broker.progress import Progress
-from controller.broker.records.delayed_produce import (
-    DelayedProduce,
-    MinInsync,
-    Parts,
-    ProducePart,
-    Replication,
-    response,
-)
-from controller.broker.records.record_access import RecordAccess, Refused, refused
+from controller.broker.replica_manager import RecordAccess, Refused, refused
 from controller.broker.steps import SLICE, SLICE_BYTES, Steps, finish
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import (
@@ -39,13 +34,142 @@ from controller.protocol.produce_values import (
     ProducePartitionResult,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopicResult,
 )
 from controller.protocol.records import Records
-from controller.quick import maker
+from controller.quick import maker, quick
 from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
 from controller.storage.log_validator import Checked
+from controller.timer.operation import DelayedOperation
 from controller.timer.purgatory import Purgatory
+
+
+class Awaited(Protocol):
+    @property
+    def partition(self) -> Partition:
+        """Whose news it is waited for."""
+
+
+class Part(Protocol):
+    """One partition's result, which is final once nothing is `awaited`."""
+
+    @property
+    def awaited(self) -> Awaited | None: ...
+
+
+P = TypeVar("P", bound=Part)
+
+
+class DelayedParts(DelayedOperation, Generic[P]):
+    """`parts`: by topic, as the request has them."""
+
+    __slots__ = ("_parts", "_waiting")
+
+    def __init__(self, timeout_ms: int, parts: Sequence[tuple[str, Sequence[P]]]) -> None:
+        super().__init__(timeout_ms)
+        self._parts = parts
+        self._waiting = [part for _, those in parts for part in those if part.awaited is not None]
+
+    def keys(self) -> list[tuple[str, int]]:
+        return [one.partition.key for part in self._waiting if (one := part.awaited) is not None]
+
+    def try_complete(self) -> bool:
+        for part in self._waiting:
+            if part.awaited is not None:
+                self.look_at(part)
+        self._waiting = [part for part in self._waiting if part.awaited is not None]
+        return not self._waiting and self.force_complete()
+
+    def on_complete(self) -> None:
+        for part in self._waiting:
+            if part.awaited is not None:
+                self.give_up(part)
+        self.answer()
+
+    @abstractmethod
+    def look_at(self, part: P) -> None:
+        """Settles it if what it waits for has come, or can come no more."""
+
+    @abstractmethod
+    def give_up(self, part: P) -> None:
+        """Settles it: the time is up."""
+
+    @abstractmethod
+    def answer(self) -> None:
+        """Once, when nothing is awaited any more."""
+
+
+MinInsync = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What a result waits for. `leading`: the leadership that appended; `offset`: the one after the last appended."""
+
+    partition: Partition
+    leading: LeaderState
+    offset: int
+
+    def outcome(self, min_insync: MinInsync) -> ErrorCode | None:
+        """None: it is not decided yet."""
+        partition = self.partition
+        if partition.leading is not self.leading:
+            return ErrorCode.KAFKA_STORAGE_ERROR if partition.offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition.high_watermark < self.offset:
+            return None
+        if len(self.leading.maximal_isr) < min_insync(partition.topic):
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+
+quick(Replication)
+
+
+@dataclass(slots=True)
+class ProducePart:
+    """One partition's result, which is final once nothing is `awaited`."""
+
+    result: ProducePartitionResult
+    awaited: Replication | None = None
+
+    def settle(self, error: ErrorCode) -> None:
+        self.awaited = None
+        if error is not ErrorCode.NONE:
+            self.result = replace(self.result, error_code=error)
+
+
+Parts = Sequence[tuple[str, Sequence[ProducePart]]]
+"""By topic, as the request has them."""
+
+
+def response(parts: Parts) -> ProduceResponse:
+    return ProduceResponse(
+        tuple(ProduceTopicResult(topic, tuple(part.result for part in those)) for topic, those in parts)
+    )
+
+
+class DelayedProduce(DelayedParts[ProducePart]):
+    __slots__ = ("_answer", "_min_insync")
+
+    def __init__(
+        self, timeout_ms: int, parts: Parts, min_insync: MinInsync, answer: Callable[[ProduceResponse], None]
+    ) -> None:
+        super().__init__(timeout_ms, parts)
+        self._min_insync = min_insync
+        self._answer = answer
+
+    def look_at(self, part: ProducePart) -> None:
+        error = part.awaited.outcome(self._min_insync) if part.awaited is not None else None
+        if error is not None:
+            part.settle(error)
+
+    def give_up(self, part: ProducePart) -> None:
+        part.settle(ErrorCode.REQUEST_TIMED_OUT)
+
+    def answer(self) -> None:
+        self._answer(response(self._parts))
+
 
 FIRST_VERSION_WITH_ZSTD = 7
 _result = maker(ProducePartitionResult)

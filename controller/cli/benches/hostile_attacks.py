@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from controller.broker.configs.setting_types import Address
+from controller.broker.setting_types import Address
 from controller.protocol.admin_values import RESOURCE_TOPIC, DescribeConfigsRequest, DescribeConfigsResource
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from controller.broker.configs.setting_types import address
+from controller.broker.setting_types import address
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import MetadataRequest
 from controller.protocol.codec import encode_request

@@ -1,13 +1,17 @@
-"""ISR changes proposed by leaders: through AlterIsr or AlterPartition requests to the controller (KIP-497), or through
-writes to ZooKeeper below inter-broker protocol 2.7 (`IsrZnodes`).
+"""ISR changes: which ISR a leader wants, and how it proposes the change to the controller.
+
+The policy is `by_metadata` in a broker without logs, where no replica can lag, and `by_replication` with logs: the
+followers' fetches decide. Changes go through AlterIsr or AlterPartition requests to the controller (KIP-497), or
+through writes to ZooKeeper below inter-broker protocol 2.7 (`IsrZnodes`).
 
 A partition has one slot: from the moment a change is proposed until it is settled, or until a newer leader epoch makes
 it void, nothing else is proposed for it (KAFKA-12686, KAFKA-12751). A proposal whose answer is lost is sent again
-unchanged, so that the controller recognises a change that it has already made. One request is in flight at a time and
-carries all waiting proposals. Runs on the broker's one thread, as its timers and its peers' answers do.
+unchanged, so that the controller recognises a change that it has already made. Until a proposal is settled it is
+unknown which of the two ISRs is in effect, and both hold back the partition's high watermark. One request is in flight
+at a time and carries all waiting proposals. Runs on the broker's one thread, as its timers and its peers' answers do.
 
-`wanted_isr.py` decides which ISR a partition should have. Until a proposal is settled it is unknown which of the two
-ISRs is in effect, and both hold back the partition's high watermark.
+`ControllerLink` is the connection to the controller that the metadata names. ApiVersions is sent when it is opened
+(Kafka's BrokerToControllerChannelManager), so the negotiated versions hold for as long as the connection lasts.
 """
 
 from __future__ import annotations
@@ -20,19 +24,18 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from controller.backoff import backoff_ms
-from controller.broker.configs.settings import BrokerSettings
-from controller.broker.controller_link import ControllerLink
-from controller.broker.following.fetcher_queue import error_of
-from controller.broker.metadata.metadata_cache import MetadataCache
-from controller.broker.partition import Partition, Role
+from controller.broker.fetcher_state import error_of
+from controller.broker.metadata import MetadataCache
+from controller.broker.partition import Partition, Progress, Role
 from controller.broker.ports import Peers
-from controller.broker.progress import Progress
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.wanted_isr import by_metadata, by_replication
+from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
-from controller.core.ports import PeerError
+from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import ApiVersionsRequest, ApiVersionsResponse
+from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control_values import (
     NO_BROKER_EPOCH,
     NO_TOPIC_ID,
@@ -43,15 +46,131 @@ from controller.protocol.control_values import (
     AlterIsrTopic,
     IsrMember,
     LeaderAndIsrRequest,
+    UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.messages import RequestValue, ResponseValue
 from controller.protocol.versions import SUPPORTED, VersionRange, control_versions
 from controller.quick import maker, quick
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.codecs import PartitionState
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
+
+InSync: TypeAlias = Callable[[Partition, int], bool]
+WantedIsr: TypeAlias = Callable[[Partition], tuple[int, ...]]
+"""Of a partition that this broker leads, the ISR that it should have: never without the leader."""
+
+
+def live_followers(metadata: MetadataCache) -> InSync:
+    """Return a check whether a replica is live and not shutting down, by metadata of the leader's own epoch."""
+
+    def live(partition: Partition, broker: int) -> bool:
+        snapshot = metadata.snapshot
+        state = snapshot.topics.get(partition.topic, {}).get(partition.index)
+        return (
+            state is not None
+            and state.leader_epoch == partition.leader_epoch
+            and broker in snapshot.brokers
+            and broker not in state.offline_replicas
+        )
+
+    return live
+
+
+def by_metadata(metadata: MetadataCache) -> WantedIsr:
+    """Return the policy that treats every live replica as in sync; the controller removes the others from the ISR."""
+    live = live_followers(metadata)
+
+    def wanted(partition: Partition) -> tuple[int, ...]:
+        joining = (one for one in partition.replicas if one not in partition.isr and live(partition, one))
+        return (*partition.isr, *joining)
+
+    return wanted
+
+
+def by_replication(metadata: MetadataCache, now_ms: Callable[[], float], lag_max_ms: float) -> WantedIsr:
+    """Return the policy that follows the followers' fetches. It removes a replica that has not been caught up for
+    `lag_max_ms`. It adds one that has all committed records, is fetching, and is live by the metadata: of a replica
+    that has just failed, only its last fetch is known here."""
+    live = live_followers(metadata)
+
+    def wanted(partition: Partition) -> tuple[int, ...]:
+        leading, log = partition.leading, partition.log
+        if leading is None or log is None:
+            return partition.isr
+        at_ms = now_ms()
+        if leading.keeps_isr(log.log_end_offset, partition.high_watermark, at_ms, lag_max_ms):
+            return partition.isr
+        behind = leading.behind(log.log_end_offset, at_ms, lag_max_ms)
+        caught_up = leading.caught_up(partition.high_watermark, at_ms, lag_max_ms)
+        staying = tuple(broker for broker in partition.isr if broker not in behind)
+        return (*staying, *(broker for broker in caught_up if live(partition, broker)))
+
+    return wanted
+
+
+_WHO = ApiVersionsRequest("camerlengo", "1")
+
+
+class ControllerLink:
+    def __init__(self, settings: BrokerSettings, metadata: MetadataCache, peers: Peers) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._peers = peers
+        self._connection: PeerConnection | None = None
+        self._to: tuple[int, UpdateMetadataEndpoint] | None = None
+        self._offered: Mapping[int, VersionRange] | None = None
+
+    async def offered(self) -> Mapping[int, VersionRange]:
+        """What the broker answers to that is the controller now, by API key: nothing if it does not know this
+        ApiVersions. PeerError, MalformedFrame."""
+        connection = self._connected()
+        if self._offered is None:
+            version = SUPPORTED[ApiKey.API_VERSIONS].last
+            body = encode_request_body(ApiKey.API_VERSIONS, version, _WHO)
+            answer = await connection.request(ApiKey.API_VERSIONS, version, body, self._timeout_ms)
+            response = decode_response_body(ApiKey.API_VERSIONS, version, answer)
+            assert isinstance(response, ApiVersionsResponse)
+            api_keys = response.api_keys if response.error_code == ErrorCode.NONE else ()
+            self._offered = MappingProxyType(
+                {one.api_key: VersionRange(one.min_version, one.max_version) for one in api_keys}
+            )
+        return self._offered
+
+    async def ask(self, api_key: ApiKey, version: int, request: RequestValue) -> ResponseValue:
+        """Send a request over the connection that `offered` opened, even if the controller has moved since.
+
+        Raises: PeerError, MalformedFrame."""
+        if self._connection is None:
+            raise PeerUnreachable("nothing is open to a controller")
+        body = encode_request_body(api_key, version, request)
+        answer = await self._connection.request(api_key, version, body, self._timeout_ms)
+        return decode_response_body(api_key, version, answer)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        self._offered = None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def _timeout_ms(self) -> float:
+        return self._settings.controller_socket_timeout_ms
+
+    def _connected(self) -> PeerConnection:
+        snapshot = self._metadata.snapshot
+        controller = snapshot.controller_id
+        endpoint = snapshot.endpoint(controller, self._settings.inter_broker_listener)
+        if endpoint is None:
+            raise PeerUnreachable(f"controller {controller} has no address here")
+        if self._connection is None or self._to != (controller, endpoint):
+            self.close()
+            self._to = (controller, endpoint)
+            self._connection = self._peers.connect(endpoint.host, endpoint.port)
+        return self._connection
+
 
 Key: TypeAlias = tuple[str, int]
 _asked_for, _member = maker(AlterIsrPartition), maker(IsrMember)

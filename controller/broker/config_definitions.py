@@ -1,5 +1,6 @@
 """The settings of a broker as clients are shown them: type, default, whether they may change while it runs, and what
-they are for. Pure; what a topic's are is `controller.core.topic_settings`'."""
+they are for. Pure; what a topic's are is `controller.core.topic_settings`'.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from controller.broker.configs.settings import DEFAULT_TEXTS
+from controller.broker.settings import DEFAULT_TEXTS
 from controller.core.topic_settings import BROKER_ALONE, BY_BROKER_NAME, THROTTLE_RATES
 from controller.protocol.admin_values import (
     CONFIG_TYPE_BOOLEAN,

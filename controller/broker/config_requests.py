@@ -1,37 +1,57 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and brokers.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, brokers and loggers.
 
-Any broker answers for any topic, and each for itself and for what all brokers go by: what is asked of another broker
-is refused, as in Kafka with ZooKeeper. A change is written to the config's znode with its notice; this broker too goes
-by it when it reads the notice. What may be written and what is shown is decided in `configs_changed.py` and
-`configs_shown.py`.
+Any broker answers for any topic, and each for itself and for the defaults of all brokers: a request about another
+broker is refused, as in Kafka with ZooKeeper. A change is written to the config's znode with its notice; this broker
+too applies it when it reads the notice. Changes are validated by the rules of Kafka 2.8's ZkAdminManager, except that
+an invalid value is INVALID_CONFIG, as in later versions of Kafka, and not INVALID_REQUEST.
+
+A described setting has its value, its source, and its synonyms in order of precedence, as from Kafka 2.8's
+ConfigHelper, except that a topic's value which comes from another of the broker's names (log.retention.hours) is not
+called a default. There is one logger, `root`: the level from which on the broker's log is written. A change of it lasts
+until the process ends, as in Kafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from controller.broker.answering_later import answer_later
-from controller.broker.configs.broker_loggers import BrokerLoggers
-from controller.broker.configs.configs_changed import Config, changed, check_operations, replaced
-from controller.broker.configs.configs_shown import all_brokers_shown, broker_shown, topic_shown
-from controller.broker.configs.settings import BrokerSettings
-from controller.broker.configs.topic_configs import TopicConfigs
-from controller.broker.metadata.metadata_cache import MetadataCache
-from controller.broker.records.record_access import Refused
-from controller.broker.records.record_refusals import record_refusal
+from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES, BrokerSetting
+from controller.broker.error_responses import record_refusal
+from controller.broker.metadata import MetadataCache
+from controller.broker.replica_manager import Refused
+from controller.broker.settings import BrokerSettings
+from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
 from controller.core.topic_rules import name_fault
+from controller.core.topic_settings import (
+    BROKER_ALONE,
+    BY_BROKER_NAME,
+    THROTTLE_RATES,
+    TOPIC_SETTINGS,
+    TopicSetting,
+    config_fault,
+    elements,
+)
 from controller.protocol.admin_values import (
+    CONFIG_TYPE_LIST,
+    OPERATION_APPEND,
+    OPERATION_DELETE,
+    OPERATION_SET,
+    OPERATION_SUBTRACT,
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
     RESOURCE_TOPIC,
+    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResponse,
     AlteredResource,
+    ConfigSynonym,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -40,6 +60,15 @@ from controller.protocol.admin_values import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+    ReplacedConfig,
+)
+from controller.protocol.client_values import (
+    CONFIG_SOURCE_DEFAULT,
+    CONFIG_SOURCE_DYNAMIC_BROKER,
+    CONFIG_SOURCE_DYNAMIC_BROKER_LOGGER,
+    CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
+    CONFIG_SOURCE_STATIC_BROKER,
+    CONFIG_SOURCE_TOPIC,
 )
 from controller.protocol.codec import encode_described_resource
 from controller.protocol.errors import ErrorCode
@@ -51,6 +80,208 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.errors import DamagedZnode, NoNode
 from controller.zookeeper.operations import Row
+
+Config = Mapping[str, str]
+
+
+def replaced(resource_type: int, configs: Sequence[ReplacedConfig]) -> Config:
+    """AlterConfigs: these and no others. Refused."""
+    without = [one.name for one in configs if one.value is None]
+    if without:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
+    config = {one.name: one.value for one in configs if one.value is not None}
+    _check(resource_type, config)
+    return config
+
+
+def check_operations(configs: Sequence[AlterableConfig]) -> None:
+    """IncrementalAlterConfigs: what is wrong with it whatever the config is now. Refused."""
+    twice = [name for name, count in Counter(one.name for one in configs).items() if count > 1]
+    if twice:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys : {','.join(twice)}")
+    without = [one.name for one in configs if one.value is None and one.config_operation != OPERATION_DELETE]
+    if without:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
+
+
+def changed(resource_type: int, config: Config, operations: Sequence[AlterableConfig]) -> Config:
+    """IncrementalAlterConfigs: what `config` is with these operations. What they do not name stays, known here or not.
+    Refused."""
+    result = dict(config)
+    for one in operations:
+        if one.config_operation == OPERATION_DELETE:
+            result.pop(one.name, None)
+        elif one.config_operation == OPERATION_SET:
+            result[one.name] = one.value or ""
+        elif one.config_operation in (OPERATION_APPEND, OPERATION_SUBTRACT):
+            result[one.name] = _list_changed(resource_type, result.get(one.name), one)
+        else:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported operation type {one.config_operation}")
+    named = {one.name: result[one.name] for one in operations if one.name in result}
+    _check(resource_type, named)
+    if resource_type == RESOURCE_TOPIC:
+        known = {name: text for name, text in result.items() if name in TOPIC_SETTINGS}
+        if not any(TOPIC_SETTINGS[name].fault(text) for name, text in known.items()):
+            _check(resource_type, known)  # what they come to together
+    return result
+
+
+def _list_changed(resource_type: int, before: str | None, operation: AlterableConfig) -> str:
+    setting = _setting(resource_type, operation.name)
+    adds = operation.config_operation == OPERATION_APPEND
+    if setting.kind != CONFIG_TYPE_LIST:
+        verb = "append" if adds else "subtract"
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Config value {verb} is not allowed for config key: {operation.name}")
+    there, named = elements(setting.default if before is None else before), elements(operation.value or "")
+    if adds:
+        return ",".join(dict.fromkeys((*there, *named)))
+    return ",".join(one for one in there if one not in named)
+
+
+def _setting(resource_type: int, name: str) -> TopicSetting:
+    """Refused if there is none of that name that can be altered."""
+    if resource_type == RESOURCE_TOPIC:
+        if name not in TOPIC_SETTINGS:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+        return TOPIC_SETTINGS[name]
+    if name not in DYNAMIC_NAMES:
+        known = "Cannot update this config dynamically" if name in BROKER_SETTINGS else "Unknown broker config name"
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{known}: {name}")
+    return next(table[name] for table in (THROTTLE_RATES, BROKER_ALONE, BY_BROKER_NAME) if name in table)
+
+
+def _check(resource_type: int, config: Config) -> None:
+    for name, text in config.items():
+        setting = _setting(resource_type, name)
+        fault = setting.fault(text, name)
+        if fault is not None:
+            raise Refused(ErrorCode.INVALID_CONFIG, fault)
+    if resource_type == RESOURCE_TOPIC and (fault := config_fault(config)) is not None:
+        raise Refused(ErrorCode.INVALID_CONFIG, fault)
+
+
+def topic_shown(configs: TopicConfigs, settings: BrokerSettings, config: Config) -> tuple[DescribedConfig, ...]:
+    """All settings of a topic with that config."""
+    values = configs.shown(config)
+    shown = []
+    for name, setting in TOPIC_SETTINGS.items():
+        synonyms = [*_own(name, config)]
+        if setting.broker:
+            synonyms += _of_broker(setting.broker, configs.broker, configs.default, settings.given, setting.default)
+        source = synonyms[0].source if synonyms else CONFIG_SOURCE_DEFAULT
+        shown.append(
+            DescribedConfig(
+                name,
+                values[name],
+                read_only=False,
+                config_source=source,
+                is_default=source == CONFIG_SOURCE_DEFAULT,
+                synonyms=tuple(synonyms),
+                config_type=setting.kind,
+                documentation=setting.documentation,
+            )
+        )
+    return tuple(shown)
+
+
+def _own(name: str, config: Config) -> Iterator[ConfigSynonym]:
+    if name in config:
+        yield ConfigSynonym(name, config[name], CONFIG_SOURCE_TOPIC)
+
+
+def broker_shown(settings: BrokerSettings, broker: Config, default: Config) -> tuple[DescribedConfig, ...]:
+    """All settings of this broker, with its own dynamic config and that of all brokers."""
+    return tuple(_broker_setting(one, settings.given, broker, default) for one in BROKER_SETTINGS.values())
+
+
+def all_brokers_shown(default: Config) -> tuple[DescribedConfig, ...]:
+    """What is set for all brokers, and nothing else."""
+    known = [BROKER_SETTINGS[name] for name in sorted(default) if name in BROKER_SETTINGS]
+    return tuple(_broker_setting(one, {}, {}, default, with_default=False) for one in known)
+
+
+def _broker_setting(
+    setting: BrokerSetting, given: Config, broker: Config, default: Config, *, with_default: bool = True
+) -> DescribedConfig:
+    last = setting.default if with_default else None
+    if setting.dynamic:
+        synonyms = tuple(_of_broker(setting.name, broker, default, given, last))
+    else:
+        synonyms = tuple(_of_broker(setting.name, {}, {}, given, last))
+    hidden = setting.is_sensitive
+    if hidden:
+        synonyms = tuple(ConfigSynonym(one.name, None, one.source) for one in synonyms)
+    first = synonyms[0] if synonyms else ConfigSynonym(setting.name, None, CONFIG_SOURCE_DEFAULT)
+    return DescribedConfig(
+        setting.name,
+        None if hidden else first.value,
+        read_only=not setting.dynamic,
+        is_sensitive=hidden,
+        config_source=first.source,
+        is_default=first.source == CONFIG_SOURCE_DEFAULT,
+        synonyms=synonyms,
+        config_type=setting.kind,
+        documentation=setting.documentation,
+    )
+
+
+def _of_broker(name: str, broker: Config, default: Config, given: Config, last: str | None) -> Iterator[ConfigSynonym]:
+    """The broker's values by that name, or another that means the same, as they count."""
+    names = (name, *ALTERNATIVES.get(name, ()))
+    sources = (
+        (CONFIG_SOURCE_DYNAMIC_BROKER, broker),
+        (CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER, default),
+        (CONFIG_SOURCE_STATIC_BROKER, given),
+    )
+    for source, config in sources:
+        for one in names:
+            if one in config:
+                yield ConfigSynonym(one, config[one], source)
+    if last is not None:
+        yield ConfigSynonym(name, last, CONFIG_SOURCE_DEFAULT)
+
+
+ROOT = "root"
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
+_LIST_OPERATIONS = {OPERATION_APPEND: "APPEND", OPERATION_SUBTRACT: "SUBTRACT"}
+
+
+class BrokerLoggers:
+    """`level` is one of `LEVELS`. `changed` is called with a new one; the host that writes the log replaces it."""
+
+    def __init__(self) -> None:
+        self.level = "INFO"
+        self.changed: Callable[[str], None] = lambda _level: None
+
+    def shown(self) -> tuple[DescribedConfig, ...]:
+        source = CONFIG_SOURCE_DYNAMIC_BROKER_LOGGER
+        return (DescribedConfig(ROOT, self.level, read_only=False, config_source=source),)
+
+    def alter(self, broker: str, operations: Sequence[AlterableConfig], validate_only: bool) -> None:
+        """Refused."""
+        resource = f"Invalid config value for resource ConfigResource(type=BROKER_LOGGER, name='{broker}')"
+        for one in operations:
+            if one.config_operation in _LIST_OPERATIONS:
+                verb = _LIST_OPERATIONS[one.config_operation]
+                words = f"{verb} operation is not allowed for the BROKER_LOGGER resource"
+                raise Refused(ErrorCode.INVALID_REQUEST, words)
+            if one.config_operation not in (OPERATION_SET, OPERATION_DELETE):
+                raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported operation type {one.config_operation}")
+            if one.name != ROOT:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"{resource}: Logger {one.name} does not exist!")
+            if one.config_operation == OPERATION_DELETE:
+                words = f"Removing the log level of the {ROOT} logger is not allowed"
+                raise Refused(ErrorCode.INVALID_REQUEST, words)
+            if one.value not in LEVELS:
+                words = f"Cannot set the log level of {ROOT} to {one.value} as it is not a supported log level."
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST, f"{resource}: {words} Valid log levels are {', '.join(LEVELS)}"
+                )
+        for one in operations:
+            if not validate_only and one.value is not None:
+                self.level = one.value
+                self.changed(one.value)
+
 
 RESOLVED_AT_ONCE = 500
 DESCRIBED_AT_ONCE = 10

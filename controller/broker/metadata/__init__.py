@@ -1,1 +1,0 @@
-"""Cluster metadata as received from the controller, and the answers that are made from it."""

@@ -1,0 +1,245 @@
+"""A request from its frame to its answer: decoding, the handler's slices, and one response from any thread.
+
+Small requests are decoded at once, large ones by a job. An exception in a handler fails its own request alone. No
+thread, no I/O.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from controller.broker.error_responses import refusal
+from controller.broker.setting_types import INT_MAX
+from controller.broker.steps import Drive, Gate, Job, Steps, finish
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.codec import Request, decode_request, encode_response_parts, unsupported_api_versions
+from controller.protocol.compiler import Entries
+from controller.protocol.errors import ErrorCode, ProtocolError, TooManyEntries
+from controller.protocol.headers import UnsupportedVersion, write_response_header
+from controller.protocol.messages import RequestValue, ResponseValue
+from controller.protocol.records import Part
+
+Respond: TypeAlias = Callable[[Sequence[Part] | None], None]
+"""Takes the parts of the response's frame, none of them where the request has no response (Produce with acks=0); None
+closes the connection. May be called on any thread."""
+
+
+class Exchange:
+    """A request that is being answered. `heavy`: its answer may be large, and is encoded by a job of its own."""
+
+    __slots__ = ("_drive", "_note", "_respond", "_value", "answered", "header", "heavy", "listener")
+
+    def __init__(
+        self,
+        request: Request,
+        respond: Respond,
+        listener: str,
+        note: Callable[[str, str], None],
+        drive: Drive = finish,
+        *,
+        heavy: bool = False,
+    ) -> None:
+        self.heavy = heavy
+        self._drive = drive
+        self.header = request.header
+        self.listener = listener
+        self.answered = False
+        self._value: RequestValue | None = request.value
+        self._respond = respond
+        self._note = note
+
+    def answer(self, value: ResponseValue) -> None:
+        """Send the answer. A value that can't be encoded is a bug of the caller, which may be the controller on its own
+        thread; it is logged here, where the request is known, and answered with an error.
+
+        Raises: RuntimeError on a second call."""
+        self._take_turn()
+        if self.heavy:
+            self._drive(self._respond_with(value))
+        else:
+            self._respond(self._encoded(value))
+
+    def answer_made(self, make: Callable[[], ResponseValue]) -> None:
+        """Send the answer that `make` returns. A job may call `make`, so it may only read what does not change."""
+        self._take_turn()
+        if self.heavy:
+            self._drive(self._respond_made(make))
+        else:
+            self._respond(self._made(make))
+
+    def refuse(self, request: RequestValue, error: ErrorCode, message: str | None = None) -> None:
+        """In place of `answer`: the same error for everything that was asked."""
+        self.answer_made(lambda: refusal(request, error, message))
+
+    def _respond_with(self, value: ResponseValue) -> Steps:
+        self._respond((yield Job(lambda: self._encoded(value))))
+
+    def _respond_made(self, make: Callable[[], ResponseValue]) -> Steps:
+        self._respond((yield Job(lambda: self._made(make))))
+
+    def _made(self, make: Callable[[], ResponseValue]) -> Sequence[Part] | None:
+        try:
+            value = make()
+        except Exception:  # noqa: BLE001 - a bug in `make`, logged here, where the request is known
+            self._note("error", f"{self.header.api_key.name}: no answer was made\n{traceback.format_exc()}")
+            return self._refused()
+        return self._encoded(value)
+
+    def _encoded(self, value: ResponseValue) -> Sequence[Part] | None:
+        try:
+            return encode_response_parts(self.header, value)
+        except ProtocolError:
+            self._note("error", f"{self.header.api_key.name}: no answer was {value!r:.2000}\n{traceback.format_exc()}")
+            return self._refused()
+
+    __call__ = answer
+
+    def let_go(self, instead: RequestValue | None = None) -> None:
+        """The request is not held while it waits for its answer. `instead`: one of its kind, of whose refusal as much
+        would be true; without it a fault in the answer closes the connection."""
+        self._value = instead
+
+    def answer_body(self, body: bytes) -> None:
+        """In place of `answer`: what follows the response's header, encoded already."""
+        self._take_turn()
+        header = self.header
+        self._respond([write_response_header(header.api_key, header.api_version, header.correlation_id), body])
+
+    def answer_nothing(self) -> None:
+        """In place of `answer`, to a request that has no response."""
+        self._take_turn()
+        self._respond(())
+
+    def close(self) -> None:
+        """Close the connection in place of an answer, so that the client looks for the leader again."""
+        self._take_turn()
+        self._respond(None)
+
+    def _take_turn(self) -> None:
+        if self.answered:
+            raise RuntimeError(f"{self.header}: answered twice")
+        self.answered = True
+
+    def _refused(self) -> Sequence[Part] | None:
+        """None, which closes the connection, if what was asked can't even be refused in its version."""
+        if self._value is None:
+            return None
+        try:
+            return encode_response_parts(self.header, refusal(self._value, ErrorCode.UNKNOWN_SERVER_ERROR))
+        except ProtocolError:
+            return None
+
+
+Handler: TypeAlias = Callable[[Exchange, Any], Steps | None]
+
+ENTRIES_AT_ONCE = 2_000
+"""Entries of a request that are read on the broker's own thread: some milliseconds."""
+LARGE_AT_ONCE = 4
+"""Requests with more entries that are handled at the same time: each may take some tens of megabytes."""
+
+_AT_ONCE, _IN_JOB = Entries(), Entries()
+"""Of all brokers of the process: what is read with one is compiled for it."""
+_FROM_BROKERS = frozenset([ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA, ApiKey.ALTER_ISR])
+"""Requests that brokers alone send, about as many partitions as the cluster has."""
+
+
+class Frames:
+    """Decodes requests. `served`: the API keys that are answered. `entries_max`: the limit on a client request's
+    entries (camerlengo.request.entries.max). `note` logs why a connection is closed."""
+
+    def __init__(self, served: Container[int], entries_max: int, note: Callable[[str, str], None]) -> None:
+        self._served = served
+        self._entries_max = entries_max
+        self._note = note
+        self._larges = Gate(LARGE_AT_ONCE)
+
+    def decoded(self, frame: bytes, respond: Respond) -> Request | None:
+        """None: it can't be read, and has been answered so. TooManyEntries: see `large`."""
+        try:
+            return decode_request(frame, self._served, _AT_ONCE, ENTRIES_AT_ONCE)
+        except TooManyEntries:
+            raise
+        except ProtocolError as error:
+            self._unreadable(error, respond)
+            return None
+
+    def _unreadable(self, error: ProtocolError, respond: Respond) -> None:
+        if isinstance(error, UnsupportedVersion) and error.header.api_key is ApiKey.API_VERSIONS:
+            respond([unsupported_api_versions(error.header)])
+            return
+        self._note("warning", f"connection closed: {error}")
+        respond(None)
+
+    def large(self, frame: bytes, respond: Respond, handle: Callable[[Request], Steps | None]) -> Steps:
+        """A request with many entries: read by a job, and refused if there are more than a client may name."""
+        yield self._larges
+        try:
+            yield from self._large(frame, respond, handle)
+        finally:
+            self._larges.leave()
+
+    def _large(self, frame: bytes, respond: Respond, handle: Callable[[Request], Steps | None]) -> Steps:
+        trusted = int.from_bytes(frame[:2], "big") in _FROM_BROKERS
+        entries_max = INT_MAX if trusted else self._entries_max
+        try:
+            request = yield Job(partial(decode_request, frame, self._served, _IN_JOB, entries_max))
+        except TooManyEntries as error:
+            limit = f"camerlengo.request.entries.max={entries_max}"
+            self._note("warning", f"connection closed: {error}, which is limited by {limit}")
+            respond(None)
+            return
+        except ProtocolError as error:
+            self._unreadable(error, respond)
+            return
+        del frame
+        steps = handle(request)
+        del request  # a large value is not held until the steps end
+        if steps is not None:
+            yield None
+            yield from steps
+
+
+def first_slice(
+    handler: Handler,
+    exchange: Exchange,
+    value: RequestValue,
+    failed: Callable[[Exchange, RequestValue], None],
+) -> Steps | None:
+    """Runs the handler's first slice; the steps that are left, None if there are none. `failed` is called in the
+    `except` of whatever a handler raises."""
+    try:
+        steps = handler(exchange, value)
+    except Exception:  # noqa: BLE001 - logged and answered with an error
+        failed(exchange, value)
+        return None
+    if steps is None:
+        return None
+    guarded = _guarded(steps, exchange, value, failed)
+    try:
+        next(guarded)  # up to the first yield, which is None by construction
+    except StopIteration:
+        return None
+    return guarded
+
+
+def _guarded(
+    steps: Steps, exchange: Exchange, value: RequestValue, failed: Callable[[Exchange, RequestValue], None]
+) -> Steps:
+    try:
+        job = next(steps)
+        yield None
+        exchange.heavy = True
+        while True:
+            try:
+                result = yield job
+            except Exception as error:  # noqa: BLE001 - a job's, handed to the handler that asked for it
+                job = steps.throw(error)
+            else:
+                job = steps.send(result)
+    except StopIteration:
+        return
+    except Exception:  # noqa: BLE001 - as above
+        failed(exchange, value)

@@ -1,0 +1,553 @@
+"""A broker's settings, under Kafka's names: types, ranges, defaults, and the consistency of values with one another.
+
+Pure: a mapping of texts in (`parse_settings`), or the text of a server.properties file (`parse_properties`), values
+out. All errors are reported at once, each with the setting's name and what was expected. Names that begin with
+`camerlengo.` are this project's own.
+
+A setting of Kafka's broker that is not implemented here is accepted and reported as having no effect, so that the
+server.properties file of a running cluster can be used. One that promises security or a limit is refused unless its
+value asks for nothing (Kafka's default, or empty): a broker that ignored it would run without what its administrator
+relies on. Any name that Kafka does not know is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controller.broker import setting_types
+from controller.broker.setting_types import INT_MAX, LONG_MAX, Address, Listener, Setting
+from controller.protocol.versions import control_versions
+from controller.storage.settings import BROKER_NAMES, LogSettings
+
+# By family, where none or few of it are read; those that are, `settings.py` knows.
+_FAMILIES = (
+    "alter.config.policy.class.name",
+    "alter.log.dirs.replication.quota.",
+    "background.threads",
+    "compression.type",
+    "connection.failed.authentication.delay.ms",
+    "connections.max.reauth.ms",
+    "control.plane.listener.name",
+    "controller.quota.",
+    "create.topic.policy.class.name",
+    "delegation.token.",
+    "group.",
+    "host.name",
+    "kafka.metrics.",
+    "log.",
+    "max.connection.creation.rate",
+    "max.connections.",
+    "metric.reporters",
+    "metrics.",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.",
+    "offset.metadata.max.bytes",
+    "offsets.",
+    "password.encoder.",
+    "principal.builder.class",
+    "queued.max.",
+    "quota.",
+    "replica.",
+    "replication.quota.",
+    "sasl.",
+    "security.inter.broker.protocol",
+    "security.providers",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "ssl.",
+    "transaction.",
+    "zookeeper.clientCnxnSocket",
+    "zookeeper.max.in.flight.requests",
+    "zookeeper.ssl.",
+)
+
+
+_NO_ENCRYPTION = "connections would not be encrypted or authenticated"
+_NO_AUTHENTICATION = "clients would not be authenticated"
+_NO_AUTHORIZATION = "every client may do everything"
+_NO_LIMIT = "the limit would not be enforced"
+_NO_QUOTA = "the quota would not be enforced"
+_NO_POLICY = "the policy would not be enforced"
+_UNLIMITED = ("2147483647",)
+_UNLIMITED_LONG = ("9223372036854775807",)
+
+# Name, or family with its dot: what would be missing, and the values besides an empty one that ask for nothing.
+_PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "alter.config.policy.class.name": (_NO_POLICY, ()),
+    "allow.everyone.if.no.acl.found": (_NO_AUTHORIZATION, ("true",)),
+    "authorizer.class.name": (_NO_AUTHORIZATION, ()),
+    "client.quota.callback.class": (_NO_QUOTA, ()),
+    "connections.max.reauth.ms": (_NO_AUTHENTICATION, ("0",)),
+    "control.plane.listener.name": ("the controller's requests would share the data plane's listeners", ()),
+    "create.topic.policy.class.name": (_NO_POLICY, ()),
+    "delegation.token.master.key": (_NO_AUTHENTICATION, ()),
+    "delegation.token.secret.key": (_NO_AUTHENTICATION, ()),
+    "max.connection.creation.rate": (_NO_LIMIT, _UNLIMITED),
+    "max.connections.per.ip": (_NO_LIMIT, _UNLIMITED),
+    "max.connections.per.ip.overrides": (_NO_LIMIT, ()),
+    "password.encoder.old.secret": ("passwords would not be encrypted", ()),
+    "password.encoder.secret": ("passwords would not be encrypted", ()),
+    "principal.builder.class": (
+        _NO_AUTHENTICATION,
+        ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
+    ),
+    "quota.consumer.default": (_NO_QUOTA, _UNLIMITED_LONG),
+    "quota.producer.default": (_NO_QUOTA, _UNLIMITED_LONG),
+    "sasl.": (_NO_AUTHENTICATION, ()),
+    "sasl.enabled.mechanisms": (_NO_AUTHENTICATION, ("GSSAPI",)),
+    "sasl.kerberos.kinit.cmd": (_NO_AUTHENTICATION, ("/usr/bin/kinit",)),
+    "sasl.kerberos.min.time.before.relogin": (_NO_AUTHENTICATION, ("60000",)),
+    "sasl.kerberos.principal.to.local.rules": (_NO_AUTHENTICATION, ("DEFAULT",)),
+    "sasl.kerberos.ticket.renew.jitter": (_NO_AUTHENTICATION, ("0.05",)),
+    "sasl.kerberos.ticket.renew.window.factor": (_NO_AUTHENTICATION, ("0.8", "0.80")),
+    "sasl.login.refresh.buffer.seconds": (_NO_AUTHENTICATION, ("300",)),
+    "sasl.login.refresh.min.period.seconds": (_NO_AUTHENTICATION, ("60",)),
+    "sasl.login.refresh.window.factor": (_NO_AUTHENTICATION, ("0.8", "0.80")),
+    "sasl.login.refresh.window.jitter": (_NO_AUTHENTICATION, ("0.05",)),
+    "sasl.mechanism.inter.broker.protocol": (_NO_AUTHENTICATION, ("GSSAPI",)),
+    "sasl.server.max.receive.size": (_NO_AUTHENTICATION, ("524288",)),
+    "security.inter.broker.protocol": (_NO_ENCRYPTION, ("PLAINTEXT",)),
+    "security.providers": (_NO_ENCRYPTION, ()),
+    "ssl.": (_NO_ENCRYPTION, ()),
+    "ssl.client.auth": (_NO_ENCRYPTION, ("none",)),
+    "ssl.enabled.protocols": (_NO_ENCRYPTION, ("TLSv1.2,TLSv1.3", "TLSv1.2")),
+    "ssl.endpoint.identification.algorithm": (_NO_ENCRYPTION, ("https",)),
+    "ssl.keymanager.algorithm": (_NO_ENCRYPTION, ("SunX509",)),
+    "ssl.keystore.type": (_NO_ENCRYPTION, ("JKS",)),
+    "ssl.principal.mapping.rules": (_NO_ENCRYPTION, ("DEFAULT",)),
+    "ssl.protocol": (_NO_ENCRYPTION, ("TLSv1.3", "TLSv1.2")),
+    "ssl.trustmanager.algorithm": (_NO_ENCRYPTION, ("PKIX",)),
+    "ssl.truststore.type": (_NO_ENCRYPTION, ("JKS",)),
+    "super.users": (_NO_AUTHORIZATION, ()),
+    "zookeeper.ssl.client.enable": ("the connection to ZooKeeper would not be encrypted", ("false",)),
+}
+
+
+def refused_settings(given: Mapping[str, str]) -> list[str]:
+    """A sentence for each setting that promises what this broker can't keep. No value of a secret is shown."""
+    problems: list[str] = []
+    for name, text in given.items():
+        family = name[: name.find(".") + 1]
+        missing, harmless = _PROMISES.get(name) or _PROMISES.get(family) or ("", ())
+        if missing and text.strip() and text.strip().lower() not in [one.lower() for one in harmless]:
+            shown = "..." if any(word in name for word in ("password", "secret", "key", "jaas")) else text.strip()
+            expected = f"{' or '.join(harmless)}, or the setting left out" if harmless else "the setting left out"
+            problems.append(f"{name}={shown}: not supported, {missing}; expected {expected}")
+    return problems
+
+
+def has_no_effect(name: str) -> bool:
+    """Whether Kafka knows this setting and this broker does nothing with it, if it is none that is read."""
+    return name in _PROMISES or any(
+        name.startswith(family) if family.endswith(".") else name == family for family in _FAMILIES
+    )
+
+
+SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
+KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+GENERATED = -1
+"""A `broker.id` that is still to be generated."""
+QUEUED_REQUESTS = 4
+
+
+class BadSettings(ValueError):
+    """One sentence for each thing that is wrong."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def _protocol_version(text: str) -> str:
+    try:
+        control_versions(text)
+    except ValueError as error:
+        raise setting_types.Unfit(f"a version whose control requests are known ({error})") from None
+    return text
+
+
+def _only_false(text: str) -> bool:
+    if setting_types.boolean(text):
+        raise setting_types.Unfit("false: topics are created by request alone")
+    return False
+
+
+_SETTINGS: Mapping[str, Setting] = {
+    # Kafka's name: (our field, Kafka's default unless a comment says otherwise, type)
+    "broker.id": ("broker_id", "-1", setting_types.integer(-1)),
+    "broker.id.generation.enable": ("broker_id_generation", "true", setting_types.boolean),
+    "reserved.broker.max.id": ("reserved_broker_max_id", "1000", setting_types.integer(0)),
+    "broker.rack": ("rack", None, setting_types.filled),
+    "listeners": ("listeners", "PLAINTEXT://:9092", setting_types.listeners),
+    "advertised.listeners": ("advertised", None, setting_types.listeners),
+    "listener.security.protocol.map": (
+        "protocols",
+        ",".join(f"{name}:{name}" for name in KNOWN_PROTOCOLS),
+        setting_types.name_map,
+    ),
+    "inter.broker.listener.name": ("inter_broker_listener", None, setting_types.filled),
+    "zookeeper.connect": ("zookeeper_connect", None, setting_types.connect_string),
+    "zookeeper.session.timeout.ms": ("zookeeper_session_timeout_ms", "18000", setting_types.integer(1)),
+    "zookeeper.connection.timeout.ms": ("zookeeper_connection_timeout_ms", None, setting_types.integer(1)),
+    "zookeeper.set.acl": ("zookeeper_set_acl", "false", setting_types.boolean),
+    "inter.broker.protocol.version": ("inter_broker_protocol", "2.8", _protocol_version),
+    "num.partitions": ("num_partitions", "1", setting_types.integer(1)),
+    "default.replication.factor": ("default_replication_factor", "1", setting_types.integer(1, 32767)),
+    "unclean.leader.election.enable": ("unclean_leader_election", "false", setting_types.boolean),
+    "auto.leader.rebalance.enable": ("auto_leader_rebalance", "true", setting_types.boolean),
+    "leader.imbalance.per.broker.percentage": (
+        "leader_imbalance_per_broker_percentage",
+        "10",
+        setting_types.integer(0),
+    ),
+    "leader.imbalance.check.interval.seconds": (
+        "leader_imbalance_check_interval_seconds",
+        "300",
+        setting_types.integer(1),
+    ),
+    "delete.topic.enable": ("delete_topic", "true", setting_types.boolean),
+    "controlled.shutdown.enable": ("controlled_shutdown", "true", setting_types.boolean),
+    "controlled.shutdown.max.retries": ("controlled_shutdown_attempts", "3", setting_types.integer(1)),
+    "controlled.shutdown.retry.backoff.ms": ("controlled_shutdown_backoff_ms", "5000", setting_types.integer(0)),
+    "controller.socket.timeout.ms": ("controller_socket_timeout_ms", "30000", setting_types.integer(1)),
+    "request.timeout.ms": ("request_timeout_ms", "30000", setting_types.integer(1)),
+    "socket.request.max.bytes": ("socket_request_max_bytes", "104857600", setting_types.integer(1)),
+    "min.insync.replicas": ("min_insync_replicas", "1", setting_types.integer(1)),
+    "auto.create.topics.enable": ("auto_create_topics", "false", _only_false),  # Kafka: true
+    "log.dirs": ("log_dirs", None, setting_types.names),
+    "log.dir": ("log_dir", "", setting_types.text),  # Kafka: /tmp/kafka-logs
+    "camerlengo.address.map": ("address_map", "", setting_types.address_map),
+    "camerlengo.controlled.shutdown.check": ("shutdown_check", "true", setting_types.boolean),
+    "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", setting_types.integer(0)),
+    "camerlengo.reassignments.on.broker": ("reassignments_on_broker", "0", setting_types.integer(0)),
+    "camerlengo.metrics.address": ("metrics_address", None, setting_types.address),
+    "camerlengo.trace.file": ("trace_file", None, setting_types.filled),
+    "camerlengo.zookeeper.digest": ("zookeeper_digest", None, setting_types.credentials),
+    "replica.lag.time.max.ms": ("replica_lag_time_max_ms", "30000", setting_types.integer(1)),
+    "replica.socket.timeout.ms": ("replica_socket_timeout_ms", "30000", setting_types.integer(1)),
+    "replica.fetch.wait.max.ms": ("replica_fetch_wait_max_ms", "500", setting_types.integer(0)),
+    "replica.fetch.min.bytes": ("replica_fetch_min_bytes", "1", setting_types.integer(0)),
+    "replica.fetch.max.bytes": ("replica_fetch_max_bytes", "1048576", setting_types.integer(1)),
+    "replica.fetch.response.max.bytes": ("replica_fetch_response_max_bytes", "10485760", setting_types.integer(1)),
+    "replica.fetch.backoff.ms": ("replica_fetch_backoff_ms", "1000", setting_types.integer(0)),
+    "num.replica.fetchers": ("num_replica_fetchers", "1", setting_types.integer(1)),
+    "replica.high.watermark.checkpoint.interval.ms": (
+        "replica_high_watermark_checkpoint_interval_ms",
+        "5000",
+        setting_types.integer(1),
+    ),
+    "fetch.max.bytes": ("fetch_max_bytes", "57671680", setting_types.integer(1024)),
+    "max.incremental.fetch.session.cache.slots": (
+        "max_incremental_fetch_session_cache_slots",
+        "1000",
+        setting_types.integer(0),
+    ),
+    "fetch.purgatory.purge.interval.requests": (
+        "fetch_purgatory_purge_interval_requests",
+        "1000",
+        setting_types.integer(1),
+    ),
+    "producer.purgatory.purge.interval.requests": (
+        "producer_purgatory_purge_interval_requests",
+        "1000",
+        setting_types.integer(1),
+    ),
+    "delete.records.purgatory.purge.interval.requests": (
+        "delete_records_purgatory_purge_interval_requests",
+        "1",
+        setting_types.integer(1),
+    ),
+    "log.flush.scheduler.interval.ms": (
+        "log_flush_scheduler_interval_ms",
+        str(LONG_MAX),
+        setting_types.integer(1, LONG_MAX),
+    ),
+    "log.flush.offset.checkpoint.interval.ms": (
+        "log_flush_offset_checkpoint_interval_ms",
+        "60000",
+        setting_types.integer(1),
+    ),
+    "log.flush.start.offset.checkpoint.interval.ms": (
+        "log_flush_start_offset_checkpoint_interval_ms",
+        "60000",
+        setting_types.integer(1),
+    ),
+    "log.retention.check.interval.ms": (
+        "log_retention_check_interval_ms",
+        "300000",
+        setting_types.integer(1, LONG_MAX),
+    ),
+    "log.segment.delete.delay.ms": ("log_segment_delete_delay_ms", "60000", setting_types.integer(1, LONG_MAX)),
+    "connections.max.idle.ms": ("connections_max_idle_ms", "600000", setting_types.integer(-1, LONG_MAX)),
+    "max.connections": ("max_connections", str(INT_MAX), setting_types.integer(0)),
+    "camerlengo.request.stall.timeout.ms": ("request_stall_timeout_ms", "30000", setting_types.integer(1)),
+    "camerlengo.request.entries.max": ("request_entries_max", "100000", setting_types.integer(2_000)),
+    "camerlengo.producer.ids.max": ("producer_ids_max", "500000", setting_types.integer(1)),
+    "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", setting_types.integer(1)),
+    "camerlengo.request.partitions.max": ("request_partitions_max", "20000", setting_types.integer(1)),
+    "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", setting_types.integer(1024)),
+    "camerlengo.log.open.files.max": ("log_open_files_max", "-1", setting_types.integer(-1)),
+    "queued.max.request.bytes": ("queued_max_request_bytes", "-1", setting_types.integer(-1, LONG_MAX)),
+}
+_NAMES = frozenset(_SETTINGS) | frozenset(BROKER_NAMES)
+DEFAULT_TEXTS: Mapping[str, str | None] = {name: default for name, (_, default, _) in _SETTINGS.items()}
+"""What each setting is if it is not given, as a text; None where it follows from others, or may be missing. Those of
+logs that `LogSettings` alone knows are not among them."""
+
+_REQUIRED = ("zookeeper.connect",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Values in the units of their names. `broker_id` is `GENERATED` until one was generated. `cluster_id`: the cluster
+    that the log directories belong to; None where they keep none. `log_dirs`: where the logs are; a broker without any
+    holds no records. `log`: the settings of a log whose topic has no config. `without_effect`: the given names that
+    this broker does not implement."""
+
+    broker_id: int
+    broker_id_generation: bool
+    reserved_broker_max_id: int
+    rack: str | None
+    listeners: tuple[Listener, ...]
+    advertised: tuple[Listener, ...]
+    protocols: tuple[tuple[str, str], ...]
+    inter_broker_listener: str
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int
+    zookeeper_set_acl: bool
+    zookeeper_digest: str | None
+    inter_broker_protocol: str
+    num_partitions: int
+    default_replication_factor: int
+    unclean_leader_election: bool
+    auto_leader_rebalance: bool
+    leader_imbalance_per_broker_percentage: int
+    leader_imbalance_check_interval_seconds: int
+    reassignments_in_cluster: int
+    reassignments_on_broker: int
+    delete_topic: bool
+    controlled_shutdown: bool
+    controlled_shutdown_attempts: int
+    controlled_shutdown_backoff_ms: int
+    shutdown_check: bool
+    controller_socket_timeout_ms: int
+    request_timeout_ms: int
+    socket_request_max_bytes: int
+    min_insync_replicas: int
+    auto_create_topics: bool
+    log_dirs: tuple[str, ...]
+    address_map: tuple[tuple[Address, Address], ...]
+    metrics_address: Address | None
+    trace_file: str | None
+    log: LogSettings
+    replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_min_bytes: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_backoff_ms: int
+    num_replica_fetchers: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+    fetch_purgatory_purge_interval_requests: int
+    producer_purgatory_purge_interval_requests: int
+    delete_records_purgatory_purge_interval_requests: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    log_segment_delete_delay_ms: int
+    """How long the files of a deleted partition stay at most. A segment that retention takes goes at once."""
+    connections_max_idle_ms: int
+    """-1: for ever."""
+    max_connections: int
+    request_stall_timeout_ms: int
+    """How long a request that has begun to arrive may bring no byte before its connection is closed."""
+    request_entries_max: int
+    """Elements of all arrays of one client request together: names, partitions, resources."""
+    producer_ids_max: int
+    """Producer ids that all partitions here remember together."""
+    topic_partitions_max: int
+    """Partitions that a client may give one topic."""
+    request_partitions_max: int
+    """Partitions that a client may create with one request."""
+    response_max_bytes: int
+    """Of a DescribeConfigs response; a fetch has fetch.max.bytes."""
+    log_open_files_max: int
+    """-1: a sixth of the descriptors that the process may have."""
+    queued_max_request_bytes: int
+    """Of all connections' requests together that were read and not answered; -1: `QUEUED_REQUESTS` of the largest
+    there may be, where Kafka has no limit."""
+    cluster_id: str | None = None
+    without_effect: tuple[str, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    """The names and texts that all of this was read from, to be shown."""
+
+    def protocol(self, listener: str) -> str:
+        """The security protocol of a listener of this broker's."""
+        return dict(self.protocols)[listener]
+
+    def with_bound_ports(self, ports: Mapping[str, int], hostname: str) -> BrokerSettings:
+        """The settings once the listeners are bound: an advertised port of 0 becomes the port bound for that
+        listener's name, an empty advertised host becomes `hostname`."""
+        advertised = tuple(
+            replace(listener, host=listener.host or hostname, port=listener.port or ports[listener.name])
+            for listener in self.advertised
+        )
+        return replace(self, advertised=advertised)
+
+    def with_broker_id(self, broker_id: int) -> BrokerSettings:
+        return replace(self, broker_id=broker_id)
+
+    def dial(self, host: str, port: int) -> Address:
+        """Where to connect to for an address (`camerlengo.address.map`)."""
+        return dict(self.address_map).get((host, port), (host, port))
+
+
+def parse_properties(source: str) -> dict[str, str]:
+    """The names and values in the text of a server.properties file, as Java reads them. BadSettings if it can't be
+    read so."""
+    # Imported for a file only: it takes a noticeable part of a broker's start.
+    import javaproperties
+
+    try:
+        return javaproperties.loads(source)
+    except javaproperties.InvalidUEscapeError as error:
+        raise BadSettings((f"the properties file: {error}",)) from None
+
+
+def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
+    """BadSettings names everything that is wrong, with what was expected."""
+    problems = [f"{name} is no setting{_suggestion(name)}" for name in given if not _known(name)]
+    problems += refused_settings(given)
+    problems += [f"{name} is required" for name in _REQUIRED if name not in given]
+    fields: dict[str, Any] = {}
+    for name, (meaning, default, parse) in _SETTINGS.items():
+        text = given.get(name, default)
+        try:
+            fields[meaning] = None if text is None else parse(text.strip())
+        except setting_types.Unfit as unfit:
+            problems.append(f"{name}={text}: expected {unfit}")
+    if problems:
+        raise BadSettings(tuple(problems))
+    problems = _complete(fields, given)
+    if problems:
+        raise BadSettings(tuple(problems))
+    without_effect = tuple(sorted(name for name in given if name not in _NAMES))
+    settings = BrokerSettings(**fields, without_effect=without_effect, given=dict(given))
+    problems = _contradictions(settings)
+    if problems:
+        raise BadSettings(tuple(problems))
+    return settings
+
+
+def _known(name: str) -> bool:
+    return name in _NAMES or has_no_effect(name)
+
+
+def _suggestion(name: str) -> str:
+    close = difflib.get_close_matches(name, _NAMES, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
+    """Fills in what follows from other settings; what contradicts another setting."""
+    problems = _broker_id_problems(fields)
+    fields["log"], wrong = _log_settings(given)
+    problems += wrong
+    log_dir = fields.pop("log_dir")
+    if fields["log_dirs"] is None:
+        fields["log_dirs"] = (log_dir,) if log_dir else ()
+    if len(set(fields["log_dirs"])) < len(fields["log_dirs"]):
+        problems.append(f"log.dirs={','.join(fields['log_dirs'])}: expected each directory once")
+    if fields["zookeeper_connection_timeout_ms"] is None:
+        fields["zookeeper_connection_timeout_ms"] = fields["zookeeper_session_timeout_ms"]
+    if fields["zookeeper_set_acl"] and fields["zookeeper_digest"] is None:
+        problems.append(
+            "zookeeper.set.acl=true: expected camerlengo.zookeeper.digest, because without it no client could write"
+        )
+    if not fields["listeners"]:
+        return [*problems, "listeners=: expected at least one"]
+    if fields["advertised"] is None:
+        fields["advertised"] = fields["listeners"]
+    fields["inter_broker_listener"] = (fields["inter_broker_listener"] or "PLAINTEXT").upper()
+    return problems + _listener_problems(fields)
+
+
+def _broker_id_problems(fields: Mapping[str, Any]) -> list[str]:
+    broker_id, reserved = fields["broker_id"], fields["reserved_broker_max_id"]
+    if not fields["broker_id_generation"]:
+        return [] if broker_id >= 0 else [f"broker.id={broker_id}: expected 0 or more, as none is generated"]
+    if broker_id > reserved:
+        return [
+            f"broker.id={broker_id}: expected at most reserved.broker.max.id={reserved}; generated ids are above it"
+        ]
+    return []
+
+
+def _listener_problems(fields: Mapping[str, Any]) -> list[str]:
+    problems: list[str] = []
+    bound = {listener.name for listener in fields["listeners"]}
+    protocols = dict(fields["protocols"])
+    for name in sorted(bound):
+        protocol = protocols.get(name)
+        if protocol is None:
+            problems.append(f"listeners: {name} is not in listener.security.protocol.map")
+        elif protocol not in SUPPORTED_PROTOCOLS:
+            known = "is not supported yet" if protocol in KNOWN_PROTOCOLS else "is unknown"
+            problems.append(f"listeners: {name} has security protocol {protocol}, which {known}; expected PLAINTEXT")
+    for listener in fields["advertised"]:
+        if listener.name not in bound:
+            problems.append(f"advertised.listeners: {listener.name} is not in listeners")
+        if listener.host == "0.0.0.0":
+            problems.append("advertised.listeners: 0.0.0.0 can't be reached; expected an address of this machine")
+    if fields["inter_broker_listener"] not in {listener.name for listener in fields["advertised"]}:
+        problems.append(
+            f"inter.broker.listener.name={fields['inter_broker_listener']}: expected an advertised listener"
+        )
+    return problems
+
+
+def _log_settings(given: Mapping[str, str]) -> tuple[LogSettings, list[str]]:
+    """What the names and values say of logs, and a sentence for each value that is wrong."""
+    texts = {name: given[name].strip() for name in BROKER_NAMES if name in given}
+    if "log.flush.interval.ms" not in texts and "log.flush.scheduler.interval.ms" in given:
+        # As in Kafka: who asks for looks at what is to be flushed, and for nothing else, wants it flushed then.
+        texts["log.flush.interval.ms"] = given["log.flush.scheduler.interval.ms"].strip()
+    problems: list[str] = []
+    for name, text in texts.items():
+        try:
+            LogSettings.from_broker({name: text})
+        except ValueError as error:
+            problems.append(str(error))
+    return (LogSettings() if problems else LogSettings.from_broker(texts)), problems
+
+
+def _contradictions(settings: BrokerSettings) -> list[str]:
+    """What contradicts another setting."""
+    problems: list[str] = []
+    queued = settings.queued_max_request_bytes
+    if 0 <= queued < settings.socket_request_max_bytes:
+        problems.append(
+            f"queued.max.request.bytes={queued}: expected -1, or "
+            f"socket.request.max.bytes={settings.socket_request_max_bytes} or more"
+        )
+    if settings.replica_fetch_wait_max_ms > settings.replica_socket_timeout_ms:
+        problems.append(
+            f"replica.socket.timeout.ms={settings.replica_socket_timeout_ms}: expected "
+            f"replica.fetch.wait.max.ms={settings.replica_fetch_wait_max_ms} or more"
+        )
+    if settings.replica_fetch_wait_max_ms > settings.replica_lag_time_max_ms:
+        problems.append(
+            f"replica.fetch.wait.max.ms={settings.replica_fetch_wait_max_ms}: expected at most "
+            f"replica.lag.time.max.ms={settings.replica_lag_time_max_ms}, or ISRs shrink at idle"
+        )
+    return problems
