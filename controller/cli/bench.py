@@ -1,16 +1,19 @@
-"""`camerlengo bench WHAT`: one file a benchmark, `controller/cli/benches/WHAT.py`, imported when asked for.
+"""`camerlengo bench WHAT`: run a benchmark, `tests/benchmarks/WHAT.py`, from a source checkout. Wheels have none.
 
-Each has what a command has: `configure(parser)` and `run(arguments) -> int` (the exit status). What only its
-run needs (matplotlib, above all) it imports in its run.
+Each has what a command has: `configure(parser)` and `run(arguments) -> int` (the exit status), and it is imported when
+it is chosen.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import types
 from collections.abc import Iterable
+from pathlib import Path
 
+from controller.cli.main import COULD_NOT_RUN
 from controller.cli.requirements import Need
 from controller.cli.subcommands import add_subcommands
 
@@ -24,22 +27,37 @@ BENCHMARKS = {  # with the line that --help shows
     "simulator": "the simulator: events per second, virtual seconds per second",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
+CHECKOUT = Path(__file__).parents[2]
+
+
+def in_source_checkout() -> bool:
+    return (CHECKOUT / "tests" / "benchmarks").is_dir()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_subcommands(parser, "bench", "WHAT", BENCHMARKS, package="controller.cli.benches")
+    if not in_source_checkout():
+        parser.add_argument("words", nargs=argparse.REMAINDER, help="the benchmarks are in a source checkout only")
+        return
+    if str(CHECKOUT) not in sys.path:
+        sys.path.insert(0, str(CHECKOUT))
+    add_subcommands(parser, "bench", "WHAT", BENCHMARKS, package="tests.benchmarks")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    if not in_source_checkout():
+        return ()
     own = getattr(_module(arguments.bench), "needs", None)
     found: Iterable[Need] = own(arguments) if own is not None else ()
     return found
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if not in_source_checkout():
+        print("camerlengo bench: benchmarks need a source checkout of camerlengo", file=sys.stderr)
+        return COULD_NOT_RUN
     status: int = _module(arguments.bench).run(arguments)
     return status
 
 
 def _module(name: str) -> types.ModuleType:
-    return importlib.import_module(f"controller.cli.benches.{name}")
+    return importlib.import_module(f"tests.benchmarks.{name}")

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from controller.cli.benches.broker import SETUPS, figures, percentile, table
-from controller.cli.benches.broker_runs import Work, cpu_s
 from controller.cli.main import main
+from tests.benchmarks.broker import SETUPS, figures, percentile, table
+from tests.benchmarks.broker_runs import Work, cpu_s
 
 
 def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.benches import controller as bench_controller
-from controller.cli.benches.controller_page import Figures, Measured, page_tables, panels, phase_medians, text
-from controller.cli.benches.controller_runs import (
+from controller.cli.main import main
+from tests.benchmarks import controller as bench_controller
+from tests.benchmarks.controller_page import Figures, Measured, page_tables, panels, phase_medians, text
+from tests.benchmarks.controller_runs import (
     Bench,
     BrokerGone,
     ControlledShutdown,
@@ -20,10 +21,9 @@ from controller.cli.benches.controller_runs import (
     WrongOutcome,
     bench,
 )
-from controller.cli.benches.election import Elected, elect_in_columns
-from controller.cli.benches.pages import put_table
-from controller.cli.benches.tree import TreeSize
-from controller.cli.main import main
+from tests.benchmarks.election import Elected, elect_in_columns
+from tests.benchmarks.pages import put_table
+from tests.benchmarks.tree import TreeSize
 
 PHASES = ("election", "watches", "load context", "update metadata", "replica machine", "partition machine")
 

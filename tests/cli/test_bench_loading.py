@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.cli.benches.loading import figures, table
-from controller.cli.benches.tree import TreeSize
 from controller.cli.main import main
+from tests.benchmarks.loading import figures, table
+from tests.benchmarks.tree import TreeSize
 from tests.cli.ending import status_of
 
 

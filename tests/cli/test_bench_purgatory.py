@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.cli.benches import purgatory as bench_purgatory
-from controller.cli.benches import purgatory_virtual as bench_purgatory_virtual
-from controller.cli.benches.pages import NoSuchTable, markdown, put_table
-from controller.cli.benches.purgatory_load import Load, key_sets, requests
-from controller.cli.benches.purgatory_page import PUBLISHED_NEW, page_table, panels
-from controller.cli.benches.purgatory_real import run_real
-from controller.cli.benches.purgatory_runs import Run, WrongAnswers, collecting
-from controller.cli.benches.purgatory_virtual import run_virtual
 from controller.cli.main import main
 from controller.timer.operation import DelayedOperation, OperationState
 from controller.timer.purgatory import Purgatory
+from tests.benchmarks import purgatory as bench_purgatory
+from tests.benchmarks import purgatory_virtual as bench_purgatory_virtual
+from tests.benchmarks.pages import NoSuchTable, markdown, put_table
+from tests.benchmarks.purgatory_load import Load, key_sets, requests
+from tests.benchmarks.purgatory_page import PUBLISHED_NEW, page_table, panels
+from tests.benchmarks.purgatory_real import run_real
+from tests.benchmarks.purgatory_runs import Run, WrongAnswers, collecting
+from tests.benchmarks.purgatory_virtual import run_virtual
 from tests.cli.ending import status_of
 
 LOAD = Load(rate=20_000, percentile_50_ms=20, percentile_75_ms=60, number=4_000, timeout_ms=100)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.benches import timer_measure as bench_timer_measure
-from controller.cli.benches import timer_peers as bench_timer_peers
-from controller.cli.benches.timer import Figures, Ratio, table
-from controller.cli.benches.timer_measure import Costs, Memory, measure_operations, random_delays
-from controller.cli.benches.timer_peers import PEERS, Peer
 from controller.cli.main import main
 from controller.timer import TimerTask, VirtualTimer
+from tests.benchmarks import timer_measure as bench_timer_measure
+from tests.benchmarks import timer_peers as bench_timer_peers
+from tests.benchmarks.timer import Figures, Ratio, table
+from tests.benchmarks.timer_measure import Costs, Memory, measure_operations, random_delays
+from tests.benchmarks.timer_peers import PEERS, Peer
 
 
 def test_a_small_run_measures_every_peer_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,11 @@ import platform
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
+from controller.cli import bench
 from controller.cli.main import COMMANDS, main
 
 
@@ -58,5 +60,14 @@ def test_a_subcommands_help_imports_its_module_alone() -> None:
         text=True,
     )
     assert ended.returncode == 0
-    assert "controller.cli.benches.timer_peers" in ended.stderr
-    assert "controller.cli.benches.hostile" not in ended.stderr
+    assert "tests.benchmarks.timer_peers" in ended.stderr
+    assert "tests.benchmarks.hostile" not in ended.stderr
+
+
+def test_benchmarks_need_a_source_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
+    for words in (["bench"], ["bench", "timer", "--timers", "1"]):
+        assert main(words) == 3
+        assert capsys.readouterr().err == "camerlengo bench: benchmarks need a source checkout of camerlengo\n"

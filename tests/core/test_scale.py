@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from controller.cli.benches.tree import TreeSize, znodes
 from controller.core import request_batch
 from controller.core.events import ControlledShutdownRequested
 from controller.protocol.client_values import CreatableTopic
@@ -19,6 +18,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.row_writes import STATES_A_BATCH
+from tests.benchmarks.tree import TreeSize, znodes
 from tests.core.driving import Cluster, Host
 from tests.core.test_topic_creation import create
 

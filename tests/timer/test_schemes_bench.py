@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.benches import schemes as bench_schemes
-from controller.cli.benches.plots import Line, Look, Mark, Panel, save
-from controller.cli.benches.schemes import COULD_NOT_RUN, CROSSING_PNG, CURVES_PNG, growth, sizes
-from controller.cli.benches.schemes_measure import (
+from controller.cli.main import USAGE_ERROR, main
+from controller.labs.cost_model import WheelMemory, mean_migrations
+from controller.labs.schemes import CATALOGUE, Entry, OrderedList, Scheme, SchemeTimer, UnorderedList
+from tests.benchmarks import schemes as bench_schemes
+from tests.benchmarks.plots import Line, Look, Mark, Panel, save
+from tests.benchmarks.schemes import COULD_NOT_RUN, CROSSING_PNG, CURVES_PNG, growth, sizes
+from tests.benchmarks.schemes_measure import (
     Sweep,
     crossing_of,
     fill,
@@ -21,9 +24,6 @@ from controller.cli.benches.schemes_measure import (
     measured_crossing,
     model_lines,
 )
-from controller.cli.main import USAGE_ERROR, main
-from controller.labs.cost_model import WheelMemory, mean_migrations
-from controller.labs.schemes import CATALOGUE, Entry, OrderedList, Scheme, SchemeTimer, UnorderedList
 
 QUICK = ("bench", "schemes", "--most", "100", "--slots", "64", "--outstanding", "1000", "--cpu-ms", "1")
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.cli.benches.tree import TreeSize, write_tree
 from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer
@@ -19,6 +18,7 @@ from controller.hosts.clock import RealClock
 from controller.hosts.network import NetworkThread
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.jars import EmbeddedServerUnavailable
+from tests.benchmarks.tree import TreeSize, write_tree
 
 COULD_NOT_RUN = 3
 WORKER_LIMIT_S = 600
@@ -89,7 +89,7 @@ def _size(arguments: argparse.Namespace) -> TreeSize:
 
 def _worker(*words: str) -> dict[str, Any]:
     """A fresh process's answer. Raises CalledProcessError, with what it said on its standard error shown."""
-    command = [sys.executable, "-m", "controller.cli.benches.worker", *words]
+    command = [sys.executable, "-m", "tests.benchmarks.worker", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=WORKER_LIMIT_S, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

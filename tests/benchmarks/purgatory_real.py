@@ -7,8 +7,11 @@ import time
 
 import numpy as np
 
-from controller.cli.benches.purgatory_load import Load, key_sets, requests
-from controller.cli.benches.purgatory_runs import (
+from controller.labs.old_purgatory import OldPurgatory
+from controller.timer.threaded import ThreadTimer
+from controller.timer.threaded_purgatory import ThreadedPurgatory
+from tests.benchmarks.purgatory_load import Load, key_sets, requests
+from tests.benchmarks.purgatory_runs import (
     NUL,
     Nowhere,
     Request,
@@ -19,9 +22,6 @@ from controller.cli.benches.purgatory_runs import (
     in_time,
     kind_on_machine,
 )
-from controller.labs.old_purgatory import OldPurgatory
-from controller.timer.threaded import ThreadTimer
-from controller.timer.threaded_purgatory import ThreadedPurgatory
 
 GIVE_UP_AFTER = 2.5
 """A run that takes so many times as long as its load lasts is broken off: the design has collapsed."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.cli.benches.tree import TreeSize, first_state, registrations, write_partitions
 from controller.core.leadership import Won, elect
 from controller.core.queue import EventQueue
 from controller.hosts.clock import RealClock
@@ -37,6 +36,7 @@ from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
+from tests.benchmarks.tree import TreeSize, first_state, registrations, write_partitions
 
 LIMIT_S = 600.0
 SESSION_TIMEOUT_MS = 60_000
@@ -148,7 +148,7 @@ class Bench:
         self._leadership: Leadership = outcome.leadership
         run(self._client.create_rows(self._leadership, registrations(self._ports)), LIMIT_S)
         write_partitions(self._client, self._leadership, size)
-        self._standby = _Child("controller.cli.benches.controller_worker", server.connect_string)
+        self._standby = _Child("tests.benchmarks.controller_worker", server.connect_string)
 
     def close(self) -> None:
         self._standby.close()
@@ -263,7 +263,7 @@ def bench(size: TreeSize, jars: Path | None = None, heap_mb: int | None = None) 
     network.start()
     try:
         with server:
-            brokers = _Child("controller.cli.benches.acknowledging", str(size.brokers))
+            brokers = _Child("tests.benchmarks.acknowledging", str(size.brokers))
             try:
                 made = Bench(server, size, RealClock(network), brokers)
                 try:

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from controller.cli.benches.hostile_attacks import ATTACKS, TOPIC, Attack, Client, Target, scaled
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
 from controller.cli.requirements import Need, zookeeper_server
@@ -23,6 +22,7 @@ from controller.hosts.local_cluster import LocalCluster
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import CreatableTopic, CreateTopicsRequest
 from controller.zookeeper.jars import EmbeddedServerUnavailable
+from tests.benchmarks.hostile_attacks import ATTACKS, TOPIC, Attack, Client, Target, scaled
 
 COULD_NOT_RUN = 3
 BROKERS = 3
@@ -111,7 +111,7 @@ class Probe:
 
     def __init__(self, servers: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "controller.cli.benches.hostile_probe", servers],
+            [sys.executable, "-m", "tests.benchmarks.hostile_probe", servers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

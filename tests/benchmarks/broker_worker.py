@@ -1,6 +1,6 @@
 """One client's work for `camerlengo bench broker`, in a process of its own: prints its figures as one JSON object.
 
-    python -m controller.cli.benches.broker_worker produce|consume|latency '{"servers": ..., "topic": ..., ...}'
+    python -m tests.benchmarks.broker_worker produce|consume|latency '{"servers": ..., "topic": ..., ...}'
 
 The client is confluent-kafka, whose records go through C: what is measured is the brokers as far as that can be, on
 cores that they share with it.

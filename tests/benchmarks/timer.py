@@ -11,8 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.cli.benches.plots import Line, Panel, PlotsUnavailable, save
-from controller.cli.benches.timer_measure import (
+from controller.cli.main import UsageError
+from controller.cli.output import output_folder
+from controller.cli.requirements import PLOTS, Need
+from controller.cli.values import integer, seed
+from controller.timer import COMPILED
+from tests.benchmarks.plots import Line, Panel, PlotsUnavailable, save
+from tests.benchmarks.timer_measure import (
     LIFETIME_MS,
     Costs,
     Memory,
@@ -21,11 +26,6 @@ from controller.cli.benches.timer_measure import (
     measure_moving,
     measure_operations,
 )
-from controller.cli.main import UsageError
-from controller.cli.output import output_folder
-from controller.cli.requirements import PLOTS, Need
-from controller.cli.values import integer, seed
-from controller.timer import COMPILED
 
 COULD_NOT_RUN = 3
 PLOT = "timer.png"

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.cli.benches.purgatory_load import Load, Requests
 from controller.timer.operation import DelayedOperation
 from controller.timer.virtual import VirtualTimer
+from tests.benchmarks.purgatory_load import Load, Requests
 
 HELD = 0.95
 NUL = b"\0"

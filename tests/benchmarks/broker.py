@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.cli.benches.broker_runs import BROKERS, PARTITIONS, SETTINGS, Bench, Setup, Work
 from controller.cli.main import UsageError
 from controller.cli.requirements import CLIENTS, Need, zookeeper_server
 from controller.cli.values import integer, number_from
 from controller.zookeeper.jars import EmbeddedServerUnavailable
+from tests.benchmarks.broker_runs import BROKERS, PARTITIONS, SETTINGS, Bench, Setup, Work
 
 COULD_NOT_RUN = 3
 SETUPS = tuple(Setup(replicas, acks) for replicas in (1, 3) for acks in ("1", "all"))

@@ -11,8 +11,10 @@ from itertools import cycle
 
 import numpy as np
 
-from controller.cli.benches.purgatory_load import Load, Requests, key_sets, requests
-from controller.cli.benches.purgatory_runs import (
+from controller.timer.purgatory import Purgatory
+from controller.timer.virtual import VirtualTimer
+from tests.benchmarks.purgatory_load import Load, Requests, key_sets, requests
+from tests.benchmarks.purgatory_runs import (
     NUL,
     Nowhere,
     Request,
@@ -23,8 +25,6 @@ from controller.cli.benches.purgatory_runs import (
     in_time,
     kind_on,
 )
-from controller.timer.purgatory import Purgatory
-from controller.timer.virtual import VirtualTimer
 
 WARM_MS = 1_000
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from controller.cli.benches.controller_runs import BrokerGone, ControlledShutdown, Failover
-from controller.cli.benches.election import Elected
-from controller.cli.benches.pages import markdown
-from controller.cli.benches.plots import Line, Panel
+from tests.benchmarks.controller_runs import BrokerGone, ControlledShutdown, Failover
+from tests.benchmarks.election import Elected
+from tests.benchmarks.pages import markdown
+from tests.benchmarks.plots import Line, Panel
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """The controller that `camerlengo bench controller` measures, in a process of its own: it stands by, and takes over
 when /controller is gone, with its real threads, sockets and ZooKeeper connection and no broker beside it.
 
-    python -m controller.cli.benches.controller_worker HOST:PORT
+    python -m tests.benchmarks.controller_worker HOST:PORT
 
 For each line on its standard input it prints one JSON object, when that has come about:
 

@@ -1,7 +1,7 @@
 """A well-behaved client in its own process, for `camerlengo bench hostile`: sends small requests to each broker, again
 and again, and reports their latencies.
 
-    python -m controller.cli.benches.hostile_probe HOST:PORT,...
+    python -m tests.benchmarks.hostile_probe HOST:PORT,...
 
 For each line on its input it prints, as one line of JSON, what it has measured since the last one.
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.cli.benches.pages import markdown
-from controller.cli.benches.plots import Line, Mark, Panel
-from controller.cli.benches.purgatory_runs import Run
+from tests.benchmarks.pages import markdown
+from tests.benchmarks.plots import Line, Mark, Panel
+from tests.benchmarks.purgatory_runs import Run
 
 PUBLISHED_NEW = 105_000
 """Requests a second at which the new design shows no degradation, few or many of them timing out; the most that was

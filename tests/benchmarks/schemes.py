@@ -11,8 +11,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from controller.cli.benches.plots import Line, Look, Mark, Panel, PlotsUnavailable, save
-from controller.cli.benches.schemes_measure import (
+from controller.cli.main import UsageError
+from controller.cli.output import output_folder
+from controller.cli.requirements import PLOTS, Need
+from controller.cli.values import integer, seed
+from controller.labs.cost_model import WheelMemory
+from controller.labs.schemes import CATALOGUE
+from tests.benchmarks.plots import Line, Look, Mark, Panel, PlotsUnavailable, save
+from tests.benchmarks.schemes_measure import (
     Crossing,
     Point,
     Sweep,
@@ -22,12 +28,6 @@ from controller.cli.benches.schemes_measure import (
     model_lines,
     sweep_of,
 )
-from controller.cli.main import UsageError
-from controller.cli.output import output_folder
-from controller.cli.requirements import PLOTS, Need
-from controller.cli.values import integer, seed
-from controller.labs.cost_model import WheelMemory
-from controller.labs.schemes import CATALOGUE
 
 COULD_NOT_RUN = 3
 LEAST_OUTSTANDING = 100

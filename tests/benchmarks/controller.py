@@ -14,17 +14,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from controller.cli.benches.controller_page import Figures, Measured, page_tables, panels, text
-from controller.cli.benches.controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench
-from controller.cli.benches.election import MOST_PARTITIONS, elect_in_columns
-from controller.cli.benches.pages import NoSuchTable, page_with, put_table
-from controller.cli.benches.plots import PlotsUnavailable, save
-from controller.cli.benches.tree import TreeSize
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
 from controller.cli.requirements import PLOTS, Need, zookeeper_server
 from controller.cli.values import integer
 from controller.zookeeper.jars import EmbeddedServerUnavailable
+from tests.benchmarks.controller_page import Figures, Measured, page_tables, panels, text
+from tests.benchmarks.controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench
+from tests.benchmarks.election import MOST_PARTITIONS, elect_in_columns
+from tests.benchmarks.pages import NoSuchTable, page_with, put_table
+from tests.benchmarks.plots import PlotsUnavailable, save
+from tests.benchmarks.tree import TreeSize
 
 COULD_NOT_RUN = 3
 SIZES = "10000,50000,100000,400000,1000000"

@@ -1,7 +1,7 @@
 """Brokers that acknowledge at once, for `camerlengo bench controller`: they receive a request, parse its header and
 send a response without errors. They run in their own process, so that their cost is not in the benchmark's figures.
 
-    python -m controller.cli.benches.acknowledging BROKERS
+    python -m tests.benchmarks.acknowledging BROKERS
 
 prints the ports as one JSON object, by broker id, and serves until its standard input ends.
 """

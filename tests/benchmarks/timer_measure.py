@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from controller.cli.benches.timer_peers import PEERS, Handles, Peer, WheelPeer
 from controller.cli.collecting import collector_off
+from tests.benchmarks.timer_peers import PEERS, Handles, Peer, WheelPeer
 
 LONGEST_MS = 60_000
 LIFETIME_MS = 20

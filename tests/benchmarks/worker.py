@@ -1,6 +1,6 @@
 """One measurement of `camerlengo bench`, in a process of its own: prints its times in ms as one JSON object.
 
-    python -m controller.cli.benches.worker load|kazoo HOST:PORT ... (see `main`)
+    python -m tests.benchmarks.worker load|kazoo HOST:PORT ... (see `main`)
 
 `load` reads a cluster as a new controller does: elected, then brokers, topics with their watches, states, into the
 context. `kazoo` reads the same state znodes with kazoo's own `get_async`, all pipelined.
@@ -128,8 +128,8 @@ def load(hosts: str) -> dict[str, Any]:
 def kazoo(hosts: str, topics: int, partitions: int) -> dict[str, Any]:
     from kazoo.client import KazooClient
 
-    from controller.cli.benches.tree import TreeSize
     from controller.zookeeper.paths import partition_state
+    from tests.benchmarks.tree import TreeSize
 
     names = [partition_state(*name) for name in TreeSize(topics, partitions, 1, 1).names()]
     client = KazooClient(hosts, timeout=SESSION_TIMEOUT_MS / 1_000)

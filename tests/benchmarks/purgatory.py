@@ -14,18 +14,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from controller.cli.benches.pages import NoSuchTable, page_with, put_table
-from controller.cli.benches.plots import PlotsUnavailable, save
-from controller.cli.benches.purgatory_load import CHUNK, Load
-from controller.cli.benches.purgatory_page import page_table, panels
-from controller.cli.benches.purgatory_real import run_real
-from controller.cli.benches.purgatory_runs import Run
-from controller.cli.benches.purgatory_virtual import run_virtual
 from controller.cli.main import UsageError
 from controller.cli.output import output_folder
 from controller.cli.requirements import PLOTS, Need
 from controller.cli.values import integer, seed
 from controller.timer import COMPILED
+from tests.benchmarks.pages import NoSuchTable, page_with, put_table
+from tests.benchmarks.plots import PlotsUnavailable, save
+from tests.benchmarks.purgatory_load import CHUNK, Load
+from tests.benchmarks.purgatory_page import page_table, panels
+from tests.benchmarks.purgatory_real import run_real
+from tests.benchmarks.purgatory_runs import Run
+from tests.benchmarks.purgatory_virtual import run_virtual
 
 COULD_NOT_RUN = 3
 RATES = "10000,20000,30000,40000,60000,80000,105000,120000"

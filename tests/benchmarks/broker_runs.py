@@ -89,7 +89,7 @@ class Bench:
     def work(self, kind: str, **given: Any) -> Work:
         """One client's process. Raises CalledProcessError, with what it said on its standard error shown."""
         words = json.dumps({"servers": self._cluster.bootstrap_servers, "partitions": PARTITIONS} | given)
-        command = [sys.executable, "-m", "controller.cli.benches.broker_worker", kind, words]
+        command = [sys.executable, "-m", "tests.benchmarks.broker_worker", kind, words]
         before_s = self._cpu_s()
         done = subprocess.run(command, stdout=subprocess.PIPE, timeout=WORKER_LIMIT_S, check=True)
         spent_s = self._cpu_s() - before_s
