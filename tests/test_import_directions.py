@@ -26,10 +26,12 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
         "broker": "statemachines timer zookeeper protocol core storage",
         "hosts": "statemachines timer zookeeper protocol core storage broker",
         "scenarios": "statemachines timer zookeeper protocol core storage broker",
-        "simulator": "statemachines timer zookeeper protocol core storage broker scenarios",
-        "chaos": "statemachines timer zookeeper protocol core storage broker scenarios hosts",
-        "pipeline": "statemachines timer zookeeper protocol core storage broker scenarios hosts simulator chaos",
-        "cli": "statemachines timer zookeeper protocol core storage broker scenarios hosts simulator chaos pipeline",
+        "report": "scenarios",
+        "simulator": "statemachines timer zookeeper protocol core storage broker scenarios report",
+        "chaos": "statemachines timer zookeeper protocol core storage broker scenarios report hosts",
+        "pipeline": "statemachines timer zookeeper protocol core storage broker scenarios report hosts simulator chaos",
+        "cli": "statemachines timer zookeeper protocol core storage broker scenarios report hosts simulator chaos "
+        "pipeline",
     }.items()
 }
 """A room may also import itself and, `statemachines` apart, the leaves."""

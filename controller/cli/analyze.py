@@ -13,7 +13,7 @@ from controller.cli.main import UsageError
 from controller.cli.output import output_folder
 from controller.cli.requirements import SPARK, Need
 from controller.cli.values import integer
-from controller.scenarios.report import render_table
+from controller.report.summary import render_table
 
 if TYPE_CHECKING:
     from controller.pipeline.analysis import Analysis, Row

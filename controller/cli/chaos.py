@@ -14,10 +14,10 @@ from controller.cli.output import output_folder
 from controller.cli.requirements import CLIENTS, TRACES, Need, zookeeper_server
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
 from controller.cli.values import integer
+from controller.report.files import write_report
+from controller.report.summary import render_table, report_object, report_text
 from controller.scenarios.faults import HealAll, InjectedFault, kind_of
 from controller.scenarios.language import Scenario
-from controller.scenarios.report import render_table, report_object, report_text
-from controller.scenarios.report_files import write_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -25,11 +25,11 @@ from controller.cli.scenario_options import (
     exit_status,
 )
 from controller.cli.workers import each_seed
+from controller.report.files import PAGE, write_report
+from controller.report.html import IndexedRun, first_violation, write_index
+from controller.report.summary import render_table, report_object
 from controller.scenarios.judge import FAIL
 from controller.scenarios.language import Scenario
-from controller.scenarios.report import render_table, report_object
-from controller.scenarios.report_files import PAGE, write_report
-from controller.scenarios.run_index import IndexedRun, first_violation, write_index
 from controller.simulator.plan_file import is_plan
 from controller.simulator.run import SimulationResult, simulate
 

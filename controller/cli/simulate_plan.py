@@ -23,9 +23,9 @@ from controller.cli.main import UsageError
 from controller.cli.output import output_file
 from controller.cli.scenario_options import HELD, VIOLATED
 from controller.cli.workers import each_seed
+from controller.report.files import PAGE, write_report
+from controller.report.html import IndexedRun, first_violation, write_index
 from controller.scenarios.judge import FAIL, PASS
-from controller.scenarios.report_files import PAGE, write_report
-from controller.scenarios.run_index import IndexedRun, first_violation, write_index
 from controller.simulator.columns import first_difference, log_text
 from controller.simulator.inspection import inside
 from controller.simulator.plan import Plan, describe

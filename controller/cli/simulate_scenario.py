@@ -8,9 +8,9 @@ import json
 
 from controller.cli.main import UsageError
 from controller.cli.scenario_options import HELD, VIOLATED, exit_status
+from controller.report.files import write_report
+from controller.report.summary import report_object, report_text
 from controller.scenarios.language import Scenario
-from controller.scenarios.report import report_object, report_text
-from controller.scenarios.report_files import write_report
 from controller.scenarios.runner import cluster_spec
 from controller.simulator.columns import first_difference, log_text
 from controller.simulator.inspection import inside

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.pipeline.cluster_columns import ClusterColumns
 from controller.pipeline.losses import Loss, Losses
-from controller.scenarios.report import render_table
+from controller.report.summary import render_table
 
 if TYPE_CHECKING:
     from controller.pipeline.worst_sets import LostSet, WorstSets

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from controller.report.files import write_report
+from controller.report.summary import Report
 from controller.scenarios.judge import FAIL, PASS, InvariantResult, Judgement
 from controller.scenarios.language import Cluster, Scenario
-from controller.scenarios.report import Report
-from controller.scenarios.report_files import write_report
 from controller.simulator.plan import describe
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.run import simulate

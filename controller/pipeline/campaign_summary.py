@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.pipeline.campaign_runs import Campaign, Result, kept_in
-from controller.scenarios.report import render_table
-from controller.scenarios.report_files import PAGE
-from controller.scenarios.run_index import IndexedRun, first_violation, write_index
+from controller.report.files import PAGE
+from controller.report.html import IndexedRun, first_violation, write_index
+from controller.report.summary import render_table
 
 _Z = 1.959964
 SHOWN_FAILURES = 20

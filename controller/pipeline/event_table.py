@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from controller.scenarios.trace_table import columns as trace_columns
+from controller.report.files import columns as trace_columns
 
 OWN = {
     "run": pa.string(),

@@ -9,8 +9,8 @@ from typing import Any
 from controller.pipeline.analysis import Analysis, Row
 from controller.pipeline.report_plots import plots_html
 from controller.pipeline.violations import RULES
-from controller.scenarios.pages import render
-from controller.scenarios.timeline_svg import patterns_html
+from controller.report.html import render
+from controller.report.layout import patterns_html
 
 ROWS_SHOWN = 60
 RUNS_DRAWN = 4

@@ -9,11 +9,22 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from controller.pipeline.analysis import Row
-from controller.scenarios.timeline_lane_rows import LABELS_WIDTH
-from controller.scenarios.timeline_scale import NARROWEST, Piece, TimeScale
-from controller.scenarios.timeline_shapes import Row as Band
-from controller.scenarios.timeline_shapes import box, labelled_box, sign, title, words, words_width
-from controller.scenarios.timeline_svg import Drawing, compose_rows, zoomable_html
+from controller.report.svg import (
+    LABELS_WIDTH,
+    NARROWEST,
+    Drawing,
+    Piece,
+    TimeScale,
+    box,
+    compose_rows,
+    labelled_box,
+    sign,
+    title,
+    words,
+    words_width,
+    zoomable_html,
+)
+from controller.report.svg import Row as Band
 
 BARS_DRAWN = 300
 BROKERS_NAMED = 12

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controller.report.summary import Report
 from controller.scenarios.defects import with_defects
 from controller.scenarios.judge import judge
 from controller.scenarios.language import Scenario
-from controller.scenarios.report import Report
 from controller.scenarios.runner import Outcome, Progress, run_steps
 from controller.simulator.host import SimulatedHost
 from controller.trace_records import TraceRecord, encode_record

@@ -22,9 +22,9 @@ from typing import Any
 from controller.cli.collecting import seldom_collected
 from controller.cli.values import integer, number, number_from
 from controller.clock import VirtualClock
+from controller.report.summary import render_table
 from controller.scenarios.records.history import ACKNOWLEDGED
 from controller.scenarios.records.workload import RecordWorkload
-from controller.scenarios.report import render_table
 from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWorld
 from controller.simulator.plan import CreateTopic, Happening, Kill, Plan, PlanCluster
 from controller.simulator.plan_generator import draw_plan

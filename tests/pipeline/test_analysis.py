@@ -21,8 +21,8 @@ from controller.pipeline.sources import chunks_of
 from controller.pipeline.states import last_states, partition_states
 from controller.pipeline.store import IncompleteTable, read_events, write_events
 from controller.pipeline.violations import RULES
+from controller.report.files import write_report
 from controller.scenarios.files import load_scenario
-from controller.scenarios.report_files import write_report
 from controller.simulator.run import simulate
 from controller.zookeeper.cluster_state import Partition, cluster_state
 from controller.zookeeper.tree import load

@@ -13,8 +13,8 @@ from controller.pipeline.reading import UNREADABLE, parsed_trace
 from controller.pipeline.sources import chunks_of
 from controller.pipeline.store import write_chunk
 from controller.pipeline.workload import WHOLE_RUN, Workload
+from controller.report.files import write_report
 from controller.scenarios.files import load_scenario
-from controller.scenarios.report_files import write_report
 from controller.simulator.run import simulate
 from tests.pipeline.test_campaign_runs import campaign
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
+from controller.report.files import columns, write_report
+from controller.report.summary import Report, report_json, report_text
 from controller.scenarios.failovers import Failover, find_failovers
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.judge import judge
-from controller.scenarios.report import Report, report_json, report_text
-from controller.scenarios.report_files import write_report
 from controller.scenarios.runner import Outcome
-from controller.scenarios.trace_table import columns
 from controller.trace import EphemeralSeen, FaultInjected, MetadataApplied, MetadataSeen, StoodStill, TraceEvent
 from controller.trace_records import (
     EVENT_TYPES,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.scenarios.run_index import MOST_PASSED, IndexedRun, first_violation, index_html, write_index
+from controller.report.html import MOST_PASSED, IndexedRun, first_violation, index_html, write_index
 
 
 def run(seed: int, verdict: str = "pass", settings: str = "", detail: str = "") -> IndexedRun:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.scenarios.timeline import timeline_of
-from controller.scenarios.timeline_file import main, read_parquet
-from controller.scenarios.timeline_model import ClientView, Life, Timeline
-from controller.scenarios.timeline_scale import NARROWEST, QUIET_WIDTH, Piece, TimeScale, close_up, whole_run
-from controller.scenarios.trace_table import write_parquet
+from controller.report.files import main, read_parquet, write_parquet
+from controller.report.svg import NARROWEST, QUIET_WIDTH, Piece, TimeScale, close_up, whole_run
+from controller.report.timeline import ClientView, Life, Timeline, timeline_of
 from controller.trace import (
     ControllerElected,
     EphemeralSeen,

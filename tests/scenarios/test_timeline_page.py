@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
+from controller.report.html import report_html
+from controller.report.layout import picture_svg
+from controller.report.palette import DARK, LIGHT, Palette, page_style, picture_style
+from controller.report.summary import Report
+from controller.report.svg import plain
+from controller.report.timeline import timeline_of
 from controller.scenarios.failovers import find_failovers
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.judge import Judgement
-from controller.scenarios.palette import DARK, LIGHT, Palette, page_style, picture_style
-from controller.scenarios.report import Report
-from controller.scenarios.report_html import report_html
-from controller.scenarios.timeline import timeline_of
-from controller.scenarios.timeline_shapes import plain
-from controller.scenarios.timeline_svg import picture_svg
 from controller.trace import ControllerElected, FaultInjected, Noted
 from controller.trace_records import OBSERVER, TraceRecord
 from tests.programs import needs_programs, program

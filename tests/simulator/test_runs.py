@@ -13,11 +13,11 @@ import controller.simulator
 from controller.broker.broker import Broker
 from controller.broker.metadata import MetadataCache
 from controller.core.controller import Controller
+from controller.report.summary import report_json
 from controller.scenarios.files import built_in, load_scenario
 from controller.scenarios.language import Scenario
 from controller.scenarios.records.figures import count_records
 from controller.scenarios.records.history import History, same
-from controller.scenarios.report import report_json
 from controller.simulator.run import SimulationResult, simulate
 from controller.trace import ControllerElected, ControllerResigned, Noted, RequestRefused
 from controller.trace_records import Recorder

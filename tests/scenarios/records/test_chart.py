@@ -8,9 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from controller.report.charts import chart
+from controller.report.html import report_html
+from controller.report.summary import Report
+from controller.report.svg import whole_run
+from controller.report.timeline import timeline_of
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.judge import Judgement
-from controller.scenarios.records.chart import chart
 from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
     Fault,
@@ -20,10 +24,6 @@ from controller.scenarios.records.figures import (
     rate_over_time,
 )
 from controller.scenarios.records.history import ACKNOWLEDGED, SendLog, history_of
-from controller.scenarios.report import Report
-from controller.scenarios.report_html import report_html
-from controller.scenarios.timeline import timeline_of
-from controller.scenarios.timeline_scale import whole_run
 from controller.trace import FaultInjected
 from controller.trace_records import OBSERVER
 from tests.scenarios.evidence import records
@@ -70,7 +70,7 @@ def test_a_burst_does_not_hide_the_steady_rate() -> None:
     assert "10.1k" in words
 
 
-@pytest.mark.parametrize("audit", [DeliveryAudit(Story().history()), DeliveryAudit(history_of(PARTITIONS, [], []))])
+@pytest.mark.parametrize("joined", [DeliveryAudit(Story().history()), DeliveryAudit(history_of(PARTITIONS, [], []))])
 def test_a_run_without_records_is_drawn_empty(audit: DeliveryAudit) -> None:
     assert of_kind(drawn(audit), "produce") == []
 

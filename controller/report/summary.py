@@ -1,4 +1,4 @@
-"""What a run says to people and programs: `report.json`, tables and lines to read. `report_files.py` writes files.
+"""What a run says to people and programs: `report.json`, tables and lines to read. `files.py` writes files.
 
 The same run gives the same bytes of `report.json` (keys sorted, times in ms with three decimals), so that two runs
 of one seed can be compared as files. Format 1 is described in `docs/reports.md`.
@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from controller.scenarios.failover_figures import failover_rows
+from controller.report.charts import failover_rows
+from controller.report.timeline import Timeline, timeline_of
 from controller.scenarios.host_stalls import host_stalls_of, host_stalls_text
 from controller.scenarios.judge import Judgement
 from controller.scenarios.language import Scenario
@@ -25,8 +26,6 @@ from controller.scenarios.records.figures import (
     around_faults,
     count_records,
 )
-from controller.scenarios.timeline import timeline_of
-from controller.scenarios.timeline_model import Timeline
 from controller.trace import FaultInjected, StepEnded, StepStarted
 from controller.trace_records import TraceRecord
 
@@ -116,15 +115,15 @@ def _counts_object(report: Report) -> dict[str, Any] | None:
 
 
 def latency_around_faults(report: Report) -> tuple[AroundFault, ...]:
-    joined = report.judgement.records
-    if joined is None:
+    audit = report.judgement.records
+    if audit is None:
         return ()
     faults = [
         Fault(record.at_ms, record.event.fault, record.event.target)
         for record in report.records
         if isinstance(record.event, FaultInjected)
     ]
-    return around_faults(joined, faults)
+    return around_faults(audit, faults)
 
 
 def _windows_object(windows: Windows) -> dict[str, Any]:
