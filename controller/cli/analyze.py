@@ -66,9 +66,9 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 def run(arguments: argparse.Namespace) -> int:
     from controller.pipeline.analysis import analyse
-    from controller.pipeline.report_page import report_html
+    from controller.pipeline.reading import NothingToRead, chunks_of, unreadable_traces
+    from controller.pipeline.report import report_html
     from controller.pipeline.session import spark_session
-    from controller.pipeline.sources import NothingToRead, chunks_of, unreadable_traces
     from controller.pipeline.store import write_events
 
     if arguments.follow:
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _follow(arguments: argparse.Namespace) -> int:
     from controller.pipeline.follow import follow
-    from controller.pipeline.report_page import headlines, report_html
+    from controller.pipeline.report import headlines, report_html
     from controller.pipeline.session import spark_session
 
     if arguments.report is None or arguments.until is not None:
@@ -123,7 +123,7 @@ def _violations(found: Analysis) -> Iterator[str]:
 
 
 def _lines(found: Analysis) -> Iterator[str]:
-    from controller.pipeline.report_page import headlines
+    from controller.pipeline.report import headlines
 
     yield from headlines(found)
     for one in found.rows["bad_times_by_kind"]:

@@ -19,7 +19,7 @@ from controller.cli.values import integer, seeds
 from controller.scenarios.files import ScenarioError, built_in, load_scenario
 
 if TYPE_CHECKING:
-    from controller.pipeline.campaign_runs import Campaign, Point, Result
+    from controller.pipeline.campaign import Campaign, Result, SettingPoint
 
 HELD, VIOLATED = 0, 1
 _BAR = 24
@@ -61,8 +61,7 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.pipeline.campaign import AnotherCampaign, retrying, run_campaign
-    from controller.pipeline.campaign_summary import summary_text, write_campaign_index
+    from controller.pipeline.campaign import AnotherCampaign, retrying, run_campaign, summary_text, write_campaign_index
     from controller.pipeline.session import spark_session
 
     campaign = _campaign(arguments)
@@ -84,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _campaign(arguments: argparse.Namespace) -> Campaign:
-    from controller.pipeline.campaign_runs import Campaign, Point, Traces
+    from controller.pipeline.campaign import Campaign, SettingPoint, Traces
 
     seeds = arguments.seeds
     swept = [_values(word) for word in arguments.set]
@@ -95,7 +94,7 @@ def _campaign(arguments: argparse.Namespace) -> Campaign:
     if arguments.scenario == SWARM:
         if swept:
             raise UsageError("--set: expected a scenario; the plans of the swarm have no parameters except the seed")
-        points: tuple[Point, ...] = (Point((), None),)
+        points: tuple[SettingPoint, ...] = (SettingPoint((), None),)
     else:
         points = tuple(_point(arguments.scenario, swept, values) for values in product(*(each for _, each in swept)))
     return Campaign(arguments.scenario, points, seeds.start, len(seeds), Traces(arguments.traces))
@@ -108,12 +107,12 @@ def _values(word: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
-def _point(scenario: str, swept: Sequence[tuple[str, list[str]]], values: Sequence[str]) -> Point:
-    from controller.pipeline.campaign_runs import Point
+def _point(scenario: str, swept: Sequence[tuple[str, list[str]]], values: Sequence[str]) -> SettingPoint:
+    from controller.pipeline.campaign import SettingPoint
 
     settings = tuple(zip((name for name, _ in swept), values, strict=True))
     try:
-        return Point(settings, load_scenario(scenario, dict(settings), [SWARM]))
+        return SettingPoint(settings, load_scenario(scenario, dict(settings), [SWARM]))
     except ScenarioError as error:
         raise UsageError(str(error)) from error
 

@@ -169,7 +169,7 @@ class _Tally:
 
 
 def _write_report(run: PlanRun, folder: Path, command: str) -> None:
-    from controller.pipeline.campaign_runs import plan_report
+    from controller.pipeline.campaign import plan_report
 
     write_report(plan_report(run), folder, command)
 

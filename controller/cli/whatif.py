@@ -15,9 +15,7 @@ from controller.cli.requirements import SPARK, Need
 from controller.cli.state import CouldNotRead, add_source_options, read_source
 from controller.cli.values import integer
 from controller.cli.whatif_text import lines, whatif_document
-from controller.pipeline.cluster_columns import ClusterColumns, TopicDefaults, columns_of
-from controller.pipeline.heat_map import heat_map_svg
-from controller.pipeline.losses import Loss, Losses
+from controller.pipeline.failure_impact import ClusterColumns, FailureImpact, FailureImpacts, TopicDefaults, columns_of
 
 COULD_NOT_RUN = 3
 
@@ -69,15 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
     columns = columns_of(state, tree, TopicDefaults(arguments.min_insync_replicas, arguments.unclean))
     if not columns.brokers:
         raise UsageError("no broker is registered")
-    losses = Losses(columns)
+    losses = FailureImpacts(columns)
     named = [*_named_sets(columns, losses, _chosen(arguments.lose, columns.brokers))]
     worst = None
     if arguments.worst and len(columns.brokers) > 1:
         from controller.pipeline.session import spark_session
-        from controller.pipeline.worst_sets import worst_sets
+        from controller.pipeline.worst_failures import heat_map_svg, worst_failures
 
         with spark_session("whatif", arguments.master) as spark:
-            worst = worst_sets(spark, columns, arguments.worst)
+            worst = worst_failures(spark, columns, arguments.worst)
         if arguments.heat_map is not None:
             _write(arguments.heat_map, heat_map_svg(worst.heat))
     if arguments.json:
@@ -102,8 +100,8 @@ def _chosen(words: Sequence[str], live: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _named_sets(
-    columns: ClusterColumns, losses: Losses, chosen: Sequence[tuple[int, ...]]
-) -> Iterator[tuple[str, str, Loss]]:
+    columns: ClusterColumns, losses: FailureImpacts, chosen: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[str, str, FailureImpact]]:
     """(kind, name, loss): chosen sets first, then racks, then brokers."""
     for ids in chosen:
         yield "chosen", ",".join(map(str, ids)), losses.of(ids)

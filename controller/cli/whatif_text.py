@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from controller.pipeline.cluster_columns import ClusterColumns
-from controller.pipeline.losses import Loss, Losses
+from controller.pipeline.failure_impact import ClusterColumns, FailureImpact, FailureImpacts
 from controller.report.summary import render_table
 
 if TYPE_CHECKING:
-    from controller.pipeline.worst_sets import LostSet, WorstSets
+    from controller.pipeline.worst_failures import FailedSet, WorstFailures
 
 FORMAT = 1
 BROKERS_SHOWN = 20
 PARTITIONS_SHOWN = 20
 _HEAD = ("lost", "offline", "unclean", "under min ISR", "leaders moved", "leads most then", "skew")
 
-Named = Sequence[tuple[str, str, Loss]]
+Named = Sequence[tuple[str, str, FailureImpact]]
 
 
-def lines(columns: ClusterColumns, losses: Losses, named: Named, worst: WorstSets | None) -> Iterator[str]:
+def lines(columns: ClusterColumns, losses: FailureImpacts, named: Named, worst: WorstFailures | None) -> Iterator[str]:
     now = losses.of(())
     unled = int((columns.leader < 0).sum())
     yield f"{len(columns)} partitions on {len(columns.brokers)} live brokers; {unled} have no replica that could lead"
@@ -55,20 +54,22 @@ def _partitions(columns: ClusterColumns, title: str, rows: Sequence[int]) -> Ite
         yield f"{title}: {', '.join(columns.name(row) for row in rows[:PARTITIONS_SHOWN])}{more}"
 
 
-def _row(name: str, loss: Loss) -> tuple[str, ...]:
+def _row(name: str, loss: FailureImpact) -> tuple[str, ...]:
     most = f"{loss.most_loaded} ({loss.most_led})" if loss.survivors else "none"
     counts = (loss.offline, loss.unclean, loss.under, loss.moved)
     return (name, *map(str, counts), most, f"{loss.skew:.2f}")
 
 
-def _sets(losses: Losses, found: Sequence[LostSet], title: str) -> Iterator[str]:
+def _sets(losses: FailureImpacts, found: Sequence[FailedSet], title: str) -> Iterator[str]:
     if found:
         yield from ("", title)
         shown = [(",".join(map(str, one.brokers)), losses.of(one.brokers)) for one in found]
         yield render_table([_HEAD, *(_row(name, loss) for name, loss in shown)])
 
 
-def whatif_document(columns: ClusterColumns, losses: Losses, named: Named, worst: WorstSets | None) -> dict[str, Any]:
+def whatif_document(
+    columns: ClusterColumns, losses: FailureImpacts, named: Named, worst: WorstFailures | None
+) -> dict[str, Any]:
     """docs/pipeline.md has its fields."""
     document: dict[str, Any] = {
         "format": FORMAT,
@@ -86,7 +87,7 @@ def whatif_document(columns: ClusterColumns, losses: Losses, named: Named, worst
     return document
 
 
-def _loss(columns: ClusterColumns, loss: Loss) -> dict[str, Any]:
+def _loss(columns: ClusterColumns, loss: FailureImpact) -> dict[str, Any]:
     return {
         "brokers": list(loss.lost),
         "offline": loss.offline,
@@ -99,6 +100,6 @@ def _loss(columns: ClusterColumns, loss: Loss) -> dict[str, Any]:
     }
 
 
-def _leaders(loss: Loss) -> dict[str, Any]:
+def _leaders(loss: FailureImpact) -> dict[str, Any]:
     led = {str(broker): count for broker, count in zip(loss.survivors, loss.leaders, strict=True)}
     return {"leaders": led, "skew": round(loss.skew, 3)}

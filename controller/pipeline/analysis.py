@@ -14,12 +14,20 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from controller.pipeline.measures import elections, isr_churn, leaders_over_time, request_latencies
-from controller.pipeline.outages import bad_times, broker_losses
-from controller.pipeline.states import last_states, partition_states
+from controller.pipeline.metrics import (
+    bad_times,
+    broker_losses,
+    controller_terms,
+    elections,
+    failover_phases,
+    isr_churn,
+    last_states,
+    leaders_over_time,
+    partition_states,
+    request_latencies,
+    trace_failovers,
+)
 from controller.pipeline.store import kept, read_counts, read_events, read_latencies, read_leftovers, read_records
-from controller.pipeline.terms import controller_terms, failover_phases
-from controller.pipeline.trace_failovers import trace_failovers
 from controller.pipeline.violations import violations
 
 Row = Mapping[str, Any]

@@ -19,8 +19,7 @@ from pyspark.sql import functions as f
 from controller.pipeline.analysis import Analysis, analyse
 from controller.pipeline.event_table import EVENTS, ddl
 from controller.pipeline.log_parsing import LogFile
-from controller.pipeline.reading import last_record
-from controller.pipeline.sources import Chunk, NothingToRead, chunks_of
+from controller.pipeline.reading import Chunk, NothingToRead, chunks_of, last_record
 from controller.pipeline.store import add_events
 
 QUIET_S = 10.0

@@ -1,13 +1,19 @@
-"""Reads one task's lines or rows, block by block, so that memory does not grow with a file: bytes to parsed batches."""
+"""Read traces and brokers' logs: find the files, split them into tasks, and read a task's lines or rows block by block,
+so that memory does not grow with a file.
+
+A traced run's history (`sends.parquet`, `reads.parquet`) lies beside its trace, and one task reads both. Its counts and
+latencies follow the scenarios' rules (`controller.scenarios.records.figures`), so they are those of its report.json.
+"""
 
 from __future__ import annotations
 
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +21,179 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from controller.pipeline.event_table import EVENTS, LEFTOVERS
-from controller.pipeline.log_parsing import EVENT, LogFile, Parsed, parse_lines
-from controller.pipeline.log_texts import BEGINNING
-from controller.pipeline.sources import Chunk
-from controller.pipeline.workload import Workload, has_history, workload_of
-from controller.scenarios.records.table import SENDS
+from controller.pipeline.log_parsing import BEGINNING, EVENT, LogFile, Parsed, parse_lines
+from controller.scenarios.records.delivery_audit import DeliveryAudit
+from controller.scenarios.records.figures import (
+    AroundFault,
+    Fault,
+    Latency,
+    Timed,
+    around_faults,
+    count_records,
+    fetch_times,
+    latency,
+    produce_times,
+)
+from controller.scenarios.records.table import SENDS, read_history
+
+CHUNK_BYTES = 32 * 1024 * 1024
+TRACE = "trace.parquet"
+_LOG = re.compile(r"(?:.*[-_.])?(?:controller|state-change)(?:[-_.][\w.-]*)?\.log(?:[.-][\w.-]*)?")
+_NODE = re.compile(r"([0-9]+)$")
+
+
+class NothingToRead(Exception):
+    """A path that is not there, or below which is neither a trace nor a log; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One task: the part of a log whose lines begin in [start, end), or a whole trace (`trace`) or gzipped log."""
+
+    file: LogFile
+    start: int
+    end: int
+    trace: bool
+
+    @property
+    def zipped(self) -> bool:
+        return self.file.path.endswith(".gz")
+
+
+def chunks_of(paths: Sequence[Path], chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
+    """All tasks of these paths, each file once. A trace is a run of its own; the logs below one path are one run, and
+    a broker's are found by the number at the end of the name of the folder that they lie in, where lines don't say."""
+    found: dict[str, Chunk] = {}
+    several = len(paths) > 1
+    for path in paths:
+        if not path.exists():
+            raise NothingToRead(f"{path}: no such file or folder")
+        before = len(found)
+        for file in _files(path):
+            where = str(file.resolve())
+            if where not in found:
+                found.update((f"{where} {chunk.start}", chunk) for chunk in _of_file(path, file, several, chunk_bytes))
+        if len(found) == before:
+            raise NothingToRead(f"{path}: neither {TRACE} nor a controller.log or state-change.log there")
+    return list(found.values())
+
+
+def unreadable_traces(chunks: Sequence[Chunk]) -> list[str]:
+    """Say of each trace why it can't be read, if there is nothing else to read; the empty list otherwise. A trace is
+    read whole for that, up to the first that can be."""
+    if not all(chunk.trace for chunk in chunks):
+        return []
+    problems = []
+    for chunk in chunks:
+        try:
+            parquet.read_table(Path(chunk.file.path))
+        except (OSError, ValueError) as error:
+            problems.append(f"{chunk.file.path}: {str(error).partition(chr(10))[0]}")
+        else:
+            return []
+    return problems
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and (file.name == TRACE or _LOG.fullmatch(file.name)):
+            yield file
+
+
+def _of_file(path: Path, file: Path, several: bool, chunk_bytes: int) -> Iterator[Chunk]:
+    size, trace = file.stat().st_size, file.suffix == ".parquet"
+    node = _NODE.search(file.parent.name)
+    run = _run_of(path, file, several) if trace else path.resolve().name if several else ""
+    source = LogFile(run, str(file.resolve()), int(node[1]) if node else -1)
+    if trace or file.suffix == ".gz":
+        yield Chunk(source, 0, size, trace)
+        return
+    for start in range(0, max(size, 1), chunk_bytes):
+        yield Chunk(source, start, min(size, start + chunk_bytes), trace=False)
+
+
+def _run_of(path: Path, file: Path, several: bool) -> str:
+    """Return the name of a trace's run: its directory, with as much of its path as distinguishes it from others."""
+    below = file.parent.relative_to(path) if path.is_dir() else Path()
+    own = [path.resolve().name] if several and path.is_dir() else [file.parent.resolve().name] if several else []
+    return "/".join([*own, *below.parts])
+
+
+PRODUCE, FETCH = "produce", "fetch"
+WHOLE_RUN, BEFORE, DURING, AFTER = "whole run", "before", "during", "after"
+
+LATENCIES = pa.schema(
+    [("run", pa.string()), ("fault", pa.string()), ("target", pa.string())]
+    + [(name, pa.float64()) for name in ("fault_at_ms", "recovered_at_ms")]
+    + [("what", pa.string()), ("when", pa.string()), ("records", pa.int64())]
+    + [(name, pa.float64()) for name in ("p50_ms", "p95_ms", "p99_ms", "worst_ms")]
+)
+"""A row for each run, fault, `what` (PRODUCE, FETCH) and `when`, where any record was. The fault is null for WHOLE_RUN;
+docs/reports.md says what the others are. Times are ms on the trace's axis, percentiles ms."""
+
+RECORDS = pa.schema(
+    [("run", pa.string())]
+    + [(name, pa.int64()) for name in ("sent", "acknowledged", "failed", "indeterminate", "read")]
+    + [(name, pa.int64()) for name in ("lost", "duplicated", "reordered")]
+)
+"""A row a run with records: `records` of report.json."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunRecords:
+    """Tables of LATENCIES and RECORDS of one run."""
+
+    latencies: pa.Table
+    records: pa.Table
+
+
+def has_history(trace: Path) -> bool:
+    return (trace.parent / SENDS).exists()
+
+
+def workload_of(run: str, trace: Path, table: pa.Table) -> RunRecords:
+    """`table` is the trace's, as in the file. OSError, ValueError or KeyError where the history can't be read."""
+    audit = DeliveryAudit(read_history(trace.parent))
+    faults = [*_faults(table)]
+    rows = [*_whole_run(audit), *(row for each in around_faults(audit, faults) for row in _around(each))]
+    return RunRecords(
+        pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=LATENCIES),
+        pa.Table.from_pylist([{"run": run, **asdict(count_records(audit))}], schema=RECORDS),
+    )
+
+
+def _faults(table: pa.Table) -> Iterator[Fault]:
+    faults = table.filter(pc.equal(table.column("event"), "FaultInjected"))
+    for row in faults.select(["at_ms", "fault", "target"]).to_pylist():
+        yield Fault(row["at_ms"], row["fault"], row["target"])
+
+
+def _whole_run(audit: DeliveryAudit) -> Iterator[dict[str, Any]]:
+    both: tuple[tuple[str, Timed], ...] = ((PRODUCE, produce_times(audit.history)), (FETCH, fetch_times(audit)))
+    for what, times in both:
+        yield from _row({}, what, WHOLE_RUN, latency(times.took_ms))
+
+
+def _around(each: AroundFault) -> Iterator[dict[str, Any]]:
+    fault = {
+        "fault": each.fault.fault,
+        "target": each.fault.target,
+        "fault_at_ms": each.fault.at_ms,
+        "recovered_at_ms": each.recovered_at_ms,
+    }
+    for what, windows in ((PRODUCE, each.produce), (FETCH, each.fetch)):
+        for when, found in ((BEFORE, windows.before), (DURING, windows.during), (AFTER, windows.after)):
+            yield from _row(fault, what, when, found)
+
+
+def _row(fault: dict[str, Any], what: str, when: str, found: Latency | None) -> Iterator[dict[str, Any]]:
+    if found is not None:
+        figures = asdict(found)
+        yield {**fault, "what": what, "when": when, "records": figures.pop("count"), **figures}
+
 
 BLOCK_BYTES = 4 * 1024 * 1024
 LONGEST_RECORD_BYTES = 4 * BLOCK_BYTES
@@ -130,7 +304,7 @@ def last_record(held: bytes) -> int:
     return found + 1 if found > 0 else 0
 
 
-def parsed_trace(file: LogFile) -> tuple[Parsed, Workload | None]:
+def parsed_trace(file: LogFile) -> tuple[Parsed, RunRecords | None]:
     """A trace as events, and what its run's records say, if any were sent. What can't be read is left over."""
     path = Path(file.path)
     try:

@@ -20,9 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from controller.pipeline.event_table import COUNTS, EVENTS, LEFTOVERS, ddl
-from controller.pipeline.reading import parsed_blocks, parsed_trace
-from controller.pipeline.sources import Chunk
-from controller.pipeline.workload import LATENCIES, RECORDS
+from controller.pipeline.reading import LATENCIES, RECORDS, Chunk, parsed_blocks, parsed_trace
 
 HELD_ROWS = 200_000
 """Events that a task keeps in memory before it writes them: some 100 MB."""

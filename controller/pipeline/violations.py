@@ -11,7 +11,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from controller.pipeline.states import PARTITION
+from controller.pipeline.metrics import PARTITION
 
 TWO_WRITERS = "two writers in a controller epoch"
 CONTROLLER_EPOCH_BACK = "a controller epoch that did not grow"

@@ -22,8 +22,15 @@ from typing import Any
 import pyarrow as pa
 
 from controller.pipeline.event_table import EVENTS, FIELDS
-from controller.pipeline.log_texts import CONTINUED, CONTROLLER, STATE_CHANGE_LOGGER, STATE_CHANGES, WHO_EPOCH, WHO_NODE
-from controller.pipeline.sources import chunks_of
+from controller.pipeline.log_parsing import (
+    CONTINUED,
+    CONTROLLER,
+    STATE_CHANGE_LOGGER,
+    STATE_CHANGES,
+    WHO_EPOCH,
+    WHO_NODE,
+)
+from controller.pipeline.reading import chunks_of
 from controller.pipeline.store import write_chunk
 
 REAL = Path(__file__).parents[1] / "data" / "kafka-2.8.2" / "logs" / "broker-3" / "state-change.log"

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from controller.pipeline.analysis import analyse
-from controller.pipeline.campaign import retrying, run_campaign
-from controller.pipeline.campaign_runs import Campaign, Point, Result, Traces, run_all
+from controller.pipeline.campaign import Campaign, Result, SettingPoint, Traces, retrying, run_all, run_campaign
+from controller.pipeline.reading import chunks_of
 from controller.pipeline.session import spark_session
-from controller.pipeline.sources import chunks_of
 from controller.pipeline.store import write_events
 from controller.scenarios.files import load_scenario
 from tests.pipeline.bench import plain_parse
@@ -33,7 +32,7 @@ STEADY = (0.1, 0.8)
 
 
 def campaign_of(scenario: str, seeds: int) -> Campaign:
-    point = Point((("records", "false"),), load_scenario(scenario, {"records": "false"}))
+    point = SettingPoint((("records", "false"),), load_scenario(scenario, {"records": "false"}))
     return Campaign(scenario, (point,), 1, seeds, Traces.NONE)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from controller.pipeline.cluster_columns import ClusterColumns, settled
+from controller.pipeline.failure_impact import ClusterColumns, settled
 from statemachines.leader_election import elect_offline
 
 

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from controller.pipeline.campaign import run_campaign
-from controller.pipeline.campaign_runs import Result
+from controller.pipeline.campaign import Result, run_campaign
 from controller.pipeline.session import spark_session
 from tests.pipeline.standalone import marked, standalone
 from tests.pipeline.test_campaign_runs import campaign

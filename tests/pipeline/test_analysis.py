@@ -16,9 +16,9 @@ import pytest
 
 from controller.pipeline import session
 from controller.pipeline.analysis import Analysis, Row, analyse
-from controller.pipeline.report_page import headlines, report_html
-from controller.pipeline.sources import chunks_of
-from controller.pipeline.states import last_states, partition_states
+from controller.pipeline.metrics import last_states, partition_states
+from controller.pipeline.reading import chunks_of
+from controller.pipeline.report import headlines, report_html
 from controller.pipeline.store import IncompleteTable, read_events, write_events
 from controller.pipeline.violations import RULES
 from controller.report.files import write_report

@@ -8,13 +8,21 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from controller.pipeline.campaign import AnotherCampaign, _claim, retrying
-from controller.pipeline.campaign_runs import Campaign, Point, Result, Traces, read_results, run, run_all
-from controller.pipeline.campaign_summary import (
+from controller.pipeline.campaign import (
+    AnotherCampaign,
+    Campaign,
+    Result,
+    SettingPoint,
+    Traces,
+    _claim,
     _student,
     groups,
     mean,
     moved,
+    read_results,
+    retrying,
+    run,
+    run_all,
     summary_text,
     wilson,
     write_campaign_index,
@@ -27,7 +35,7 @@ def campaign(
     seeds: int, traces: Traces = Traces.NONE, partitions: tuple[str, str] = ("1", "2"), records: bool = False
 ) -> Campaign:
     points = tuple(
-        Point(
+        SettingPoint(
             (("partitions", count),),
             load_scenario("broker-kill", {"partitions": count, "records": str(records).lower()}),
         )
@@ -83,7 +91,7 @@ def test_the_index_links_the_reports_that_were_written(tmp_path: Path) -> None:
 
 
 def test_the_swarm_has_no_scenario() -> None:
-    wanted = Campaign("swarm", (Point((), None),), 3, 1, Traces.NONE)
+    wanted = Campaign("swarm", (SettingPoint((), None),), 3, 1, Traces.NONE)
     found, report = run(wanted, 0)
     assert (found.seed, found.verdict) == (3, "pass")
     assert len(report.records) > 50

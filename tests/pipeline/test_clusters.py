@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.pipeline.campaign_runs import Result, read_results, run_all
+from controller.pipeline.campaign import Result, read_results, run_all
 from tests.pipeline.on_clusters import LOCAL_CLUSTER, STANDALONE, WANTED
 from tests.processes import eventually, running_with
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.campaign import _Bar
-from controller.pipeline.campaign_runs import Result
-from controller.pipeline.sources import chunks_of, unreadable_traces
+from controller.pipeline.campaign import Result
+from controller.pipeline.reading import chunks_of, unreadable_traces
 from tests.cli.ending import status_of
 
 

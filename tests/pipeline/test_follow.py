@@ -10,8 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from controller.pipeline.follow import new_chunks, readable, take_in
-from controller.pipeline.reading import parsed_blocks
-from controller.pipeline.sources import Chunk
+from controller.pipeline.reading import Chunk, parsed_blocks
 from controller.pipeline.store import write_chunk
 
 STATE_CHANGE = Path(__file__).parents[1] / "data" / "kafka-2.8.2" / "logs" / "broker-3" / "state-change.log"

@@ -16,19 +16,20 @@ from controller.pipeline import reading
 from controller.pipeline.event_table import EVENTS, FIELDS, OWN
 from controller.pipeline.log_parsing import (
     CONTINUATION,
+    CONTROLLER,
     EMPTY,
     EVENT,
     NO_SUCH_TIME,
+    STATE_CHANGES,
     TORN,
     UNKNOWN_FORM,
     UNKNOWN_TEXT,
     LogFile,
+    LogText,
     Parsed,
     parse_lines,
 )
-from controller.pipeline.log_texts import CONTROLLER, STATE_CHANGES, LogText
-from controller.pipeline.reading import DAMAGED, parsed_blocks
-from controller.pipeline.sources import Chunk, NothingToRead, chunks_of
+from controller.pipeline.reading import DAMAGED, Chunk, NothingToRead, chunks_of, parsed_blocks
 
 LOGS = Path(__file__).parents[1] / "data" / "kafka-2.8.2" / "logs"
 STATE_CHANGE = LOGS / "broker-3" / "state-change.log"

@@ -17,12 +17,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.pipeline.campaign import run_campaign
-from controller.pipeline.campaign_runs import Campaign, Result, Traces, read_results, run_all
+from controller.pipeline.campaign import Campaign, Result, Traces, read_results, run_all, run_campaign
 from controller.pipeline.event_table import EVENTS, ddl
 from controller.pipeline.follow import counts_by_minute, take_in
-from controller.pipeline.heat_map import heat_map_svg
-from controller.pipeline.worst_sets import WorstSets, worst_sets
+from controller.pipeline.worst_failures import WorstFailures, heat_map_svg, worst_failures
 from tests.pipeline.clusters import PlainCluster, PlainPartition, counted
 from tests.pipeline.test_campaign_runs import campaign
 from tests.pipeline.test_follow import STATE_CHANGE, write
@@ -133,8 +131,8 @@ def small() -> PlainCluster:
 
 
 @pytest.fixture(scope="module")
-def found(spark: Any, small: PlainCluster) -> WorstSets:
-    return worst_sets(spark, small.columns(), shown=200, slice_rows=17)
+def found(spark: Any, small: PlainCluster) -> WorstFailures:
+    return worst_failures(spark, small.columns(), shown=200, slice_rows=17)
 
 
 def worst_first(small: PlainCluster, sets: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -146,7 +144,7 @@ def worst_first(small: PlainCluster, sets: list[tuple[int, ...]]) -> list[tuple[
     return sorted(sets, key=badness)
 
 
-def test_all_pairs_in_the_order_of_brute_force(found: WorstSets, small: PlainCluster) -> None:
+def test_all_pairs_in_the_order_of_brute_force(found: WorstFailures, small: PlainCluster) -> None:
     assert found.pairs_examined == 66
     assert [one.brokers for one in found.pairs] == worst_first(small, [*combinations(small.live, 2)])
     for one in found.pairs:
@@ -155,7 +153,7 @@ def test_all_pairs_in_the_order_of_brute_force(found: WorstSets, small: PlainClu
         assert one.most_led == max(leaders.values())
 
 
-def test_the_triples_that_share_a_partition(found: WorstSets, small: PlainCluster) -> None:
+def test_the_triples_that_share_a_partition(found: WorstFailures, small: PlainCluster) -> None:
     sharing = {tuple(sorted(set(one.assignment) & set(small.live))) for one in small.partitions}
     expected = worst_first(small, [ids for ids in sharing if len(ids) == 3])
     assert [one.brokers for one in found.triples] == expected
@@ -163,7 +161,7 @@ def test_the_triples_that_share_a_partition(found: WorstSets, small: PlainCluste
         assert (one.offline, one.unclean, one.under) == counted(small, one.brokers)[:3]
 
 
-def test_the_heat_map_has_every_pair(found: WorstSets, small: PlainCluster) -> None:
+def test_the_heat_map_has_every_pair(found: WorstFailures, small: PlainCluster) -> None:
     assert found.heat.labels == tuple(map(str, small.live))
     for a, b in combinations(small.live, 2):
         offline, _, under, _ = counted(small, (a, b))

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controller.pipeline.analysis import Analysis, Row
-from controller.pipeline.report_page import _SECTIONS, report_html
+from controller.pipeline.report import _SECTIONS, report_html
 
 LOGGED = datetime(2026, 11, 21, 8, 3, 4, 806_000)  # noqa: DTZ001 - Spark's times have no time zone
 TRACED = datetime(1970, 1, 1)  # noqa: DTZ001

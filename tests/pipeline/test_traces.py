@@ -7,12 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from controller.pipeline.campaign_runs import Traces, run_all
+from controller.pipeline.campaign import Traces, run_all
 from controller.pipeline.log_parsing import EVENT, Parsed
-from controller.pipeline.reading import UNREADABLE, parsed_trace
-from controller.pipeline.sources import chunks_of
+from controller.pipeline.reading import UNREADABLE, WHOLE_RUN, RunRecords, chunks_of, parsed_trace
 from controller.pipeline.store import write_chunk
-from controller.pipeline.workload import WHOLE_RUN, Workload
 from controller.report.files import write_report
 from controller.scenarios.files import load_scenario
 from controller.simulator.run import simulate
@@ -26,7 +24,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def read(folder: Path) -> tuple[Parsed, Workload | None]:
+def read(folder: Path) -> tuple[Parsed, RunRecords | None]:
     (chunk,) = chunks_of([folder])
     return parsed_trace(chunk.file)
 

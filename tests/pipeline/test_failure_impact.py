@@ -8,23 +8,30 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from controller.pipeline.losses import Losses, Terms, terms
-from controller.pipeline.pair_losses import Sums, pair_losses, sums_of, triple_counts
+from controller.pipeline.failure_impact import (
+    FailureImpacts,
+    ImpactTerms,
+    Sums,
+    impact_terms,
+    pair_impacts,
+    sums_of,
+    triple_counts,
+)
 from tests.pipeline.clusters import PlainCluster, PlainPartition, clusters, counted
 
 
-def sums(cluster: PlainCluster) -> tuple[Sums, Terms]:
+def sums(cluster: PlainCluster) -> tuple[Sums, ImpactTerms]:
     columns = cluster.columns()
     rows = np.arange(len(columns))
     brokers = np.array(columns.brokers)
     led = np.bincount(np.searchsorted(brokers, columns.leader[columns.leader >= 0]), minlength=len(brokers))
-    return sums_of(led, terms(columns, rows, 1), terms(columns, rows, 2)), terms(columns, rows, 3)
+    return sums_of(led, impact_terms(columns, rows, 1), impact_terms(columns, rows, 2)), impact_terms(columns, rows, 3)
 
 
 @settings(max_examples=150, deadline=None)
 @given(clusters())
 def test_any_set_lost_costs_what_its_partitions_say_one_by_one(cluster: PlainCluster) -> None:
-    losses = Losses(cluster.columns())
+    losses = FailureImpacts(cluster.columns())
     for size in range(len(cluster.live) + 1):
         for lost in combinations(cluster.live, size):
             loss = losses.of(lost)
@@ -37,7 +44,7 @@ def test_any_set_lost_costs_what_its_partitions_say_one_by_one(cluster: PlainClu
 def test_pairs_and_triples_are_the_sums_of_their_terms(cluster: PlainCluster) -> None:
     known, own = sums(cluster)
     for first in range(len(cluster.live)):
-        found = pair_losses(known, first)
+        found = pair_impacts(known, first)
         for row, second in enumerate(found.second.tolist()):
             offline, unclean, under, leaders = counted(cluster, (cluster.live[first], cluster.live[second]))
             assert found.counts[row].tolist() == [offline, unclean, under]
@@ -56,18 +63,21 @@ SHARED = PlainCluster(
 
 def test_a_pair_without_its_correction_is_counted_wrong() -> None:
     known, _ = sums(SHARED)
-    assert pair_losses(known, 0).counts.tolist() == [[1, 0, 1], [1, 0, 0]]
-    forgotten = sums_of(known.led, Terms(np.array([[0], [1], [2]]), known.alone, np.empty((0, 3), dtype=np.int64)),
-                        Terms(np.empty((0, 2), dtype=np.int32), np.empty((0, 3), dtype=np.int64),
-                              np.empty((0, 3), dtype=np.int64)))  # fmt: skip
-    assert pair_losses(forgotten, 0).counts.tolist() == [[0, 0, 1], [0, 0, 2]]
+    assert pair_impacts(known, 0).counts.tolist() == [[1, 0, 1], [1, 0, 0]]
+    without = ImpactTerms(
+        np.empty((0, 2), dtype=np.int32), np.empty((0, 3), dtype=np.int64), np.empty((0, 3), dtype=np.int64)
+    )
+    forgotten = sums_of(
+        known.led, ImpactTerms(np.array([[0], [1], [2]]), known.alone, np.empty((0, 3), dtype=np.int64)), without
+    )
+    assert pair_impacts(forgotten, 0).counts.tolist() == [[0, 0, 1], [0, 0, 2]]
 
 
 def test_a_broker_that_is_not_live_cannot_be_lost() -> None:
     with pytest.raises(ValueError, match=r"no live brokers: \[9\]"):
-        Losses(SHARED.columns()).of([1, 9])
+        FailureImpacts(SHARED.columns()).of([1, 9])
 
 
 def test_skew_is_the_largest_over_the_mean() -> None:
-    loss = Losses(SHARED.columns()).of([])
+    loss = FailureImpacts(SHARED.columns()).of([])
     assert (loss.leaders, loss.most_led, loss.most_loaded, loss.skew) == ((2, 0, 0), 2, 1, 3.0)

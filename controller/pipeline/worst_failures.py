@@ -1,12 +1,15 @@
 """The worst pairs and triples of brokers to lose, on Spark: slices of partitions give terms, slices of brokers give
-pairs. The columns are broadcast once; what comes back to the driver are terms, a row a pair that shares a partition,
-and the worst few.
+pairs; and the heat map of pairs, as one SVG that loads nothing.
+
+The columns are broadcast once; what comes back to the driver are terms, a row a pair that shares a partition, and the
+worst few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,9 +17,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from controller.pipeline.cluster_columns import ClusterColumns
-from controller.pipeline.losses import LOST_AT_ONCE, Terms, skew_of, terms
-from controller.pipeline.pair_losses import Sums, pair_losses, sums_of, triple_counts
+from controller.pipeline.failure_impact import (
+    LOST_AT_ONCE,
+    ClusterColumns,
+    ImpactTerms,
+    Sums,
+    impact_terms,
+    pair_impacts,
+    skew_of,
+    sums_of,
+    triple_counts,
+)
 
 SLICE_ROWS = 50_000
 """Partitions a task: some 350,000 cases of a cluster with three replicas, 50 MB of arrays while they are judged."""
@@ -36,7 +47,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
-class LostSet:
+class FailedSet:
     """One set of brokers (ids) and what losing it does; `most_led` and `skew` of pairs only."""
 
     brokers: tuple[int, ...]
@@ -58,15 +69,17 @@ class HeatMap:
 
 
 @dataclass(frozen=True, slots=True)
-class WorstSets:
+class WorstFailures:
     pairs_examined: int
     triples_examined: int
-    pairs: tuple[LostSet, ...]
-    triples: tuple[LostSet, ...]
+    pairs: tuple[FailedSet, ...]
+    triples: tuple[FailedSet, ...]
     heat: HeatMap
 
 
-def worst_sets(spark: SparkSession, columns: ClusterColumns, shown: int, slice_rows: int = SLICE_ROWS) -> WorstSets:
+def worst_failures(
+    spark: SparkSession, columns: ClusterColumns, shown: int, slice_rows: int = SLICE_ROWS
+) -> WorstFailures:
     """The `shown` worst pairs of all, and the worst triples of those of which all three hold a replica of one
     partition. Worse is: more offline, then more led uncleanly, then more short of replicas, then the larger peak of
     leaders; equal ones by their ids. `slice_rows` changes nothing but the size of tasks."""
@@ -83,7 +96,7 @@ def worst_sets(spark: SparkSession, columns: ClusterColumns, shown: int, slice_r
     own = summands.where((f.col("size") == 3) & (f.col("to") == _NOBODY))
     triples = own.mapInArrow(_triples(held), _TRIPLE_DDL).cache()
     try:
-        return WorstSets(
+        return WorstFailures(
             pairs_examined=pairs.count(),
             triples_examined=triples.count(),
             pairs=tuple(_pair(columns, row) for row in _worst(pairs, ("a", "b"), ("most_led",), shown)),
@@ -97,7 +110,7 @@ def worst_sets(spark: SparkSession, columns: ClusterColumns, shown: int, slice_r
 
 
 def _terms_on(spark: SparkSession, columns: ClusterColumns, slice_rows: int) -> DataFrame:
-    """Terms of all sizes, added up over the slices."""
+    """Return terms of all sizes, added up over the slices."""
     held = spark.sparkContext.broadcast(columns)
     slices = max(1, -(-len(columns) // slice_rows))
     rows = spark.range(0, slices, 1, slices).mapInArrow(_slices(held, slice_rows), _TERM_DDL)
@@ -112,12 +125,12 @@ def _slices(held: Any, slice_rows: int) -> Callable[[Batches], Batches]:
             for number in batch.column("id").to_pylist():
                 rows = np.arange(number * slice_rows, min(len(columns), (number + 1) * slice_rows))
                 for size in range(1, LOST_AT_ONCE + 1):
-                    yield from _as_batches(terms(columns, rows, size), size, len(columns.brokers))
+                    yield from _as_batches(impact_terms(columns, rows, size), size, len(columns.brokers))
 
     return judge
 
 
-def _as_batches(found: Terms, size: int, brokers: int) -> Batches:
+def _as_batches(found: ImpactTerms, size: int, brokers: int) -> Batches:
     keys = np.zeros(len(found.sets), dtype=np.int64)
     for place in range(size):
         keys = keys * brokers + found.sets[:, place]
@@ -135,7 +148,7 @@ def _batch(schema: pa.Schema, *arrays: np.ndarray[Any, Any]) -> pa.RecordBatch:
     )
 
 
-def _collected(summands: DataFrame, size: int, brokers: int) -> Terms:
+def _collected(summands: DataFrame, size: int, brokers: int) -> ImpactTerms:
     """Of one size, as arrays; by key. As many rows as there are sets that share a partition (and their heirs)."""
     table = summands.where(f.col("size") == size).orderBy("key", "to").toArrow()
     column = {name: table.column(name).to_numpy() for name in table.column_names}
@@ -145,7 +158,7 @@ def _collected(summands: DataFrame, size: int, brokers: int) -> Terms:
     counts = np.stack([column[name][own] for name in ("offline", "unclean", "under")], axis=1)
     gained = ~own & (column["by"] != 0)
     of_set = np.searchsorted(keys, column["key"][gained])
-    return Terms(sets, counts, np.stack((of_set, column["to"][gained], column["by"][gained]), axis=1))
+    return ImpactTerms(sets, counts, np.stack((of_set, column["to"][gained], column["by"][gained]), axis=1))
 
 
 def _pairs(held: Any) -> Callable[[Batches], Batches]:
@@ -153,7 +166,7 @@ def _pairs(held: Any) -> Callable[[Batches], Batches]:
         sums: Sums = held.value
         for batch in batches:
             for first in batch.column("id").to_pylist():
-                found = pair_losses(sums, first)
+                found = pair_impacts(sums, first)
                 firsts = np.full(len(found.second), first, dtype=np.int64)
                 yield _batch(_PAIR, firsts, found.second, *found.counts.T, found.most_led, found.led)
 
@@ -179,15 +192,15 @@ def _worst(sets: DataFrame, names: tuple[str, ...], peak: tuple[str, ...], shown
     return rows
 
 
-def _pair(columns: ClusterColumns, row: Any) -> LostSet:
+def _pair(columns: ClusterColumns, row: Any) -> FailedSet:
     ids = (columns.brokers[row.a], columns.brokers[row.b])
     left = len(columns.brokers) - 2
-    return LostSet(ids, row.offline, row.unclean, row.under, row.most_led, skew_of(row.most_led, row.led, left))
+    return FailedSet(ids, row.offline, row.unclean, row.under, row.most_led, skew_of(row.most_led, row.led, left))
 
 
-def _triple(columns: ClusterColumns, row: Any) -> LostSet:
+def _triple(columns: ClusterColumns, row: Any) -> FailedSet:
     ids = tuple(columns.brokers[place] for place in (row.a, row.b, row.c))
-    return LostSet(ids, row.offline, row.unclean, row.under)
+    return FailedSet(ids, row.offline, row.unclean, row.under)
 
 
 def _heat(columns: ClusterColumns, sums: Sums, pairs: DataFrame) -> HeatMap:
@@ -206,3 +219,61 @@ def _heat(columns: ClusterColumns, sums: Sums, pairs: DataFrame) -> HeatMap:
     members = [[columns.brokers[place] for place in np.flatnonzero(of_cell == cell)] for cell in range(cells)]
     labels = tuple(str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}" for ids in members)
     return HeatMap(labels, offline, under)
+
+
+_SIDE = 720
+_MARGIN = 70
+_LABELS = 25
+"""As many as can be read beside the map."""
+_PALETTE = (
+    "#f5f6f8",
+    "#fde0c5",
+    "#facba6",
+    "#f8b58b",
+    "#f59e72",
+    "#f2855d",
+    "#ef6a4c",
+    "#d23b3b",
+    "#9c1f3f",
+    "#5f0f40",
+)
+
+
+def heat_map_svg(heat: HeatMap) -> str:
+    """Two maps side by side: partitions offline, and partitions under min.insync.replicas."""
+    width, height = 2 * (_SIDE + _MARGIN) + 40, _SIDE + _MARGIN + 60
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        ' font-family="system-ui, sans-serif" font-size="12" fill="#2b2f36">',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+    ]
+    parts += _map(heat.labels, heat.offline, "partitions offline when both brokers are lost", 0)
+    parts += _map(heat.labels, heat.under, "partitions under min.insync.replicas", _SIDE + _MARGIN + 40)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _map(labels: tuple[str, ...], values: Any, title: str, left: int) -> Iterator[str]:
+    cells = len(labels)
+    most = int(values.max()) if cells else 0
+    side = _SIDE / max(cells, 1)
+    yield f'<g transform="translate({left + _MARGIN},44)">'
+    yield f'<text x="0" y="-24" font-size="15" font-weight="600">{escape(title)}</text>'
+    yield f'<text x="0" y="-8" fill="#5c6470">darkest: {most}</text>'
+    for row in range(cells):
+        for column in range(cells):
+            value = int(values[row, column])
+            text = f"{labels[row]} and {labels[column]}: {value}" if row != column else f"{labels[row]}: {value}"
+            yield (
+                f'<rect x="{column * side:.2f}" y="{row * side:.2f}" width="{side + 0.3:.2f}" height="{side + 0.3:.2f}"'
+                f' fill="{_colour(value, most)}"><title>{escape(text)}</title></rect>'
+            )
+    for cell in range(0, cells, max(1, -(-cells // _LABELS))):
+        middle = (cell + 0.5) * side
+        yield f'<text x="-6" y="{middle + 4:.1f}" text-anchor="end">{escape(labels[cell])}</text>'
+        yield (f'<text transform="translate({middle + 4:.1f},{_SIDE + 8}) rotate(90)">{escape(labels[cell])}</text>')
+    yield "</g>"
+
+
+def _colour(value: int, most: int) -> str:
+    """Return the colour of a value. Every loss above 0 has another colour than 0."""
+    return _PALETTE[0] if value == 0 else _PALETTE[1 + (value * (len(_PALETTE) - 2)) // most]
