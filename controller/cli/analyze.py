@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import SPARK, Need
-from controller.cli.values import integer
+from controller.cli.values import integer, output_folder
 from controller.report.summary import render_table
 
 if TYPE_CHECKING:

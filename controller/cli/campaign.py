@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import SPARK, Need
 from controller.cli.simulate_plan import SWARM
-from controller.cli.values import integer, seeds
+from controller.cli.values import integer, output_folder, seeds
 from controller.scenarios.files import ScenarioError, built_in, load_scenario
 
 if TYPE_CHECKING:

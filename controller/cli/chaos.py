@@ -10,10 +10,9 @@ from pathlib import Path
 
 from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import CLIENTS, TRACES, Need, zookeeper_server
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
-from controller.cli.values import integer
+from controller.cli.values import integer, output_folder
 from controller.report.files import write_report
 from controller.report.summary import render_table, report_object, report_text
 from controller.scenarios.faults import HealAll, InjectedFault, kind_of

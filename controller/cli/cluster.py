@@ -10,18 +10,16 @@ from pathlib import Path
 
 from controller.broker.settings import BadSettings, parse_settings
 from controller.cli.broker import overrides
-from controller.cli.main import UsageError
-from controller.cli.output import output_folder
+from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.running import announced
-from controller.cli.values import integer, port, session_timeout_ms
+from controller.cli.values import integer, output_folder, port, session_timeout_ms
 from controller.hosts.broker_process import BrokerDied, BrokerNotReady
 from controller.hosts.local_cluster import LocalCluster, PortInUse
 from controller.zookeeper.embedded import DataDirectoryError
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-COULD_NOT_RUN = 3
 ON_SIGTERM = 0
 """SIGTERM is a request to end in order."""
 _LOOK_S = 0.2

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from controller.cli.main import UsageError
-from controller.cli.state import COULD_NOT_RUN, CouldNotRead, add_source_options, print_text, read_source
+from controller.cli.main import COULD_NOT_RUN, UsageError
+from controller.cli.state import CouldNotRead, add_source_options, print_text, read_source
 from controller.core.explaining import Finding, view_of
 from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named, totals
 

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import sys
 
-from controller.cli.main import UsageError
+from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.running import zookeeper_of_running
 from controller.cli.values import number
 from controller.pending import Pending
@@ -19,7 +19,6 @@ from controller.zookeeper.errors import DamagedZnode, MultiFailed, NodeExists, N
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResults
 
-COULD_NOT_RUN = 3
 _SESSION_TIMEOUT_MS = 18_000
 _CLOSE_SECONDS = 5.0
 

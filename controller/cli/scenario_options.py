@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from controller.cli.main import UsageError
-from controller.cli.output import output_folder
+from controller.cli.main import COULD_NOT_RUN, UsageError
+from controller.cli.values import output_folder
 from controller.scenarios.files import ScenarioError, built_in, load_scenario
 from controller.scenarios.judge import FAIL, PASS
 from controller.scenarios.language import Scenario
 
-HELD, VIOLATED, USAGE, COULD_NOT_RUN, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+HELD, VIOLATED, UNKNOWN = 0, 1, 4
 
 
 def add_scenario_options(

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from controller.cli import values
 from controller.cli.main import UsageError
-from controller.cli.output import output_file
 from controller.cli.scenario_options import HELD, VIOLATED
+from controller.cli.values import output_file
 from controller.cli.workers import each_seed
 from controller.report.files import PAGE, write_report
 from controller.report.html import IndexedRun, first_violation, write_index

@@ -8,15 +8,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from controller.cli.main import UsageError
-from controller.cli.output import output_folder
+from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.requirements import Need, zookeeper_server
-from controller.cli.values import integer
+from controller.cli.values import integer, output_folder
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 
-COULD_NOT_RUN = 3
 ON_SIGTERM = 0
 """SIGTERM is a request to end in order."""
 _LOOK_SECONDS = 0.2

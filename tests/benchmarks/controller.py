@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import PLOTS, Need, zookeeper_server
-from controller.cli.values import integer
+from controller.cli.values import integer, output_folder
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 from tests.benchmarks.controller_page import Figures, Measured, page_tables, panels, text
 from tests.benchmarks.controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import Need, zookeeper_server
-from controller.cli.values import integer, number
+from controller.cli.values import integer, number, output_folder
 from controller.hosts.ask import ask_metadata
 from controller.hosts.local_cluster import LocalCluster
 from controller.protocol.api_keys import ApiKey

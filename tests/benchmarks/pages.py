@@ -11,7 +11,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from controller.cli.output import output_file
+from controller.cli.values import output_file
 
 END = "<!-- end -->"
 

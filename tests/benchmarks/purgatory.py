@@ -15,9 +15,8 @@ from dataclasses import asdict
 from typing import Any
 
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import PLOTS, Need
-from controller.cli.values import integer, seed
+from controller.cli.values import integer, output_folder, seed
 from controller.timer import COMPILED
 from tests.benchmarks.pages import NoSuchTable, page_with, put_table
 from tests.benchmarks.plots import PlotsUnavailable, save

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import PLOTS, Need
-from controller.cli.values import integer, seed
+from controller.cli.values import integer, output_folder, seed
 from controller.labs.cost_model import WheelMemory
 from controller.labs.schemes import CATALOGUE
 from tests.benchmarks.plots import Line, Look, Mark, Panel, PlotsUnavailable, save

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from random import Random
 
-from controller.cli.collecting import collector_off
+from controller.cli.gc_tuning import collector_off
 from controller.labs.cost_model import UnitCosts, WheelMemory, crossing_interval, mean_migrations
 from controller.labs.schemes import Entry, HierarchicalWheels, Scheme, SchemeTimer, UnorderedHashedWheel
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from controller.cli.collecting import seldom_collected
+from controller.cli.gc_tuning import seldom_collected
 from controller.cli.values import integer, number, number_from
 from controller.clock import VirtualClock
 from controller.report.summary import render_table

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from controller.cli.main import UsageError
-from controller.cli.output import output_folder
 from controller.cli.requirements import PLOTS, Need
-from controller.cli.values import integer, seed
+from controller.cli.values import integer, output_folder, seed
 from controller.timer import COMPILED
 from tests.benchmarks.plots import Line, Panel, PlotsUnavailable, save
 from tests.benchmarks.timer_measure import (

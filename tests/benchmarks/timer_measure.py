@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from controller.cli.collecting import collector_off
+from controller.cli.gc_tuning import collector_off
 from tests.benchmarks.timer_peers import PEERS, Handles, Peer, WheelPeer
 
 LONGEST_MS = 60_000

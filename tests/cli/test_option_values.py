@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from controller.cli import simulate_plan
-from controller.cli.output import output_file, output_folder
-from controller.cli.values import seeds
+from controller.cli.values import output_file, output_folder, seeds
 from tests.cli.ending import status_of
 from tests.cli.parsers import POSITIONALS, options, parsers
 

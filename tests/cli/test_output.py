@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
-from controller.cli.output import output_file, output_folder
+from controller.cli.values import output_file, output_folder
 
 FOLDERS = (
     "chaos broker-kill --report",
