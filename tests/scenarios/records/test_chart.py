@@ -70,7 +70,7 @@ def test_a_burst_does_not_hide_the_steady_rate() -> None:
     assert "10.1k" in words
 
 
-@pytest.mark.parametrize("joined", [DeliveryAudit(Story().history()), DeliveryAudit(history_of(PARTITIONS, [], []))])
+@pytest.mark.parametrize("audit", [DeliveryAudit(Story().history()), DeliveryAudit(history_of(PARTITIONS, [], []))])
 def test_a_run_without_records_is_drawn_empty(audit: DeliveryAudit) -> None:
     assert of_kind(drawn(audit), "produce") == []
 
