@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -29,12 +29,14 @@ from controller.broker.coordinator import NoCoordinators, needs_coordinator_offe
 from controller.broker.data_plane import DataPlane, Handle
 from controller.broker.isr_manager import IsrChanges
 from controller.broker.logs import Logs
-from controller.broker.metadata import MetadataBodies, MetadataCache, MetadataWait
-from controller.broker.ports import Peers
+from controller.broker.metadata import Identity, MetadataBodies, MetadataCache, MetadataWait
+from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import Exchange, Frames, Handler, Respond, first_slice
 from controller.broker.settings import BrokerSettings
 from controller.broker.steps import Drive, InTurn, Steps, finish
+from controller.broker.topic_configs import TopicConfigs
+from controller.broker.zookeeper_services import ZooKeeperServices
 from controller.clock import Clock
 from controller.core.events import (
     AllocateProducerIdsRequested,
@@ -79,6 +81,7 @@ from controller.protocol.versions import SUPPORTED, control_versions
 from controller.timer.on_clock import TimerOnClock
 from controller.timer.task import TimerTask
 from controller.trace import Noted, RequestRefused, Trace
+from controller.zookeeper.broker_data_writes import BrokerDataWrites
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
@@ -86,17 +89,12 @@ _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE_NAME = 3
 
 
-@dataclass(slots=True)
-class Identity:
-    """What a broker learns of itself from ZooKeeper. `broker_epoch` is its latest registration's czxid, -1 before."""
-
-    broker_epoch: int = NO_BROKER_EPOCH
-    cluster_id: str | None = None
-
-
 class Broker:
-    """`is_controller` is asked on each request that only the active controller may answer. Without `logs` it holds no
-    records and answers nothing about any; `data` is there with them."""
+    """`is_controller` is called on each request that only the active controller may answer. Without `logs` it holds no
+    records and answers nothing about any; `data` exists with them. `configs` are those of the logs' topics. `services`
+    reads them from ZooKeeper and answers the requests that need ZooKeeper. A host of many brokers may give all of them
+    one `metadata_bodies`. `off_loop` runs long work away from the broker's thread, `drive` the steps of a request
+    besides its own."""
 
     def __init__(
         self,
@@ -108,6 +106,14 @@ class Broker:
         trace: Trace,
         peers: Peers,
         logs: Logs | None = None,
+        *,
+        configs: TopicConfigs | None = None,
+        services: ZooKeeperServices | None = None,
+        isr_writes: BrokerDataWrites | None = None,
+        metadata: MetadataCache | None = None,
+        metadata_bodies: MetadataBodies | None = None,
+        off_loop: OffLoop = at_once,
+        drive: Drive = finish,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -115,22 +121,35 @@ class Broker:
         self._is_controller = is_controller
         self._clock = clock
         self._trace = trace
-        self.roles_gate: Callable[[LeaderAndIsrRequest, Callable[[], None]], None] = lambda _request, go_on: go_on()
-        """May keep a LeaderAndIsr waiting; replaced by who knows topics' configs."""
+        self._services = services
         self._early: list[Callable[[], object]] = []
-        self.metadata = MetadataCache()
-        self.metadata_bodies = MetadataBodies()
-        """Who hosts many brokers may give all of them one."""
+        self.metadata = metadata or MetadataCache()
+        self.metadata_bodies = metadata_bodies or MetadataBodies()
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
         self._noted = self._note  # one bound method for every request that waits
         self.data: DataPlane | None = None
         if logs is not None:
+            assert configs is not None, "a broker with logs needs its topics' configs"
             self.data = DataPlane(
-                settings, logs, self.replicas, self.metadata, clock, trace, peers, lambda: identity.broker_epoch
+                settings,
+                logs,
+                self.replicas,
+                self.metadata,
+                configs,
+                clock,
+                trace,
+                peers,
+                lambda: identity.broker_epoch,
+                off_loop,
+                services.directory_failed if services is not None else lambda: None,
             )
-        self.isr_changes = IsrChanges(settings, identity, self.replicas, self.metadata, peers, clock, trace)
-        if self.data is not None:
-            self.isr_changes.follow_progress(self.data.progress)
+        if services is not None:
+            self.replicas.of_roles.append(services.roles_taken)
+            self.replicas.of_stops.append(services.stopped)
+        progress = None if self.data is None else self.data.progress
+        self.isr_changes = IsrChanges(
+            settings, identity, self.replicas, self.metadata, peers, clock, trace, progress, isr_writes
+        )
         timer = TimerOnClock(clock, on_error=self._answer_failed) if self.data is None else self.data.timer
         self.topic_waits = MetadataWait(self.metadata, timer, clock, self._answer_failed)
         self._creation = Creation(events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata)
@@ -138,12 +157,16 @@ class Broker:
         self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self.topic_waits, clock, topic_ids)
-        self.drive: Drive = finish
-        """Runs what a request has to do besides its own steps; replaced by a host that works in slices."""
-        self._orders = InTurn()
+        self.drive = drive
+        self._orders = InTurn(self._drive)
         """The controller's requests: one at a time, also where one takes many slices."""
-        self._orders.drive = self._drive
-        self._handlers: dict[ApiKey, Handler] = {
+        self._handlers = self._made_handlers()
+        self._frames = Frames(self._handlers, settings.request_entries_max, self._noted)
+        self._versions_with_coordinator = self._offered()
+        self._versions = tuple(one for one in self._versions_with_coordinator if one.api_key != ApiKey.FIND_COORDINATOR)
+
+    def _made_handlers(self) -> dict[ApiKey, Handler]:
+        handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
             ApiKey.CREATE_TOPICS: self._create_topics,
@@ -160,29 +183,21 @@ class Broker:
             ApiKey.UPDATE_FEATURES: self._update_features,
             ApiKey.ALLOCATE_PRODUCER_IDS: self._allocate_producer_ids,
         }
-        self._frames = Frames(self._handlers, settings.request_entries_max, self._noted)
         if self.data is not None:
-            self._handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
-            self._handlers[ApiKey.PRODUCE] = self._produce
-            self._handlers[ApiKey.FETCH] = self._fetch
-            self._handlers[ApiKey.FIND_COORDINATOR] = NoCoordinators(self._note).find_coordinator
-        self._versions: tuple[ApiVersion, ...] = ()
-        self._versions_with_coordinator: tuple[ApiVersion, ...] = ()
-        self._offer()
+            handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
+            handlers |= {
+                ApiKey.PRODUCE: self._produce,
+                ApiKey.FETCH: self._fetch,
+                ApiKey.FIND_COORDINATOR: NoCoordinators(self._note).find_coordinator,
+            }
+        if self._services is not None:
+            handlers |= {key: _in_exchange(handle) for key, handle in self._services.handlers.items()}
+        return handlers
 
     @property
     def apis(self) -> Collection[ApiKey]:
         """Those that are answered, offered to clients or not."""
         return self._handlers.keys()
-
-    def serve(self, handlers: Mapping[ApiKey, Handle]) -> None:
-        """Answers these requests too, before any has come."""
-        self._handlers |= {key: _in_exchange(handle) for key, handle in handlers.items()}
-        self._offer()
-
-    def _offer(self) -> None:
-        self._versions_with_coordinator = self._offered()
-        self._versions = tuple(one for one in self._versions_with_coordinator if one.api_key != ApiKey.FIND_COORDINATOR)
 
     def _offered(self) -> tuple[ApiVersion, ...]:
         return tuple(
@@ -326,7 +341,7 @@ class Broker:
     def _fetch(self, exchange: Exchange, request: FetchRequest) -> Steps | None:
         """A follower's may wait for long, and there are many."""
         assert self.data is not None
-        steps = self.data.handlers[ApiKey.FETCH](request, exchange.header.api_version, exchange)
+        steps = self.data.fetch.handle(request, exchange.header.api_version, exchange)
         if exchange.header.api_version >= _FIRST_VERSION_WITH_ONE_ERROR:
             exchange.let_go(_A_FETCH)
         return steps
@@ -336,7 +351,10 @@ class Broker:
     def _leader_and_isr(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
         if self._comes_before_registration(self._leader_and_isr, exchange, request):
             return
-        self.roles_gate(request, lambda: self._in_turn(self._roles, exchange, request))
+        if self._services is None:
+            self._in_turn(self._roles, exchange, request)
+        else:
+            self._services.gate.let_in(request, lambda: self._in_turn(self._roles, exchange, request))
 
     def _in_turn(self, handler: Handler, exchange: Exchange, request: ControlRequest) -> None:
         """The controller's requests change the same partitions: one of them is done before the next begins."""

@@ -13,18 +13,19 @@ until the process ends, as in Kafka.
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from controller.broker.answering_later import answer_later
 from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES, BrokerSetting
 from controller.broker.error_responses import record_refusal
 from controller.broker.metadata import MetadataCache
 from controller.broker.replica_manager import Refused
 from controller.broker.settings import BrokerSettings
+from controller.broker.steps import on_broker_thread
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
 from controller.core.topic_rules import name_fault
@@ -37,6 +38,7 @@ from controller.core.topic_settings import (
     config_fault,
     elements,
 )
+from controller.pending import Pending, Task
 from controller.protocol.admin_values import (
     CONFIG_TYPE_LIST,
     OPERATION_APPEND,
@@ -73,12 +75,13 @@ from controller.protocol.client_values import (
 from controller.protocol.codec import encode_described_resource
 from controller.protocol.errors import ErrorCode
 from controller.protocol.written import written
-from controller.trace import Trace
+from controller.trace import Noted, Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.errors import DamagedZnode, NoNode
+from controller.zookeeper.drive import drive
+from controller.zookeeper.errors import DamagedZnode, NoNode, ZooKeeperError
 from controller.zookeeper.operations import Row
 
 Config = Mapping[str, str]
@@ -247,11 +250,11 @@ _LIST_OPERATIONS = {OPERATION_APPEND: "APPEND", OPERATION_SUBTRACT: "SUBTRACT"}
 
 
 class BrokerLoggers:
-    """`level` is one of `LEVELS`. `changed` is called with a new one; the host that writes the log replaces it."""
+    """`level` is one of `LEVELS`. `changed` is called with a new one."""
 
-    def __init__(self) -> None:
-        self.level = "INFO"
-        self.changed: Callable[[str], None] = lambda _level: None
+    def __init__(self, level: str = "INFO", changed: Callable[[str], None] = lambda _level: None) -> None:
+        self.level = level
+        self._changed = changed
 
     def shown(self) -> tuple[DescribedConfig, ...]:
         source = CONFIG_SOURCE_DYNAMIC_BROKER_LOGGER
@@ -280,7 +283,33 @@ class BrokerLoggers:
         for one in operations:
             if not validate_only and one.value is not None:
                 self.level = one.value
-                self.changed(one.value)
+                self._changed(one.value)
+
+
+R = TypeVar("R")
+
+
+def answer_later(
+    task: Task[R], clock: Clock, trace: Trace, answer: Callable[[R], None], failed: Callable[[ErrorCode, str], R]
+) -> None:
+    """Run `task`, then answer on the broker's thread with its result, or with what `failed` makes of an error.
+
+    The error is REQUEST_TIMED_OUT, which a client retries, if ZooKeeper was unavailable. It is UNKNOWN_SERVER_ERROR
+    for a bug, which is logged with its traceback."""
+    outcome: Pending[R] = drive(task)
+
+    def respond() -> None:
+        try:
+            value = outcome.result()
+        except ZooKeeperError as error:
+            trace.emit(Noted("warning", f"a request could not be carried out: {error}"))
+            value = failed(ErrorCode.REQUEST_TIMED_OUT, str(error))
+        except Exception:  # noqa: BLE001 - logged and answered with an error; other requests are unaffected
+            trace.emit(Noted("error", f"a request failed in its handler\n{traceback.format_exc()}"))
+            value = failed(ErrorCode.UNKNOWN_SERVER_ERROR, "")
+        answer(value)
+
+    on_broker_thread(outcome, clock, respond)
 
 
 RESOLVED_AT_ONCE = 500
@@ -299,6 +328,7 @@ class Configs:
         metadata: MetadataCache,
         clock: Clock,
         trace: Trace,
+        loggers: BrokerLoggers,
     ) -> None:
         self._settings = settings
         self._configs = configs
@@ -307,7 +337,7 @@ class Configs:
         self._metadata = metadata
         self._clock = clock
         self._trace = trace
-        self.loggers = BrokerLoggers()
+        self._loggers = loggers
 
     # -- requests
 
@@ -405,7 +435,7 @@ class Configs:
         if resource.resource_type == RESOURCE_TOPIC:
             return topic_shown(self._configs, self._settings, _config(rows, path))
         if resource.resource_type == RESOURCE_BROKER_LOGGER:
-            return self.loggers.shown()
+            return self._loggers.shown()
         default = _config(rows, paths.CONFIG_BROKER_DEFAULT)
         if not resource.resource_name:
             return all_brokers_shown(default)
@@ -452,7 +482,7 @@ class Configs:
         if resource.resource_type == RESOURCE_BROKER_LOGGER and isinstance(resource, IncrementalAlterConfigsResource):
             self._logger_path(resource.resource_name)
             check_operations(resource.configs)
-            self.loggers.alter(resource.resource_name, resource.configs, validate_only)
+            self._loggers.alter(resource.resource_name, resource.configs, validate_only)
             return
         path = self._path(resource.resource_type, resource.resource_name)
         change = change_of()

@@ -100,11 +100,11 @@ def ask_controller(
         answered(answer)
 
     timer = clock.call_later(timeout_ms, late) if timeout_ms > 0 else None
-    events.put(event(lambda answer: _hop(clock, lambda: on_broker_thread(answer))))
 
+    def respond(answer: A) -> None:
+        clock.call_later(0.0, lambda: on_broker_thread(answer))
 
-def _hop(clock: Clock, action: Callable[[], None]) -> None:
-    clock.call_later(0.0, action)
+    events.put(event(respond))
 
 
 UNSET = -1

@@ -15,8 +15,8 @@ from controller.broker.isr_manager import live_followers
 from controller.broker.logs import Logs
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition, Progress, Role
-from controller.broker.ports import OffLoop, Peers, at_once
-from controller.broker.records.delete_records import DelayedDeleteRecords, DeleteRecords, Deletes
+from controller.broker.ports import OffLoop, Peers
+from controller.broker.records.delete_records import DelayedDeleteRecords, DeleteRecords
 from controller.broker.records.fetch import DelayedFetch, Fetch, FetchReading
 from controller.broker.records.fetch_sessions import FetchSessions
 from controller.broker.records.list_offsets import EpochOffsets, ListOffsets
@@ -25,6 +25,7 @@ from controller.broker.replica_manager import DescribeLogDirs, RecordAccess, Rep
 from controller.broker.replication_throttle import Quota, ReplicationThrottle
 from controller.broker.settings import BrokerSettings
 from controller.broker.steps import Steps
+from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.storage import LogDirectory
@@ -39,10 +40,8 @@ see `steps.py`."""
 
 
 class DataPlane:
-    """`timer` is where every waiting request hangs. `min_insync` gives a topic's min.insync.replicas, `deletes` whether
-    its records may be deleted; both may be replaced, as `logs.settings_of` may, by who knows topics' configs.
-    `off_loop` does long work at once, unless a host that has a thread for it replaces it. `directory_failed` is called
-    for each log directory that fails, once its replicas are offline."""
+    """`timer` holds the timeouts of waiting requests. `off_loop` does long work. `directory_failed` is called for each
+    log directory that fails, once its replicas are offline."""
 
     def __init__(
         self,
@@ -50,22 +49,23 @@ class DataPlane:
         logs: Logs,
         replicas: ReplicaManager,
         metadata: MetadataCache,
+        configs: TopicConfigs,
         clock: Clock,
         trace: Trace,
         peers: Peers,
         broker_epoch: Callable[[], int],
+        off_loop: OffLoop,
+        directory_failed: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._trace = trace
         self._replicas = replicas
         self.logs = logs
-        self.min_insync: Callable[[str], int] = lambda _topic: settings.min_insync_replicas
-        self.deletes: Deletes = lambda _topic: True
-        self.directory_failed: Callable[[], None] = lambda: None
+        self._report_failed_directory = directory_failed
         self.timer = TimerOnClock(clock, on_error=self._failed)
         self.progress = Progress(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
-        self.follower_throttle = Quota(settings.broker_id, clock)
+        self.follower_throttle = Quota(settings.broker_id, clock, *configs.throttle("follower"))
         self.fetchers = ReplicaFetchers(
             settings,
             metadata,
@@ -74,12 +74,12 @@ class DataPlane:
             clock,
             trace,
             self.progress.high_watermark_moved,
-            broker_epoch,
             self.follower_throttle,
+            broker_epoch,
         )
         replicas.of_roles.append(self._roles_taken)
         replicas.of_stops.append(self._stopped)
-        logs.on_offline = self._directory_failed
+        logs.of_failures.append(self._directory_failed)
         self.produces: Purgatory[tuple[str, int], DelayedProduce] = Purgatory(
             self.timer, purge_interval=settings.producer_purgatory_purge_interval_requests, on_error=self._failed
         )
@@ -89,29 +89,18 @@ class DataPlane:
         self.deletions: Purgatory[tuple[str, int], DelayedDeleteRecords] = Purgatory(
             self.timer, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
         )
-        self.throttle = ReplicationThrottle(settings.broker_id, clock)
+        self.throttle = ReplicationThrottle(settings.broker_id, clock, *configs.throttle("leader"))
         reading = FetchReading(self.access, self.progress, clock, self.throttle)
-        fetch = Fetch(
+        self.fetch = Fetch(
             reading,
             self.progress,
             self.fetches,
             FetchSessions(settings.max_incremental_fetch_session_cache_slots, clock),
             settings.fetch_max_bytes,
         )
-        self.off_loop: OffLoop = at_once
-        self.produce = Produce(
-            self.access,
-            self.progress,
-            self.produces,
-            lambda topic: self.min_insync(topic),
-            lambda work, then: self.off_loop(work, then),
-        )
-        self._delete_records = DeleteRecords(
-            self.access, metadata, self.progress, self.deletions, lambda topic: self.deletes(topic)
-        )
+        self.produce = Produce(self.access, self.progress, self.produces, configs.min_insync, off_loop)
+        self._delete_records = DeleteRecords(self.access, metadata, self.progress, self.deletions, configs.deletes)
         self.handlers: Mapping[ApiKey, Handle] = {
-            ApiKey.PRODUCE: self.produce.handle,
-            ApiKey.FETCH: fetch.handle,
             ApiKey.LIST_OFFSETS: ListOffsets(self.access, clock.wall_ms).handle,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: EpochOffsets(self.access).handle,
             ApiKey.DELETE_RECORDS: self._delete_records.handle,
@@ -151,4 +140,4 @@ class DataPlane:
 
     def _gone(self, keys: Sequence[tuple[str, int]]) -> None:
         self._replicas.go_offline(keys)
-        self.directory_failed()
+        self._report_failed_directory()

@@ -545,8 +545,8 @@ class ReplicaFetchers:
         clock: Clock,
         trace: Trace,
         appended: Callable[[Partition], None],
+        throttle: Quota,
         broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH,
-        throttle: Quota | None = None,
     ) -> None:
         self._count = settings.num_replica_fetchers
         self._metadata = metadata
@@ -555,7 +555,6 @@ class ReplicaFetchers:
         self._logs = FollowerLogs(truncate, appended, trace)
         versions = control_versions(settings.inter_broker_protocol)
         self._truncation_on_fetch = versions.truncation_on_fetch
-        throttle = throttle or Quota(settings.broker_id, clock)
         self._losing: list[Fetcher] = []
         self._tools = FetcherTools(
             settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch, throttle, self._drops

@@ -21,15 +21,16 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from controller.backoff import backoff_ms
 from controller.broker.fetcher_state import error_of
-from controller.broker.metadata import MetadataCache
+from controller.broker.metadata import Identity, MetadataCache
 from controller.broker.partition import Partition, Progress, Role
 from controller.broker.ports import Peers
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
+from controller.broker.steps import on_broker_thread
 from controller.clock import Clock, Timer
 from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
 from controller.pending import Pending
@@ -54,6 +55,7 @@ from controller.protocol.messages import RequestValue, ResponseValue
 from controller.protocol.versions import SUPPORTED, VersionRange, control_versions
 from controller.quick import maker, quick
 from controller.trace import IsrProposed, Noted, Trace
+from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.codecs import PartitionState
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
@@ -292,14 +294,6 @@ WRITES_AT_ONCE = 100
 Results: TypeAlias = dict[Key, AlterIsrPartitionResult]
 
 
-class StateWrites(Protocol):
-    """What of `BrokerDataWrites` is needed."""
-
-    async def change_isr(self, topic: str, partition: int, state: PartitionState, version: int) -> StateFound: ...
-
-    async def notify_of_isr_changes(self, partitions: tuple[Key, ...]) -> None: ...
-
-
 StateFound: TypeAlias = tuple[PartitionState, int] | None
 """The state that stands and its version, None if there is none."""
 
@@ -308,7 +302,7 @@ class IsrZnodes:
     """`controller_epoch` gives that of a partition's latest LeaderAndIsr, which the state keeps."""
 
     def __init__(
-        self, broker: int, writes: StateWrites, controller_epoch: Callable[[Key], int], clock: Clock, trace: Trace
+        self, broker: int, writes: BrokerDataWrites, controller_epoch: Callable[[Key], int], clock: Clock, trace: Trace
     ) -> None:
         self._broker = broker
         self._writes = writes
@@ -326,7 +320,7 @@ class IsrZnodes:
             for key, one in proposals.items()
         }
         answer = drive(self._change(proposals, states))
-        answer.on_done(lambda: self._hop(lambda: self._settle(proposals, answer, done)))
+        on_broker_thread(answer, self._clock, lambda: self._settle(proposals, answer, done))
 
     async def _change(self, proposals: Mapping[Key, Proposal], states: Mapping[Key, PartitionState]) -> Results:
         results: Results = {}
@@ -357,10 +351,6 @@ class IsrZnodes:
         self._check_later()
         done(answer)
 
-    def _hop(self, go_on: Callable[[], None]) -> None:
-        """From the ZooKeeper client's thread to the broker's."""
-        self._clock.call_later(0.0, go_on)
-
     # -- the controller's notification
 
     def _check_later(self) -> None:
@@ -376,7 +366,7 @@ class IsrZnodes:
         keys, self._changed = tuple(self._changed), {}
         self._notified_ms = now_ms
         notified = drive(self._writes.notify_of_isr_changes(keys))
-        notified.on_done(lambda: self._hop(lambda: self._notified(keys, notified)))
+        on_broker_thread(notified, self._clock, lambda: self._notified(keys, notified))
 
     def _notified(self, keys: tuple[Key, ...], notified: Pending[None]) -> None:
         try:
@@ -404,31 +394,26 @@ def _error(key: Key, error: ErrorCode) -> AlterIsrPartitionResult:
     return AlterIsrPartitionResult(key[1], error)
 
 
-class Registered(Protocol):
-    """Who asks."""
-
-    @property
-    def broker_epoch(self) -> int: ...
-
-
 class NotAnswered(Exception):
     """The controller did not take the request as a whole; says why."""
 
 
 class IsrChanges:
-    """`metadata_changed` after it has, `roles_changed` after a LeaderAndIsr was applied. In a broker with logs
-    `follow_progress`, once: then followers' fetches decide, and not the metadata. Below inter-broker protocol 2.7
-    `znodes` has to be set."""
+    """Call `metadata_changed` after it has, `roles_changed` after a LeaderAndIsr was applied. With the `progress` of a
+    broker with logs, followers' fetches decide, and not the metadata. Below inter-broker protocol 2.7, `writes` changes
+    the ISR in ZooKeeper."""
 
     def __init__(
         self,
         settings: BrokerSettings,
-        identity: Registered,
+        identity: Identity,
         replicas: ReplicaManager,
         metadata: MetadataCache,
         peers: Peers,
         clock: Clock,
         trace: Trace,
+        progress: Progress | None = None,
+        writes: BrokerDataWrites | None = None,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -439,10 +424,12 @@ class IsrChanges:
         self._clock = clock
         self._trace = trace
         self._wanted = by_metadata(metadata)
-        self._progress: Progress | None = None
+        self._progress = progress
         self._version = control_versions(settings.inter_broker_protocol).alter_isr
-        self.znodes: IsrZnodes | None = None
+        self._znodes: IsrZnodes | None = None
         """Where there is no AlterIsr."""
+        if self._version is None and writes is not None:
+            self._znodes = IsrZnodes(settings.broker_id, writes, replicas.latest_controller_epoch, clock, trace)
         # Led here, with an ISR that lacks a replica or a change of it that was refused.
         self._open: dict[Key, Partition] = {}
         # What the metadata had of each of them when it was looked at last, and who was live then.
@@ -453,10 +440,12 @@ class IsrChanges:
         self._failures = 0
         self._again: Timer | None = None
         self._asked = NO_CONTROLLER
+        if progress is not None:
+            self._follow(progress)
 
     @property
     def _can_change(self) -> bool:
-        return self._version is not None or self.znodes is not None
+        return self._version is not None or self._znodes is not None
 
     def proposal(self, topic: str, index: int) -> Proposal | None:
         """What is asked for of a partition and not answered yet."""
@@ -537,12 +526,11 @@ class IsrChanges:
     def _state_of(self, key: Key) -> UpdateMetadataPartitionState | None:
         return self._metadata.snapshot.topics.get(key[0], _NONE).get(key[1])
 
-    def follow_progress(self, progress: Progress) -> None:
-        """Who fetches decides from now on. All that is led here is looked at twice in `replica.lag.time.max.ms`, too:
-        a follower that is not heard of gives no other occasion."""
+    def _follow(self, progress: Progress) -> None:
+        """Let followers' fetches decide. All led partitions are also checked twice in `replica.lag.time.max.ms`: a
+        follower that sends nothing gives no other occasion."""
         lag_max_ms = self._settings.replica_lag_time_max_ms
         self._wanted = by_replication(self._metadata, self._clock.now_ms, lag_max_ms)
-        self._progress = progress
         progress.of_followers.append(self._follower_fetched)
         self._clock.call_later(lag_max_ms / 2, self._look_at_all)
 
@@ -628,8 +616,8 @@ class IsrChanges:
             self._again.cancel()
             self._again = None
         self._asking, self._asked = True, controller
-        if self.znodes is not None:
-            self.znodes.change(sent, lambda answer: self._answered(sent, answer))
+        if self._znodes is not None:
+            self._znodes.change(sent, lambda answer: self._answered(sent, answer))
             return
         answer = drive(self._exchange(sent))
         answer.on_done(lambda: self._answered(sent, answer))

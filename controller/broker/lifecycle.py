@@ -14,8 +14,7 @@ from __future__ import annotations
 import base64
 from typing import Protocol
 
-from controller.broker.broker import Identity
-from controller.broker.metadata import MetadataCache
+from controller.broker.metadata import Identity, MetadataCache
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock

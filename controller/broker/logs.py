@@ -6,7 +6,7 @@ decided elsewhere. A directory that can't be trusted is offline, with every part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from controller.broker.partition import Partition
 from controller.broker.steps import Job, Lane, Steps
@@ -31,10 +31,10 @@ SettingsOf = Callable[[str], LogSettings]
 class Logs:
     """Opens the directories at `paths` and recovers their logs; `unusable` ones are offline with that cause at once.
 
-    `settings_of` returns a topic's settings and may be replaced; `settings_changed` passes new ones to existing logs.
-    `on_offline` is called for each directory that goes offline, with the OSError or CorruptLog, during the call that
-    found the error: it must not use a log itself. Directories that were offline at the start are not reported again.
-    All logs together remember at most `producer_ids_max` producer ids.
+    `settings_of` returns a topic's settings; `settings_changed` passes new ones to existing logs. `of_failures` are
+    called for each directory that goes offline, with the OSError or CorruptLog, during the call that found the error:
+    they must not use a log themselves. Directories that were offline at the start are not reported again. All logs
+    together remember at most `producer_ids_max` producer ids.
 
     Raises: AlreadyLocked, OutOfResources and DuplicateLogs; no directory stays open then.
     """
@@ -48,10 +48,10 @@ class Logs:
         unusable: Mapping[str, OSError] | None = None,
         producer_ids_max: int = INT_MAX,
     ) -> None:
-        self.settings_of = settings_of
+        self._settings_of = settings_of
         self.directories: tuple[LogDirectory, ...] = ()
         self.producers = ProducersOfBroker(producer_ids_max, self._producer_states)
-        self.on_offline: Callable[[LogDirectory, Exception], None] = lambda _directory, _cause: None
+        self.of_failures: list[Callable[[LogDirectory, Exception], None]] = []
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources] = {}
         opened: list[LogDirectory] = []
         try:
@@ -73,12 +73,12 @@ class Logs:
 
     def _open(self, disk: Disk, path: str, wall_ms: Callable[[], int], unusable: OSError | None) -> LogDirectory:
         def failed(cause: Exception) -> None:
-            if made:
-                self.on_offline(made[0], cause)
+            for heard in self.of_failures if made else ():
+                heard(made[0], cause)
 
         made: list[LogDirectory] = []
         added = self.producers.added
-        made.append(LogDirectory(disk, path, lambda topic: self.settings_of(topic), wall_ms, failed, unusable, added))
+        made.append(LogDirectory(disk, path, self._settings_of, wall_ms, failed, unusable, added))
         return made[0]
 
     def directory_of(self, topic: str, index: int) -> LogDirectory | None:
@@ -176,13 +176,13 @@ class Logs:
                 if at != kept:
                     directory.write_high_watermarks(at)
 
-    def settings_changed(self, topic: str) -> None:
-        """Its logs go by what `settings_of` says now."""
-        settings = self.settings_of(topic)
+    def settings_changed(self, topics: Collection[str] | None) -> None:
+        """Apply what `settings_of` returns now to the logs of these topics (None: of all)."""
+        named = None if topics is None else frozenset(topics)
         for directory in self.directories:
-            for (name, _), log in directory.logs.items():
-                if name == topic:
-                    log.settings = settings
+            for (topic, _), log in directory.logs.items():
+                if named is None or topic in named:
+                    log.settings = self._settings_of(topic)
 
     def close(self) -> None:
         """Shut down every online directory cleanly, then raise the first LogOffline, if any."""

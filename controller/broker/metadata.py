@@ -56,6 +56,14 @@ Key: TypeAlias = tuple[str, int]
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class Identity:
+    """What a broker learns of itself from ZooKeeper. `broker_epoch` is its latest registration's czxid, -1 before."""
+
+    broker_epoch: int = NO_BROKER_EPOCH
+    cluster_id: str | None = None
+
+
 def endpoint_of(broker: UpdateMetadataBroker, listener: str) -> UpdateMetadataEndpoint | None:
     """The broker's endpoint of that listener's name, if it has one."""
     for endpoint in broker.endpoints:
@@ -166,15 +174,19 @@ def named_by(request: UpdateMetadataRequest) -> NamedPartitions:
 
 class MetadataCache:
     """Holds the current snapshot. Only the broker calls `update`; any thread may read `snapshot`. `updated` makes the
-    next one; `named` returns the partitions that a request names. A host of many brokers may replace either by a
-    function that returns the same object for all of them."""
+    next one; `named` returns the partitions that a request names. A host of many brokers may pass functions that return
+    the same object for all of them."""
 
     __slots__ = ("_broker_epoch", "_complete_in", "_partitions_follow", "named", "snapshot", "updated")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        updated: Callable[[MetadataSnapshot, UpdateMetadataRequest], MetadataSnapshot] = MetadataSnapshot.updated,
+        named: Callable[[UpdateMetadataRequest], NamedPartitions] = named_by,
+    ) -> None:
         self.snapshot = NOTHING_KNOWN
-        self.updated: Callable[[MetadataSnapshot, UpdateMetadataRequest], MetadataSnapshot] = MetadataSnapshot.updated
-        self.named: Callable[[UpdateMetadataRequest], NamedPartitions] = named_by
+        self.updated = updated
+        self.named = named
         self._broker_epoch = NO_BROKER_EPOCH
         self._complete_in = 0
         """The latest controller epoch of which a request with `complete_but` was taken in."""

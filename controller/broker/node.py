@@ -11,16 +11,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from controller.broker.administration import Administration, ClientEvents
-from controller.broker.broker import Broker, Identity
-from controller.broker.isr_manager import IsrZnodes
+from controller.broker.broker import Broker
+from controller.broker.config_requests import BrokerLoggers
 from controller.broker.lifecycle import Lifecycle, controlled_shutdown
-from controller.broker.logs import Logs
-from controller.broker.ports import Peers
+from controller.broker.metadata import Identity, MetadataBodies, MetadataCache
+from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.request_context import Respond
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import Steps
+from controller.broker.steps import Drive, Steps, finish
 from controller.broker.upkeep import Upkeep
+from controller.broker.zookeeper_services import ClientEvents, OpenLogs, ZooKeeperServices
 from controller.clock import Clock
 from controller.core.controller import Controller
 from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
@@ -73,8 +73,10 @@ class Rng(Protocol):
 
 class Node:
     """`settings` with its broker id and its ports known. `lock` guards the event queue and `wake` is called after each
-    event, where more than one thread puts them. Without `logs` it holds no records. `connected` is answered with the
-    first session once `start` was called, `registered` with the first broker epoch."""
+    event, where more than one thread puts them. `open_logs` opens the broker's logs; without it the broker holds no
+    records. `on_all_offline` is called when no log directory is left. `metadata`, `metadata_bodies`, `off_loop` and
+    `drive`: see `Broker`. `connected` is answered with the first session once `start` was called, `registered` with the
+    first broker epoch."""
 
     def __init__(
         self,
@@ -87,7 +89,14 @@ class Node:
         rng: Rng,
         lock: AbstractContextManager[Any] | None = None,
         wake: Callable[[], None] = lambda: None,
-        logs: Logs | None = None,
+        open_logs: OpenLogs | None = None,
+        *,
+        on_all_offline: Callable[[], None] = lambda: None,
+        loggers: BrokerLoggers | None = None,
+        metadata: MetadataCache | None = None,
+        metadata_bodies: MetadataBodies | None = None,
+        off_loop: OffLoop = at_once,
+        drive: Drive = finish,
     ) -> None:
         self.settings = settings
         self._peers = peers
@@ -99,9 +108,12 @@ class Node:
         self.connected: Pending[int] = Pending()
         self.identity = Identity()
         self.events = EventQueue(EVENTS_MAX, lock, wake, clock.now_ms)
-        client_events = ClientEvents(self.events, clock)
         self.client = ZooKeeperClient(
-            connection, clock, client_events, session_event=self._session_event, seed=rng.getrandbits(32)
+            connection,
+            clock,
+            ClientEvents(self.events, clock, self._configs_changed),
+            session_event=self._session_event,
+            seed=rng.getrandbits(32),
         )
         self.lifecycle = Lifecycle(settings, self.identity, self.client, clock, trace, rng)
         self.controller = Controller(
@@ -117,21 +129,35 @@ class Node:
             cluster_id=lambda: self.identity.cluster_id,
             epoch_seen=lambda: self.broker.replicas.controller_epoch,
         )
-        self.broker = Broker(
-            settings, self.identity, self.events, lambda: self.controller.active, clock, trace, peers, logs
-        )
-        if controller_settings(settings).versions.alter_isr is None:
-            writes = BrokerDataWrites(self.client)
-            self.broker.isr_changes.znodes = IsrZnodes(
-                settings.broker_id, writes, self.broker.replicas.latest_controller_epoch, clock, trace
+        metadata = metadata or MetadataCache()
+        self.services: ZooKeeperServices | None = None
+        if open_logs is not None:
+            self.services = ZooKeeperServices(
+                settings, self.client, metadata, clock, trace, loggers or BrokerLoggers(), open_logs
             )
-        self.administration: Administration | None = None
+        self.broker = Broker(
+            settings,
+            self.identity,
+            self.events,
+            lambda: self.controller.active,
+            clock,
+            trace,
+            peers,
+            None if self.services is None else self.services.logs,
+            configs=None if self.services is None else self.services.configs,
+            services=self.services,
+            isr_writes=BrokerDataWrites(self.client),
+            metadata=metadata,
+            metadata_bodies=metadata_bodies,
+            off_loop=off_loop,
+            drive=drive,
+        )
         self.upkeep: Upkeep | None = None
         if self.broker.data is not None:
-            self.upkeep = Upkeep(settings, self.broker.data.logs, self.broker.replicas, clock, trace)
-            self.upkeep.on_deleted = self.broker.data.logs_changed
-            self.administration = Administration(settings, self.client, self.broker, self.broker.data, clock, trace)
-            client_events.administration = self.administration
+            data = self.broker.data
+            self.upkeep = Upkeep(
+                settings, data.logs, self.broker.replicas, clock, trace, on_all_offline, data.logs_changed
+            )
 
     @property
     def registered(self) -> Pending[int]:
@@ -160,14 +186,18 @@ class Node:
         """The same in slices; see `Broker.begin`."""
         return self.broker.begin(frame, respond, listener)
 
+    def _configs_changed(self) -> None:
+        if self.services is not None:
+            self.services.watch.look()
+
     async def process(self, event: Event) -> None:
         """One event to its end."""
         if isinstance(event, Startup):
             await self.connected
             await self.lifecycle.start()
             self._clock.call_later(0.0, self.broker.registered)  # on the broker's thread
-            if self.administration is not None:
-                self._clock.call_later(0.0, self.administration.start)
+            if self.services is not None:
+                self._clock.call_later(0.0, self.services.start)
         await self.controller.process(event)
         if isinstance(event, Shutdown) and not self._stopped.done:
             self._stopped.resolve(None)

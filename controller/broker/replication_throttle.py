@@ -44,14 +44,15 @@ class Measured:
 
 
 class Quota:
-    """`rate` gives the bytes a second that there may be (None: as many as there are), `replicas` a topic's
-    throttled replicas; both may be replaced by who knows configs."""
+    """`rate` returns the allowed bytes a second (None: no limit), `replicas` a topic's throttled replicas."""
 
-    def __init__(self, broker_id: int, clock: Clock) -> None:
+    def __init__(
+        self, broker_id: int, clock: Clock, rate: Callable[[], int | None], replicas: Callable[[str], str]
+    ) -> None:
         self._broker_id = broker_id
         self._measured = Measured(clock)
-        self.rate: Callable[[], int | None] = lambda: None
-        self.replicas: Callable[[str], str] = lambda _topic: ""
+        self.rate = rate
+        self.replicas = replicas
 
     def is_exceeded(self, topic: str, index: int) -> bool:
         """Whether there is nothing of this partition for now."""

@@ -15,6 +15,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from controller.clock import Clock
+from controller.pending import Pending
+
 SLICE = 100
 """Entries of a request (partitions, topics, resources) that are handled between two yields: about a millisecond."""
 SLICE_BYTES = 1024 * 1024
@@ -100,8 +103,8 @@ def resumed(steps: Steps, job: Job) -> Yielded:
 class InTurn:
     """Runs steps one after the other, in the order in which they were added."""
 
-    def __init__(self) -> None:
-        self.drive: Drive = finish
+    def __init__(self, drive: Drive = finish) -> None:
+        self._drive = drive
         self._waiting: list[Steps] = []
         self._running = False
 
@@ -109,7 +112,7 @@ class InTurn:
         self._waiting.append(steps)
         if not self._running:
             self._running = True
-            self.drive(self._run())
+            self._drive(self._run())
 
     def _run(self) -> Steps:
         try:
@@ -117,3 +120,12 @@ class InTurn:
                 yield from self._waiting.pop(0)
         finally:
             self._running = False
+
+
+def on_broker_thread(pending: Pending[Any], clock: Clock, action: Callable[[], None]) -> None:
+    """Call `action` on the broker's thread once `pending` is done, whichever thread completes it."""
+
+    def done() -> None:
+        clock.call_later(0.0, action)
+
+    pending.on_done(done)

@@ -23,9 +23,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from controller.broker.settings import BrokerSettings
+from controller.broker.steps import on_broker_thread
 from controller.clock import Clock, Timer
 from controller.core.topic_rules import name_fault
 from controller.core.topic_settings import (
@@ -55,15 +57,20 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 class TopicConfigs:
     """`changed` is called with the topics whose settings may be others now, None for all of them."""
 
-    def __init__(self, settings: BrokerSettings, trace: Trace) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        trace: Trace,
+        changed: Callable[[Collection[str] | None], None] = lambda _topics: None,
+    ) -> None:
         self._settings = settings
         self._trace = trace
+        self._changed = changed
         self._topics: dict[str, Mapping[str, str]] = {}
         self._logs: dict[str | None, LogSettings] = {}
         """Of the topics whose config is known; None: of all others."""
         self._min_insync: dict[str, int] = {}
         """Of those that were asked for; by produce requests, again and again."""
-        self.changed: Callable[[Collection[str] | None], None] = lambda _topics: None
         self.broker: Mapping[str, str] = NOTHING
         """/config/brokers/N, this broker's."""
         self.default: Mapping[str, str] = NOTHING
@@ -105,6 +112,11 @@ class TopicConfigs:
         """leader. or follower.replication.throttled.replicas of a topic whose config is known."""
         return self._value(self._topics.get(topic, NOTHING), name)
 
+    def throttle(self, role: str) -> tuple[Callable[[], int | None], Callable[[str], str]]:
+        """The throttled rate and each topic's throttled replicas; `role`: leader or follower."""
+        rate, replicas = f"{role}.replication.throttled.rate", f"{role}.replication.throttled.replicas"
+        return partial(self.throttle_rate, rate), partial(self.throttled_replicas, replicas)
+
     def deletes(self, topic: str) -> bool | None:
         """Whether its records may be deleted; None if its config has not been read yet."""
         config = self._topics.get(topic)
@@ -139,7 +151,7 @@ class TopicConfigs:
             self._logs.pop(topic, None)
             self._min_insync.pop(topic, None)
         if others:
-            self.changed(others)
+            self._changed(others)
 
     def forget_topic(self, topic: str) -> None:
         """No replica of it is here any more. One of the same name that is made later has a config of its own."""
@@ -155,7 +167,7 @@ class TopicConfigs:
         self._complain("all brokers", _dynamic_faults(default))
         self._logs.clear()
         self._min_insync.clear()
-        self.changed(None)
+        self._changed(None)
 
     # -- logs
 
@@ -213,11 +225,19 @@ class _Found:
 
 
 class ConfigWatch:
-    """`start` once there is a session; the standing watch on /config/changes is not set here."""
+    """`looked` is called with the wanted topics that have been read, or can't be. The standing watch on /config/changes
+    is not set here."""
 
     def __init__(
-        self, broker_id: int, client: ZooKeeperClient, configs: TopicConfigs, clock: Clock, trace: Trace
+        self,
+        broker_id: int,
+        client: ZooKeeperClient,
+        configs: TopicConfigs,
+        clock: Clock,
+        trace: Trace,
+        looked: Callable[[Collection[str]], None] = lambda _topics: None,
     ) -> None:
+        self._looked = looked
         self._broker_id = broker_id
         self._client = client
         self._writes = BrokerDataWrites(client)
@@ -233,8 +253,6 @@ class ConfigWatch:
         self._looking = False
         self._look_again = False
         self._later: Timer | None = None
-        self.looked: Callable[[Collection[str]], None] = lambda _topics: None
-        """Hears which topics that were wanted have been read, or can't be."""
 
     def wanted(self, topics: Iterable[str]) -> None:
         """Logs of these topics are made: what their configs are now has to be read. What can be no topic has none."""
@@ -262,10 +280,7 @@ class ConfigWatch:
         wanted = tuple(self._wanted)
         self._wanted.clear()
         found = drive(self._read(self._session, self._last_notice, tuple(self._topics), wanted))
-        found.on_done(lambda: self._hop(found, wanted))
-
-    def _hop(self, found: Pending[_Found], wanted: tuple[str, ...]) -> None:
-        self._clock.call_later(0.0, lambda: self._taken(found, wanted))
+        on_broker_thread(found, self._clock, lambda: self._taken(found, wanted))
 
     def _taken(self, pending: Pending[_Found], wanted: tuple[str, ...]) -> None:
         self._looking = False
@@ -290,7 +305,7 @@ class ConfigWatch:
         self._configs.learn_topics({topic: config for topic, config in found.topics.items() if topic in self._topics})
         if found.old_notices:
             self._delete(found.old_notices)
-        self.looked(wanted)
+        self._looked(wanted)
         if self._look_again or self._wanted:
             self.look()
 
@@ -386,12 +401,15 @@ class _Held:
 
 
 class ConfigGate:
-    def __init__(self, watch: ConfigWatch, configs: TopicConfigs, clock: Clock) -> None:
-        self._watch = watch
+    """`watch` reads the configs."""
+
+    def __init__(
+        self, broker_id: int, client: ZooKeeperClient, configs: TopicConfigs, clock: Clock, trace: Trace
+    ) -> None:
         self._configs = configs
         self._clock = clock
         self._held: deque[_Held] = deque()
-        watch.looked = self._looked
+        self.watch = ConfigWatch(broker_id, client, configs, clock, trace, self._looked)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -406,7 +424,7 @@ class ConfigGate:
         held = _Held(set(missing), action)
         held.timer = self._clock.call_later(WAIT_MS, lambda: self._late(held))
         self._held.append(held)
-        self._watch.wanted(missing)
+        self.watch.wanted(missing)
 
     def _looked(self, topics: Collection[str]) -> None:
         """These were read, or can't be."""

@@ -1,7 +1,7 @@
 """Periodic log maintenance (flushes, retention, checkpoints of the directories) and the closing of logs.
 
 As Kafka 2.8's LogManager and ReplicaManager, with the same intervals under the same names. An offline directory is
-skipped. One that goes offline here has already reported it (`Logs.on_offline`), and the other ones are still processed.
+skipped. One that goes offline here has already reported it (`Logs.of_failures`), and the others are still processed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ class Upkeep:
     Kafka's ends, too. `on_deleted` is called when retention has deleted something: log start offsets have changed."""
 
     def __init__(
-        self, settings: BrokerSettings, logs: Logs, replicas: ReplicaManager, clock: Clock, trace: Trace
+        self,
+        settings: BrokerSettings,
+        logs: Logs,
+        replicas: ReplicaManager,
+        clock: Clock,
+        trace: Trace,
+        on_all_offline: Callable[[], None] = lambda: None,
+        on_deleted: Callable[[], None] = lambda: None,
     ) -> None:
-        self.on_all_offline: Callable[[], None] = lambda: None
-        self.on_deleted: Callable[[], None] = lambda: None
+        self._on_all_offline = on_all_offline
+        self._on_deleted = on_deleted
         self._logs = logs
         self._replicas = replicas
         self._clock = clock
@@ -85,7 +92,7 @@ class Upkeep:
             deleted = directory.apply_retention(high_watermarks)
             if deleted:
                 self._note("info", f"log directory {directory.path}: retention deleted {deleted} segments")
-                self.on_deleted()
+                self._on_deleted()
 
         self._each(apply)
 
@@ -129,7 +136,7 @@ class Upkeep:
         if not self._all_offline and not self._online():
             self._all_offline = True
             self._note("error", "every log directory is offline")
-            self.on_all_offline()
+            self._on_all_offline()
 
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self._logs.directories if directory.health.cause is None]
@@ -138,7 +145,7 @@ class Upkeep:
         try:
             action(directory)
         except LogOffline:
-            # `Logs.on_offline` has already reported it with its cause.
+            # `Logs.of_failures` has already reported it with its cause.
             return
         except OutOfResources as shortage:
             self._note("warning", f"log directory {directory.path}: upkeep is put off: {shortage.cause}")

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from controller.broker.logs import Logs
+from controller.broker.config_requests import BrokerLoggers
+from controller.broker.logs import Logs, SettingsOf
 from controller.broker.metrics import metrics_of, text_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.setting_types import Address, address_text
@@ -91,7 +92,6 @@ class BrokerProcess:
         self._server = Server(self._network, limits_of(settings), self._trace)
         self._metrics = MetricsServer(self._network)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
-        self._logs: Logs | None = None
         self._node: Node | None = None
 
     def stop_soon(self) -> None:
@@ -136,12 +136,7 @@ class BrokerProcess:
             self.settings = self.settings.with_broker_id(self._generate_broker_id())
             self._trace.node = self.settings.broker_id
         self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
-        self._logs = self._open_logs()
         self._node = node = self._make_node()
-        if self._log is not None and node.administration is not None:
-            loggers = node.administration.loggers
-            loggers.level, loggers.changed = self._log.level, self._log.set_level
-        node.broker.drive = self._server.turns.drive
         self._server.serve(node.begin)
         self._serve_metrics(node)
         self._events.start(node)
@@ -156,11 +151,9 @@ class BrokerProcess:
         self._metrics.serve(lambda: text_of(metrics_of(node, self._clock.now_ms())))
         self._trace.emit(Noted("info", f"metrics at http://{address_text(address)}/metrics"))
 
-    def _open_logs(self) -> Logs | None:
-        """Recovered before the broker is known to anybody; None: it holds no records."""
+    def _open_logs(self, settings_of: SettingsOf) -> Logs:
+        """Recover the logs, before the broker registers."""
         settings = self.settings
-        if not settings.log_dirs:
-            return None
         open_files_max = settings.log_open_files_max
         disk = FileDisk(open_files_max if open_files_max >= 0 else None)
         try:
@@ -168,7 +161,7 @@ class BrokerProcess:
             logs = Logs(
                 disk,
                 settings.log_dirs,
-                lambda _topic: settings.log,
+                settings_of,
                 self._clock.wall_ms,
                 unusable,
                 producer_ids_max=settings.producer_ids_max,
@@ -184,7 +177,7 @@ class BrokerProcess:
 
     def _keep_identity(self, node: Node) -> None:
         """Once registered, as in Kafka: from now on the directories are this broker's and this cluster's."""
-        for directory in self._logs.directories if self._logs is not None else ():
+        for directory in node.services.logs.directories if node.services is not None else ():
             if directory.health.cause is None:
                 try:
                     keep(directory.path, Kept(self.settings.broker_id, node.identity.cluster_id))
@@ -232,12 +225,12 @@ class BrokerProcess:
             self._rng,
             lock=threading.Lock(),
             wake=self._events.wake,
-            logs=self._logs,
+            open_logs=self._open_logs if settings.log_dirs else None,
+            on_all_offline=lambda: self._tell(_Notice.FAULT),
+            loggers=BrokerLoggers() if self._log is None else BrokerLoggers(self._log.level, self._log.set_level),
+            off_loop=OffLoop(self._network).run,
+            drive=self._server.turns.drive,
         )
-        if node.broker.data is not None:
-            node.broker.data.off_loop = OffLoop(self._network).run
-        if node.upkeep is not None:
-            node.upkeep.on_all_offline = lambda: self._tell(_Notice.FAULT)
         return node
 
     def _connection(self) -> KazooConnection:

@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controller.broker.logs import Logs
+from controller.broker.logs import Logs, SettingsOf
+from controller.broker.metadata import MetadataCache
 from controller.broker.node import Node
 from controller.broker.request_context import Respond
 from controller.broker.settings import BrokerSettings, parse_settings
@@ -151,23 +152,21 @@ class BrokerProcess:
         """How many requests it has not answered."""
         return 0 if self._answers is None else len(self._answers)
 
-    def _logs(self) -> Logs | None:
+    def _open_logs(self, settings_of: SettingsOf) -> Logs:
         settings = self._settings
-        if not settings.log_dirs:
-            return None
         disk = self._world.disks.setdefault(self.node_id, SimulatedDisk())
         disk.waits = self._wait_for_disk
         disk.now_ms = self.clock.wall_ms()
         return Logs(
             disk,
             settings.log_dirs,
-            lambda _topic: settings.log,
+            settings_of,
             self.clock.wall_ms,
             producer_ids_max=settings.producer_ids_max,
         )
 
     def _boot(self) -> None:
-        peers = SimulatedPeers(self._connect)
+        peers, interning = SimulatedPeers(self._connect), self._world.interning
         node = Node(
             self._settings,
             self.connection,
@@ -177,18 +176,16 @@ class BrokerProcess:
             self.trace,
             self._rng,
             wake=self.event_loop.wake,
-            logs=self._logs(),
+            open_logs=self._open_logs if self._settings.log_dirs else None,
+            on_all_offline=self._disk_gone,
+            metadata=MetadataCache(interning.updated, interning.named),
+            metadata_bodies=interning.metadata_bodies,
         )
         self._node = node
-        node.broker.metadata.updated = self._world.interning.updated
-        node.broker.metadata.named = self._world.interning.named
-        node.broker.metadata_bodies = self._world.interning.metadata_bodies
-        receiving = _Receiving(node, self._world.interning)
+        receiving = _Receiving(node, interning)
         self._answers = Answers(receiving, self.clock, lambda why: self.trace.emit(Noted("error", why)))
         server = Server(self._answers, self.clock, self._paces.step_ms)
         self._world.network.listen(self.process, self._world.addresses[self.node_id], server.accept)
-        if node.upkeep is not None:
-            node.upkeep.on_all_offline = self._disk_gone
         node.start()
         node.registered.on_done(lambda: self._registered(node))
         self.event_loop.start(node)

@@ -12,7 +12,7 @@ from controller.protocol.control_values import LeaderAndIsrPartitionState, Leade
 from controller.protocol.errors import ErrorCode
 from controller.storage import LogSettings, PartitionLog
 from controller.storage.disk_memory import MemoryDisk
-from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, metadata, settings
+from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, ReadConfigs, metadata, settings
 from tests.storage.batches import batch
 
 REPLICAS = (1, 2, 3)
@@ -26,6 +26,7 @@ class DataBroker(BrokerUnderTest):
         self.log_settings = LogSettings() if log is None else log
         self.disk = MemoryDisk()
         self.logs = Logs(self.disk, ["logs"], lambda _topic: self.log_settings, self.clock.wall_ms)
+        self.configs = ReadConfigs(settings(log_dirs="logs"), self.trace)
         self.broker = Broker(
             settings(log_dirs="logs"),
             self.identity,
@@ -35,6 +36,7 @@ class DataBroker(BrokerUnderTest):
             self.trace,
             self.peers,
             self.logs,
+            configs=self.configs,
         )
 
     def lead(self, topic: str = "t", *, epoch: int = 0, isr: Sequence[int] = REPLICAS) -> Partition:

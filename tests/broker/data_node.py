@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from controller.broker.config_requests import BrokerLoggers
 from controller.broker.logs import Logs
 from controller.broker.node import Node
 from controller.clock import VirtualClock
@@ -13,7 +14,6 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import encode_request
 from controller.protocol.messages import RequestValue
 from controller.protocol.versions import SUPPORTED
-from controller.storage import LogSettings
 from controller.storage.disk_memory import MemoryDisk
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, TopicAssignment, encode_config, encode_topic_assignment
@@ -36,7 +36,8 @@ class DataNode(Hosted):
         super().__init__(self.zookeeper, clock)
         self.asked = AskedPeers()
         self.disk = disk or MemoryDisk()
-        self.logs = Logs(self.disk, ["logs"], lambda _topic: LogSettings(), clock.wall_ms)
+        self.levels: list[str] = []
+        """Log levels that a client has set."""
         self.node = Node(
             settings(log_dirs="logs", **given),
             self.connection,
@@ -46,8 +47,12 @@ class DataNode(Hosted):
             self.trace,
             random.Random(5),
             wake=self._wake,
-            logs=self.logs,
+            open_logs=lambda settings_of: Logs(self.disk, ["logs"], settings_of, clock.wall_ms),
+            loggers=BrokerLoggers("INFO", self.levels.append),
         )
+        assert self.node.services is not None
+        self.services = self.node.services
+        self.logs = self.services.logs
         self.other = self.zookeeper.connect(60_000)
         self.other.start()
         self.node.start()

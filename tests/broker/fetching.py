@@ -47,7 +47,7 @@ class Follower:
         self.versions = control_versions(protocol)
         self.partitions = [self.partition(index) for index in range(count)]
         self.changes: list[Partition] = []
-        self.throttle = Quota(ME, self.clock)
+        self.throttle = Quota(ME, self.clock, lambda: None, lambda _topic: "")
         self.fetchers = ReplicaFetchers(
             settings(inter_broker_protocol_version=protocol, **given),
             self.metadata,

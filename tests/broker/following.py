@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from controller.broker.fetcher import ReplicaFetchers
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
+from controller.broker.replication_throttle import Quota
 from controller.clock import VirtualClock
 from controller.core.ports import PeerUnreachable
 from controller.pending import Pending
@@ -96,6 +97,7 @@ class Replica:
             self.cluster.clock,
             self.trace,
             self.changed,
+            Quota(self.broker, self.cluster.clock, lambda: None, lambda _topic: ""),
         )
 
     @property

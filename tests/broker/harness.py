@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from controller.broker.broker import Broker, Identity
+from controller.broker.broker import Broker
+from controller.broker.metadata import Identity
 from controller.broker.settings import BrokerSettings, parse_settings
+from controller.broker.topic_configs import TopicConfigs
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol.api_keys import ApiKey
@@ -56,6 +58,22 @@ class KeptTrace:
 
     def notes(self, level: str) -> list[str]:
         return [event.message for event in self.events(Noted) if event.level == level]
+
+
+class ReadConfigs(TopicConfigs):
+    """The configs of topics that have all been read and are empty, unless a test sets something else."""
+
+    def __init__(self, given: BrokerSettings, trace: Any) -> None:
+        super().__init__(given, trace)
+        self._default = given.min_insync_replicas
+        self.min_insync_of: dict[str, int] = {}
+        self.deleting: bool | None = True
+
+    def min_insync(self, topic: str) -> int:
+        return self.min_insync_of.get(topic, self._default)
+
+    def deletes(self, topic: str) -> bool | None:
+        return self.deleting
 
 
 class Events:

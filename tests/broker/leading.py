@@ -51,7 +51,7 @@ from controller.protocol.produce_values import (
 )
 from controller.storage import LogSettings, PartitionLog, headers_of, whole_bytes
 from controller.storage.disk_memory import MemoryDisk
-from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, Deferred, live, settings
+from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, Deferred, ReadConfigs, live, settings
 from tests.storage.batches import batch
 
 REPLICAS = (1, 2, 3)
@@ -182,8 +182,17 @@ class Holder(Leader):
         """A new life of the broker on its disk."""
         self.disk.locks.clear()
         self.logs = Logs(self.disk, self.paths, lambda _topic: self.log_settings, self.clock.wall_ms)
+        self.configs = ReadConfigs(self.settings, self.trace)
         self.broker = Broker(
-            self.settings, self.identity, self.events, lambda: False, self.clock, self.trace, self.peers, self.logs
+            self.settings,
+            self.identity,
+            self.events,
+            lambda: False,
+            self.clock,
+            self.trace,
+            self.peers,
+            self.logs,
+            configs=self.configs,
         )
 
     def begin_leading(

@@ -76,8 +76,7 @@ def test_a_topic_that_can_have_no_directory_is_refused_and_holds_up_nobody(name:
     assert [part.error_code for part in topic.partition_errors] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
     assert node.disk.names("logs") == before
     node.lead("t")
-    assert node.node.administration is not None
-    assert node.node.administration.configs.known("t")
+    assert node.services.configs.known("t")
 
 
 def test_a_config_that_can_not_be_read_keeps_nobody_waiting() -> None:

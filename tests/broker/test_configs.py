@@ -231,8 +231,7 @@ def test_a_topics_config_is_written_with_its_notice_and_taken_up(node: DataNode)
     log = node.logs.get("t", 0)
     assert log is not None
     assert (log.settings.retention_ms, log.settings.flush_ms) == (6, 5)
-    assert node.node.broker.data is not None
-    assert node.node.broker.data.min_insync("t") == 2
+    assert node.services.configs.min_insync("t") == 2
 
 
 @pytest.mark.parametrize(
@@ -370,23 +369,20 @@ def test_what_has_no_effect_here_is_kept_for_kafka_brokers(node: DataNode) -> No
 
 
 def test_the_level_of_the_log_is_shown_and_changed(node: DataNode) -> None:
-    assert node.node.administration is not None
-    levels: list[str] = []
-    node.node.administration.loggers.changed = levels.append
     (root,) = described(node, RESOURCE_BROKER_LOGGER, "1").configs
     assert (root.name, root.value, root.read_only) == ("root", "INFO", False)
     before = node.zookeeper.zxid
     assert altered(node, RESOURCE_BROKER_LOGGER, "1", set_to("root", "DEBUG"), validate_only=True).error_code == 0
-    assert levels == []
+    assert node.levels == []
     assert altered(node, RESOURCE_BROKER_LOGGER, "1", set_to("root", "DEBUG")).error_code == 0
-    assert levels == ["DEBUG"]
+    assert node.levels == ["DEBUG"]
     assert one(node, RESOURCE_BROKER_LOGGER, "1", "root").value == "DEBUG"
     assert node.zookeeper.zxid == before
     request = AlterConfigsRequest(
         (AlterConfigsResource(RESOURCE_BROKER_LOGGER, "1", (ReplacedConfig("root", "INFO"),)),)
     )
     (result,) = node.ask(ApiKey.ALTER_CONFIGS, request).responses
-    assert (result.error_code, levels) == (ErrorCode.INVALID_REQUEST, ["DEBUG"])
+    assert (result.error_code, node.levels) == (ErrorCode.INVALID_REQUEST, ["DEBUG"])
 
 
 def test_what_is_only_to_be_validated_is_not_written(node: DataNode) -> None:

@@ -145,8 +145,7 @@ def test_a_follower_refuses() -> None:
     ("deletes", "error"), [(False, ErrorCode.POLICY_VIOLATION), (None, ErrorCode.LEADER_NOT_AVAILABLE)]
 )
 def test_a_topic_whose_records_stay(broker: DataBroker, deletes: bool | None, error: ErrorCode) -> None:
-    assert broker.broker.data is not None
-    broker.broker.data.deletes = lambda _topic: deletes
+    broker.configs.deleting = deletes
     assert result(begin(broker, 1)) == (error, -1)
     assert offsets(broker, EARLIEST_TIMESTAMP).offset == 0
 
@@ -182,9 +181,8 @@ def test_an_answer_before_all_have_deleted_is_found(broker: DataBroker, monkeypa
 
 def test_a_cleanup_policy_of_zookeepers_decides() -> None:
     node = DataNode("t")
-    assert node.node.broker.data is not None
-    assert node.node.broker.data.deletes("t") is True
-    assert node.node.broker.data.deletes("unknown") is None
+    assert node.services.configs.deletes("t") is True
+    assert node.services.configs.deletes("unknown") is None
     node.write_config("/config/topics/t", {"cleanup.policy": "compact"})
     node.notify(b'{"version":2,"entity_path":"topics/t"}')
-    assert node.node.broker.data.deletes("t") is False
+    assert node.services.configs.deletes("t") is False

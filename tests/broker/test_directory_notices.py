@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.directory_notices import AGAIN_MS, DirectoryNotices
+from controller.broker.zookeeper_services import AGAIN_MS, DirectoryNotices
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.trace import Noted

@@ -123,8 +123,7 @@ def test_too_few_in_sync_is_refused_before_and_told_after() -> None:
 def test_a_topic_may_ask_for_more_in_sync_than_the_broker() -> None:
     broker = Holder()
     broker.begin_leading((1, 2))
-    assert broker.broker.data is not None
-    broker.broker.data.min_insync = {"t": 3}.__getitem__
+    broker.configs.min_insync_of["t"] = 3
     assert produced(broker.produce()).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
@@ -247,7 +246,7 @@ class Deferring:
 
     def __init__(self, broker: Holder) -> None:
         assert broker.broker.data is not None
-        broker.broker.data.off_loop = self.put
+        broker.broker.data.produce._off_loop = self.put
         self.jobs: list[tuple[Generator[int, None, None], Callable[[Exception | None], None]]] = []
 
     def put(self, work: Generator[int, None, None], then: Callable[[Exception | None], None]) -> None:

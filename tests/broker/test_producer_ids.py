@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.producer_ids import ProducerIds
+from controller.broker.zookeeper_services import ProducerIds
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol.errors import ErrorCode

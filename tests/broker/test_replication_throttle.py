@@ -48,8 +48,7 @@ def test_bytes_a_second_are_over_eleven_samples() -> None:
     ("replicas", "held"), [("0:1", True), ("*", True), ("5:1, 0:1", True), ("0:3", False), ("1:1", False), ("", False)]
 )
 def test_the_topics_config_says_where_it_is_led_too_fast(replicas: str, held: bool) -> None:
-    throttle = ReplicationThrottle(1, VirtualClock())
-    throttle.rate, throttle.replicas = lambda: 0, lambda _topic: replicas
+    throttle = ReplicationThrottle(1, VirtualClock(), lambda: 0, lambda _topic: replicas)
     assert throttle.holds_back("t", 0, 3, (1, 2)) is held
     assert not throttle.holds_back("t", 0, 2, (1, 2)), "in sync"
 

@@ -100,9 +100,8 @@ def test_a_value_that_others_wrote_and_that_is_none_is_told_and_passed_over() ->
 
 
 def test_changes_are_told_once_and_no_change_is_none() -> None:
-    configs = configs_of()
     told: list[Collection[str] | None] = []
-    configs.changed = told.append
+    configs = TopicConfigs(settings(), KeptTrace(), told.append)
     configs.learn_topics({"t": {"flush.ms": "5"}})
     configs.learn_topics({"t": {"flush.ms": "5"}})
     configs.learn_topics({"t": {"flush.ms": "6"}})

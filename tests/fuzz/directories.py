@@ -55,7 +55,7 @@ from controller.storage import CorruptBatch, LogDirectory, LogOffline, LogSettin
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, TopicPartition
 from controller.storage.disk_files import CachedFile, FileDisk
 from controller.storage.errors import DuplicateLogs
-from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, live, settings
+from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, ReadConfigs, live, settings
 from tests.broker.leading import CONTROLLER, REPLICAS, VERSION, Holder
 from tests.fuzz.campaign import (
     CALM_DOWN,
@@ -158,8 +158,17 @@ class Started(Holder):
         except NoLogDirectory:
             unlock(self.logs)
             raise
+        self.configs = ReadConfigs(self.settings, self.trace)
         self.broker = Broker(
-            self.settings, self.identity, self.events, lambda: False, self.clock, self.trace, self.peers, self.logs
+            self.settings,
+            self.identity,
+            self.events,
+            lambda: False,
+            self.clock,
+            self.trace,
+            self.peers,
+            self.logs,
+            configs=self.configs,
         )
 
     def become_leader(self, numbers: Sequence[int], epoch: int, *, is_new: bool = True) -> dict[int, ErrorCode]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.broker.directory_notices import DirectoryNotices
+from controller.broker.zookeeper_services import DirectoryNotices
 from controller.core import (
     controller,
     elections,

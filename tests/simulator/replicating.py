@@ -10,8 +10,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from controller.broker.broker import Broker, Identity
+from controller.broker.broker import Broker
 from controller.broker.logs import Logs
+from controller.broker.metadata import Identity
 from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, decode_request, encode_request, encode_response
@@ -46,7 +47,7 @@ from controller.simulator.server import Server
 from controller.storage import LogSettings, PartitionLog, headers_of
 from controller.storage.batches import HEADER_BYTES, decode_records
 from controller.storage.disk_memory import MemoryDisk
-from tests.broker.harness import TOPIC_ID, Events, KeptTrace, header, live, settings
+from tests.broker.harness import TOPIC_ID, Events, KeptTrace, ReadConfigs, header, live, settings
 from tests.broker.leading import as_version_0
 from tests.storage.batches import batch
 
@@ -85,8 +86,9 @@ class Machine:
             return BrokerConnection(world.network, self.id, process, clock, to, str(self.id))
 
         self.logs = Logs(self.disk, ["logs"], lambda _topic: LOG, clock.wall_ms)
+        given = settings(broker_id=str(self.id), log_dirs="logs", **world.settings)
         self.broker = Broker(
-            settings(broker_id=str(self.id), log_dirs="logs", **world.settings),
+            given,
             Identity(-1, "a-cluster"),
             Events(),
             lambda: False,
@@ -94,6 +96,7 @@ class Machine:
             self.trace,
             SimulatedPeers(connect),
             self.logs,
+            configs=ReadConfigs(given, self.trace),
         )
         world.network.listen(process, address(self.id), Server(self.broker, clock, lambda: 0.1).accept)
 
