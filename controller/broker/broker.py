@@ -32,9 +32,18 @@ from controller.broker.logs import Logs
 from controller.broker.metadata import Identity, MetadataBodies, MetadataCache, MetadataWait
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.request_context import Exchange, Frames, Handler, Respond, first_slice
+from controller.broker.request_context import (
+    Drive,
+    Exchange,
+    Frames,
+    Handler,
+    InTurn,
+    Respond,
+    Steps,
+    finish,
+    first_slice,
+)
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import Drive, InTurn, Steps, finish
 from controller.broker.topic_configs import TopicConfigs
 from controller.broker.zookeeper_services import ZooKeeperServices
 from controller.clock import Clock

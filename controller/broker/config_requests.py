@@ -24,8 +24,8 @@ from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, 
 from controller.broker.error_responses import record_refusal
 from controller.broker.metadata import MetadataCache
 from controller.broker.replica_manager import Refused
+from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import on_broker_thread
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
 from controller.core.topic_rules import name_fault

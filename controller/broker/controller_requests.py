@@ -23,8 +23,8 @@ from controller.broker.metadata import (
     still_there,
     without_leaders,
 )
+from controller.broker.request_context import SLICE, Job, Steps
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import SLICE, Job, Steps
 from controller.clock import Clock
 from controller.core.events import (
     AlterReassignmentsRequested,

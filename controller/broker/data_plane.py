@@ -16,15 +16,13 @@ from controller.broker.logs import Logs
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition, Progress, Role
 from controller.broker.ports import OffLoop, Peers
-from controller.broker.records.delete_records import DelayedDeleteRecords, DeleteRecords
 from controller.broker.records.fetch import DelayedFetch, Fetch, FetchReading
 from controller.broker.records.fetch_sessions import FetchSessions
 from controller.broker.records.list_offsets import EpochOffsets, ListOffsets
-from controller.broker.records.produce import DelayedProduce, Produce
-from controller.broker.replica_manager import DescribeLogDirs, RecordAccess, ReplicaManager
-from controller.broker.replication_throttle import Quota, ReplicationThrottle
+from controller.broker.records.writes import DelayedDeleteRecords, DelayedProduce, DeleteRecords, Produce
+from controller.broker.replica_manager import DescribeLogDirs, Quota, RecordAccess, ReplicaManager, ReplicationThrottle
+from controller.broker.request_context import Steps
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import Steps
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
@@ -36,7 +34,7 @@ from controller.trace import Noted, Trace
 
 Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], Steps | None]
 """(request, version, answer): answers once, at once or later. What it returns is the rest of its work, if there is any;
-see `steps.py`."""
+see `request_context.py`."""
 
 
 class DataPlane:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
-from controller.broker.replica_manager import leader_and_isr_error
 from controller.protocol.admin_values import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -52,7 +52,11 @@ from controller.protocol.control_values import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
@@ -257,3 +261,31 @@ def _altered(
     message: str | None,
 ) -> tuple[AlteredResource, ...]:
     return tuple(AlteredResource(error, message, each.resource_type, each.resource_name) for each in resources)
+
+
+def topics_named_in(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicState, ...]:
+    """The topics, each once, of which a partition is named: the early responses group rows by name, and can't speak
+    of one without rows or of two groups of one name."""
+    topics: dict[tuple[str, bytes], LeaderAndIsrTopicState] = {}
+    for topic in request.topic_states:
+        if topic.partition_states:
+            key = (topic.topic_name, topic.topic_id)
+            before = topics.get(key)
+            if before is None:
+                topics[key] = topic
+            else:
+                topics[key] = replace(topic, partition_states=(*before.partition_states, *topic.partition_states))
+    return tuple(topics.values())
+
+
+def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
+    """A whole request refused: the error at its top and for each partition, as Kafka's own."""
+    topics = tuple(
+        LeaderAndIsrTopicError(
+            tuple(LeaderAndIsrPartitionError(state.partition_index, error) for state in topic.partition_states),
+            topic.topic_name,
+            topic.topic_id,
+        )
+        for topic in topics_named_in(request)
+    )
+    return LeaderAndIsrResponse(error, topics)

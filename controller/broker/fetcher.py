@@ -38,7 +38,7 @@ from controller.broker.fetcher_state import (
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.ports import Peers
-from controller.broker.replication_throttle import Quota
+from controller.broker.replica_manager import Quota
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.core.ports import PeerConnection, PeerError, PeerUnreachable

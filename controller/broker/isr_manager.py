@@ -29,8 +29,8 @@ from controller.broker.metadata import Identity, MetadataCache
 from controller.broker.partition import Partition, Progress, Role
 from controller.broker.ports import Peers
 from controller.broker.replica_manager import ReplicaManager
+from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import on_broker_thread
 from controller.clock import Clock, Timer
 from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
 from controller.pending import Pending

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from controller.broker.partition import Partition
-from controller.broker.steps import Job, Lane, Steps
+from controller.broker.request_context import Job, Lane, Steps
 from controller.storage import (
     NO_TOPIC_ID,
     Disk,

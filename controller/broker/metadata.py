@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
-from controller.broker.steps import Job, Yielded
+from controller.broker.request_context import Job, Yielded
 from controller.clock import Clock
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import (

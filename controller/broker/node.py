@@ -1,6 +1,6 @@
 """One broker with its controller, as both hosts run it: a connection, a client over it, events, controller, broker.
 
-Knows no thread. The host gives frames to `receive` from its network's thread, events to `process` one at a time from
+Knows no thread. The host gives frames to `Broker.begin` on its network's thread, events to `process` one at a time
 where events are handled, and drives `shut_down` from a third place, since both of the others have work to do for it.
 """
 
@@ -16,9 +16,8 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.lifecycle import Lifecycle, controlled_shutdown
 from controller.broker.metadata import Identity, MetadataBodies, MetadataCache
 from controller.broker.ports import OffLoop, Peers, at_once
-from controller.broker.request_context import Respond
+from controller.broker.request_context import Drive, finish
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import Drive, Steps, finish
 from controller.broker.upkeep import Upkeep
 from controller.broker.zookeeper_services import ClientEvents, OpenLogs, ZooKeeperServices
 from controller.clock import Clock
@@ -177,14 +176,6 @@ class Node:
             self.broker.data.fetchers.close()
         if self.upkeep is not None:
             self.upkeep.close_logs()
-
-    def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
-        """One request's frame, without its size; see `Broker.receive`."""
-        self.broker.receive(frame, respond, listener)
-
-    def begin(self, frame: bytes, respond: Respond, listener: str | None = None) -> Steps | None:
-        """The same in slices; see `Broker.begin`."""
-        return self.broker.begin(frame, respond, listener)
 
     def _configs_changed(self) -> None:
         if self.services is not None:

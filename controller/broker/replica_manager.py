@@ -7,21 +7,31 @@ error for the refusal. The rules are those of Kafka 2.8's ReplicaManager. No I/O
 
 DescribeLogDirs reports a failed directory with its error and no replicas. Replicas are never moved between directories
 here, so none is a future replica. Volume sizes are unknown.
+
+`ReplicationThrottle` and `Quota` limit how fast replicas that are not in sync catch up:
+leader.replication.throttled.rate for what leaves a broker, follower.replication.throttled.rate for what arrives, each
+for the replicas that their topics' *.replication.throttled.replicas name. The quota is Kafka's: bytes over eleven
+samples of a second. What exceeds it is held back, not refused: a follower's fetch finds nothing of that partition, or
+does not ask for it. Followers in sync are never held back, or a producer would wait for a reassignment.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from controller.broker.error_responses import leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
 from controller.broker.metadata import MetadataCache, MetadataSnapshot, NamedPartitions
 from controller.broker.partition import Partition, Role
-from controller.broker.steps import SLICE, Job, Steps, Yielded
+from controller.broker.request_context import SLICE, Job, Steps, Yielded
+from controller.clock import Clock
 from controller.core.topic_rules import name_fault
+from controller.core.topic_settings import elements
 from controller.protocol.cluster_values import (
     DescribedLogDir,
     DescribedReplica,
@@ -70,21 +80,6 @@ from controller.storage import (
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
 
 
-def topics_named_in(request: LeaderAndIsrRequest) -> tuple[LeaderAndIsrTopicState, ...]:
-    """The topics, each once, of which a partition is named: the early responses group rows by name, and can't speak
-    of one without rows or of two groups of one name."""
-    topics: dict[tuple[str, bytes], LeaderAndIsrTopicState] = {}
-    for topic in request.topic_states:
-        if topic.partition_states:
-            key = (topic.topic_name, topic.topic_id)
-            before = topics.get(key)
-            if before is None:
-                topics[key] = topic
-            else:
-                topics[key] = replace(topic, partition_states=(*before.partition_states, *topic.partition_states))
-    return tuple(topics.values())
-
-
 def failed_in(topics: Iterable[LeaderAndIsrTopicError], failed: Set[tuple[str, int]]) -> list[LeaderAndIsrTopicError]:
     """The answers, with KAFKA_STORAGE_ERROR for the partitions that have failed since."""
     return [
@@ -99,19 +94,6 @@ def failed_in(topics: Iterable[LeaderAndIsrTopicError], failed: Set[tuple[str, i
         )
         for topic in topics
     ]
-
-
-def leader_and_isr_error(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
-    """A whole request refused: the error at its top and for each partition, as Kafka's own."""
-    topics = tuple(
-        LeaderAndIsrTopicError(
-            tuple(LeaderAndIsrPartitionError(state.partition_index, error) for state in topic.partition_states),
-            topic.topic_name,
-            topic.topic_id,
-        )
-        for topic in topics_named_in(request)
-    )
-    return LeaderAndIsrResponse(error, topics)
 
 
 def went_elsewhere(
@@ -665,3 +647,69 @@ class DescribeLogDirs:
             topics.setdefault(topic, []).append(replica)
         named = tuple(DescribedReplicas(topic, tuple(replicas)) for topic, replicas in topics.items())
         return DescribedLogDir(int(ErrorCode.NONE), directory.path, named)
+
+
+SAMPLES = 11
+"""replication.quota.window.num"""
+SAMPLE_MS = 1_000.0
+"""replication.quota.window.size.seconds"""
+ALL = "*"
+
+
+class Measured:
+    """Bytes a second over the last samples, the present one as far as it has come."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._samples: deque[tuple[int, int]] = deque()
+
+    def add(self, size_bytes: int) -> None:
+        now = int(self._clock.now_ms() // SAMPLE_MS)
+        before = self._samples.pop()[1] if self._samples and self._samples[-1][0] == now else 0
+        self._samples.append((now, before + size_bytes))
+
+    def bytes_per_s(self) -> float:
+        now_ms = self._clock.now_ms()
+        oldest = int(now_ms // SAMPLE_MS) - SAMPLES + 1
+        while self._samples and self._samples[0][0] < oldest:
+            self._samples.popleft()
+        window_ms = (SAMPLES - 1) * SAMPLE_MS + now_ms % SAMPLE_MS
+        return sum(size for _, size in self._samples) * 1_000.0 / window_ms
+
+
+class Quota:
+    """`rate` returns the allowed bytes a second (None: no limit), `replicas` a topic's throttled replicas."""
+
+    def __init__(
+        self, broker_id: int, clock: Clock, rate: Callable[[], int | None], replicas: Callable[[str], str]
+    ) -> None:
+        self._broker_id = broker_id
+        self._measured = Measured(clock)
+        self.rate = rate
+        self.replicas = replicas
+
+    def is_exceeded(self, topic: str, index: int) -> bool:
+        """Whether there is nothing of this partition for now."""
+        rate = self.rate()
+        return rate is not None and self._names(topic, index) and self._measured.bytes_per_s() >= rate
+
+    def count(self, topic: str, index: int, size_bytes: int) -> None:
+        """Those in sync count too, as in Kafka: what is left is for the others."""
+        if self.rate() is not None and self._names(topic, index):
+            self._measured.add(size_bytes)
+
+    def _names(self, topic: str, index: int) -> bool:
+        """Whether the partition is throttled on this broker."""
+        text = self.replicas(topic)
+        return text.strip() == ALL or f"{index}:{self._broker_id}" in elements(text)
+
+
+class ReplicationThrottle(Quota):
+    """A leader's: of what it sends."""
+
+    def holds_back(self, topic: str, index: int, replica: int, isr: Collection[int]) -> bool:
+        """Whether that follower is given nothing of the partition for now."""
+        return self.rate() is not None and replica not in isr and self.is_exceeded(topic, index)
+
+    def sent(self, topic: str, index: int, size_bytes: int) -> None:
+        self.count(topic, index, size_bytes)

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import on_broker_thread
 from controller.clock import Clock, Timer
 from controller.core.topic_rules import name_fault
 from controller.core.topic_settings import (

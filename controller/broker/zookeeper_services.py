@@ -21,8 +21,8 @@ from controller.broker.config_requests import BrokerLoggers, Configs
 from controller.broker.logs import Logs
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
+from controller.broker.request_context import Steps, on_broker_thread
 from controller.broker.settings import BrokerSettings
-from controller.broker.steps import Steps, on_broker_thread
 from controller.broker.topic_configs import ConfigGate, TopicConfigs
 from controller.clock import Clock
 from controller.core.events import Event

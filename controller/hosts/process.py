@@ -137,7 +137,7 @@ class BrokerProcess:
             self._trace.node = self.settings.broker_id
         self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
         self._node = node = self._make_node()
-        self._server.serve(node.begin)
+        self._server.serve(node.broker.begin)
         self._serve_metrics(node)
         self._events.start(node)
         node.start().on_done(lambda: self._tell(_Notice.CONNECTED))

@@ -17,8 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from controller.broker.request_context import Respond
-from controller.broker.steps import Steps
+from controller.broker.request_context import Respond, Steps
 from controller.hosts.network import NetworkThread
 from controller.hosts.sending import Outgoing, RangeCut
 from controller.hosts.turns import TURN_S, Turns, Working

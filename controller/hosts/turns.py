@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from controller.broker.steps import Job, Lane, Steps, Yielded
+from controller.broker.request_context import Job, Lane, Steps, Yielded
 from controller.hosts.network import NetworkThread
 
 TURN_S = 0.002

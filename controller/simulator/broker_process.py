@@ -89,7 +89,7 @@ class _Receiving:
 
     def receive(self, frame: Frame, respond: Respond) -> None:
         if isinstance(frame, bytes):
-            self._node.receive(frame, respond)
+            self._node.broker.receive(frame, respond)
         else:
             self._node.broker.handle(self._interning.request(frame), respond)
 

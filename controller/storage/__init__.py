@@ -1,7 +1,7 @@
 """Partition logs: segments, indexes, checkpoints and recovery, in Kafka's on-disk form.
 
 Start with `LogDirectory` and `PartitionLog`. Nothing that is exported here imports `os`, so that the broker's core may
-import it and a simulator can run it: the host makes the disk, `disk_files.FileDisk` or `disk_memory.MemoryDisk`.
+import it and a simulator can run it: the host makes the disk, `disk_files.FileDisk` or `MemoryDisk` of the simulator.
 The exported part uses no protocol, no clock and no thread.
 """
 

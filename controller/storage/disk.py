@@ -1,7 +1,7 @@
 """The disk as storage uses it: the `Disk` and `File` interfaces, and the health of a log directory.
 
-`disk_files.FileDisk` is a machine's own file system. `disk_memory.MemoryDisk` keeps everything in memory and can lose
-what was not synced, for the simulator and for tests. Nothing here imports `os`. Paths are texts with `/` between the
+`disk_files.FileDisk` is a machine's own file system. The simulator's `MemoryDisk` keeps everything in memory and can
+lose what was not synced. Nothing here imports `os`. Paths are texts with `/` between the
 parts. A failure of the disk is an OSError.
 
 `Health` says whether a log directory can be trusted; the directory and all of its logs share it. The first CorruptLog,

@@ -10,8 +10,8 @@ from controller.broker.partition import Partition
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogSettings, PartitionLog
-from controller.storage.disk_memory import MemoryDisk
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, ReadConfigs, metadata, settings
 from tests.storage.batches import batch
 

@@ -14,7 +14,7 @@ from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import encode_request
 from controller.protocol.messages import RequestValue
 from controller.protocol.versions import SUPPORTED
-from controller.storage.disk_memory import MemoryDisk
+from controller.simulator.disk import MemoryDisk
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, TopicAssignment, encode_config, encode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryZooKeeper
@@ -105,7 +105,7 @@ class DataNode(Hosted):
 
     def begin(self, key: ApiKey, value: RequestValue, version: int | None = None) -> Deferred:
         deferred = Deferred(key, SUPPORTED[key].last if version is None else version)
-        self.node.receive(encode_request(header(key, deferred.version), value), deferred.take)
+        self.node.broker.receive(encode_request(header(key, deferred.version), value), deferred.take)
         return deferred
 
     def ask(self, key: ApiKey, value: RequestValue, version: int | None = None) -> Any:

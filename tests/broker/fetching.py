@@ -7,7 +7,7 @@ from typing import Any
 from controller.broker.fetcher import ReplicaFetchers
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
-from controller.broker.replication_throttle import Quota
+from controller.broker.replica_manager import Quota
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.control_values import UpdateMetadataRequest
@@ -21,8 +21,8 @@ from controller.protocol.fetch_values import (
 )
 from controller.protocol.messages import MESSAGES, ResponseValue
 from controller.protocol.versions import control_versions
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog
-from controller.storage.disk_memory import MemoryDisk
 from tests.broker.harness import AskedPeers, KeptTrace, live, settings
 from tests.storage.batches import Clock, batch
 

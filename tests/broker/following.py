@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from controller.broker.fetcher import ReplicaFetchers
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
-from controller.broker.replication_throttle import Quota
+from controller.broker.replica_manager import Quota
 from controller.clock import VirtualClock
 from controller.core.ports import PeerUnreachable
 from controller.pending import Pending
@@ -40,8 +40,8 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderTopicResult,
 )
 from controller.protocol.messages import MESSAGES, ResponseValue
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog, headers_of
-from controller.storage.disk_memory import MemoryDisk
 from tests.broker.harness import KeptTrace, live, settings
 from tests.storage.batches import Clock, batch
 

@@ -49,8 +49,8 @@ from controller.protocol.produce_values import (
     ProduceRequest,
     ProduceTopic,
 )
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogSettings, PartitionLog, headers_of, whole_bytes
-from controller.storage.disk_memory import MemoryDisk
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, Deferred, ReadConfigs, live, settings
 from tests.storage.batches import batch
 

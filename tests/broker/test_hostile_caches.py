@@ -22,8 +22,8 @@ from controller.protocol.fetch_values import (
     FetchTopic,
 )
 from controller.protocol.headers import RequestHeader
+from controller.simulator.disk import MemoryDisk
 from controller.storage.checkpoints import EpochStart, encode_epochs
-from controller.storage.disk_memory import MemoryDisk
 from controller.storage.recovery import NEW, open_files
 from controller.storage.settings import LogSettings
 from controller.zookeeper.path_rules import validate_path, validate_paths

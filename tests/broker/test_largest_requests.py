@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.steps import Gate, Job, Steps
+from controller.broker.request_context import Gate, Job, Steps
 from controller.clock import Timer, VirtualClock
 from controller.hosts.process import COLLECTOR
 from controller.protocol.admin_values import (
@@ -347,7 +347,7 @@ class MeasuredNode(DataNode):
     def _handle(self, frame: bytes, watch: Stopwatch) -> None:
         answers: list[object] = []
         self.node.broker.drive = self.driven.append
-        steps = watch.slice(lambda: self.node.begin(frame, answers.append))
+        steps = watch.slice(lambda: self.node.broker.begin(frame, answers.append))
         self._run(steps)
         until_ms = self.clock.now_ms() + LONGEST_MS
         while not answers:

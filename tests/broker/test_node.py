@@ -141,7 +141,7 @@ class Hosted:
 
     def tell(self, controller: int, *brokers: int) -> None:
         told = metadata(controller_id=controller, brokers=live(*brokers), broker_epoch=-1)
-        self.node.receive(encode_request(header(ApiKey.UPDATE_METADATA, 7), told), lambda _answer: None)
+        self.node.broker.receive(encode_request(header(ApiKey.UPDATE_METADATA, 7), told), lambda _answer: None)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_s29_a_new_session_is_a_new_life(hosted: Hosted, zookeeper: InMemoryZooK
     assert kinds == [SessionStarted, BrokerRegistered, SessionEnded, SessionStarted, BrokerRegistered]
     answers: list[Sequence[Part] | None] = []
     late = encode_request(header(ApiKey.UPDATE_METADATA, 7), metadata(broker_epoch=first, controller_epoch=9))
-    hosted.node.receive(late, answers.append)
+    hosted.node.broker.receive(late, answers.append)
     assert answers[0] is not None
     _, answer = decode_response(ApiKey.UPDATE_METADATA, 7, joined(answers[0]))
     assert answer == UpdateMetadataResponse(ErrorCode.STALE_BROKER_EPOCH)

@@ -8,7 +8,7 @@ import cramjam
 import pytest
 
 from controller.broker.partition import LeaderState, Live
-from controller.broker.records.produce import DelayedProduce, Replication
+from controller.broker.records.writes import DelayedProduce, Replication
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.control_values import (
     LeaderAndIsrPartitionState,
@@ -378,7 +378,7 @@ class AnsweredTooEarly(Replication):
 
 
 def test_an_answer_before_replication_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.broker.records.produce.Replication", AnsweredTooEarly)
+    monkeypatch.setattr("controller.broker.records.writes.Replication", AnsweredTooEarly)
     with pytest.raises(AssertionError):
         test_acks_all_is_answered_when_every_member_of_the_isr_has_it()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.replication_throttle import Measured, ReplicationThrottle
+from controller.broker.replica_manager import Measured, ReplicationThrottle
 from controller.clock import VirtualClock
 from controller.protocol.admin_values import RESOURCE_BROKER, RESOURCE_TOPIC
 from controller.protocol.errors import ErrorCode

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from controller.broker.broker import Broker
-from controller.broker.request_context import LARGE_AT_ONCE
-from controller.broker.steps import Gate, Job, Steps, finish, resumed
+from controller.broker.request_context import LARGE_AT_ONCE, Gate, Job, Steps, finish, resumed
 from controller.protocol.admin_values import (
     RESOURCE_TOPIC,
     DeleteRecordsPartition,

@@ -8,13 +8,13 @@ from controller.broker.logs import Logs
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.steps import finish
+from controller.broker.request_context import finish
 from controller.broker.upkeep import NoLogDirectory, Upkeep, opening_notes
 from controller.clock import VirtualClock
 from controller.protocol.errors import ErrorCode
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, PartitionLog
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, decode_offsets
-from controller.storage.disk_memory import MemoryDisk
 from tests.broker.harness import BROKER, KeptTrace, leader_and_isr, settings
 from tests.storage.batches import batch
 

@@ -17,9 +17,9 @@ from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from crc32c import crc32c
 from kafka.record import MemoryRecords as KafkaRecords
 
+from controller.simulator.disk import MemoryDisk
 from controller.storage import BadBatches, BatchHeader, LogSettings, PartitionLog, headers_of, log_validator
 from controller.storage.batches import HEADER_BYTES, Record, encode_batch
-from controller.storage.disk_memory import MemoryDisk
 from controller.storage.log_validator import Checked, checking, done
 from tests.fuzz.crash import Crash
 from tests.storage.batches import START_MS, Clock

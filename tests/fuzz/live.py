@@ -82,7 +82,7 @@ class Cluster:
         node = self.world.node(broker)
         if node is None:
             raise Failure(f"broker {broker} is gone")
-        node.receive(frame, sent)
+        node.broker.receive(frame, sent)
         self.fed += 1
         self.waiting.append(sent)
         return sent
@@ -163,7 +163,7 @@ def control_campaign(inputs: int, seed: int, *, growth_kib: int = 2 * GROWTH_LIM
             gc.collect()
             node = DataNode("t0")
         sent = Sent(1, drawing.request(OF_CONTROLLERS[number % len(OF_CONTROLLERS)]), 0.0)
-        node.node.receive(sent.frame, sent)
+        node.node.broker.receive(sent.frame, sent)
         if number % AT_ONCE == 0:
             node.settle(BETWEEN_MS)
         if node.failure is not None or node.trace.notes("error"):

@@ -170,7 +170,7 @@ class RecordTarget:
     def answers(self, node: DataNode, frame: bytes) -> list[bytes | None]:
         """What was answered within a few milliseconds. Crash."""
         answers: list[Sequence[Part] | None] = []
-        node.node.receive(frame, answers.append)
+        node.node.broker.receive(frame, answers.append)
         node.settle(BRANCHES_MS)
         faults = node.trace.notes("error")
         node.trace.recorder.records.clear()

@@ -66,7 +66,7 @@ def feed_all(target: RecordTarget, frames: list[bytes]) -> None:
     [
         "controller.broker.config_requests.Configs._describe",
         "controller.broker.config_requests.Configs._alter_each",
-        "controller.broker.records.delete_records.DeleteRecords._delete",
+        "controller.broker.records.writes.DeleteRecords._delete",
         "controller.broker.zookeeper_services.ProducerIds._arrived",
         "controller.broker.records.list_offsets.EpochOffsets._result",
     ],

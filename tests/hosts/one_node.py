@@ -103,7 +103,7 @@ class OneNode:
 
     def _receive(self, frame: bytes, respond: Respond, listener: str) -> None:
         self.received.append(decode_request(frame).value)
-        self.node.receive(frame, respond, listener)
+        self.node.broker.receive(frame, respond, listener)
 
     @property
     def session(self) -> int:

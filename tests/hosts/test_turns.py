@@ -10,8 +10,7 @@ from itertools import groupby
 
 import pytest
 
-from controller.broker.request_context import Respond
-from controller.broker.steps import Gate, Job, Lane, Steps
+from controller.broker.request_context import Gate, Job, Lane, Respond, Steps
 from controller.hosts import server_connection as connection_module
 from controller.hosts import turns as turns_module
 from controller.hosts.network import NetworkThread

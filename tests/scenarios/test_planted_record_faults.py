@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from controller.broker.partition import LeaderState
-from controller.broker.records.produce import Replication
+from controller.broker.records.writes import Replication
 from controller.protocol.errors import ErrorCode
 from controller.scenarios.files import load_scenario, parse_scenario
 from controller.scenarios.language import Scenario

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.broker.partition import LeaderState, Live
-from controller.broker.records.produce import DelayedProduce
+from controller.broker.records.writes import DelayedProduce
 from controller.storage import PartitionLog
 from tests.broker import test_following_lives as following
 from tests.broker.test_produce import AnsweredTooEarly
@@ -33,7 +33,7 @@ def leader_waits_for_nobody(patch: Patch) -> None:
 
 def acknowledged_before_replication(patch: Patch) -> None:
     """acks=all is answered when the leader has it."""
-    patch.setattr("controller.broker.records.produce.Replication", AnsweredTooEarly)
+    patch.setattr("controller.broker.records.writes.Replication", AnsweredTooEarly)
 
 
 def produce_never_completed(patch: Patch) -> None:

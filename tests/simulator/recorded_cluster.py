@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from controller.broker.broker import Broker
 from controller.broker.lifecycle import controlled_shutdown
-from controller.broker.node import Node
 from controller.broker.partition import Partition
 from controller.pending import Pending, Task
 from controller.protocol.api_keys import ApiKey
@@ -61,21 +61,22 @@ class RecordedCluster:
         self.host = SimulatedHost(seed)
         self.heard: list[Heard] = []
         self.caught_up: set[tuple[str, int, int]] = set()
-        self._nodes: dict[int, Node] = {}
-        self._watch_nodes(monkeypatch)
+        self._brokers: dict[int, Broker] = {}
+        self._watch_brokers(monkeypatch)
         spec = ClusterSpec(brokers=3, zookeeper_servers=1, session_timeout_ms=SESSION_TIMEOUT_MS)
         self.do(self.host.boot(spec, Workload()))
         self.server = self.host._world.zookeeper
         self._admin = self.server.connect(LONG_MS // 2, latency=lambda: 0.0)  # type: ignore[arg-type]
         self._answered(self._admin.start())
 
-    def _watch_nodes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        receive = Node.receive
+    def _watch_brokers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        receive = Broker.receive
 
-        def received(node: Node, frame: bytes, *rest: Any) -> None:
-            self._nodes[node.settings.broker_id] = node
-            self._hear(node, frame)
-            receive(node, frame, *rest)
+        def received(broker: Broker, frame: bytes, *rest: Any) -> None:
+            number = broker._settings.broker_id
+            self._brokers[number] = broker
+            self._hear(number, frame)
+            receive(broker, frame, *rest)
 
         async def lingering(*arguments: Any) -> str | None:
             problem = await controlled_shutdown(*arguments)
@@ -85,20 +86,20 @@ class RecordedCluster:
         def in_sync(partition: Partition, broker: int) -> bool:
             return (partition.topic, partition.index, broker) in self.caught_up
 
-        monkeypatch.setattr(Node, "receive", received)
+        monkeypatch.setattr(Broker, "receive", received)
         as_recorded = {**SUPPORTED, ApiKey.ALTER_ISR: VersionRange(0, 0)}
         monkeypatch.setattr("controller.broker.broker.SUPPORTED", as_recorded)
         monkeypatch.setattr(requests, "SHARED_FROM_BYTES", sys.maxsize)  # every frame whole, so that it is heard
         monkeypatch.setattr("controller.broker.node.controlled_shutdown", lingering)
         monkeypatch.setattr("controller.broker.isr_manager.live_followers", lambda metadata: in_sync)
 
-    def _hear(self, node: Node, frame: bytes) -> None:
+    def _hear(self, broker: int, frame: bytes) -> None:
         request = decode_request(frame)
         api = request.header.api_key
         if api in CONTROL or api in (ApiKey.ALTER_ISR, ApiKey.CONTROLLED_SHUTDOWN):
-            row = self.server.row(paths.broker(node.settings.broker_id))
+            row = self.server.row(paths.broker(broker))
             epoch = -1 if row is None else row.stat.czxid
-            self.heard.append(Heard(node.settings.broker_id, request.header, request.value, epoch))
+            self.heard.append(Heard(broker, request.header, request.value, epoch))
 
     # -- time
 
@@ -176,13 +177,13 @@ class RecordedCluster:
     def catch_up(self, leader: int, topic: str, partition: int, replica: int) -> None:
         """The replica has all that the leader has, which finds that now and waits until it was told."""
         self.caught_up.add((topic, partition, replica))
-        self._nodes[leader].broker.isr_changes.look()
+        self._brokers[leader].isr_changes.look()
         self.settle()
 
     # -- what was seen
 
-    def nodes(self) -> list[Node]:
-        return [self._nodes[broker] for broker in self.host.running()]
+    def brokers(self) -> list[Broker]:
+        return [self._brokers[broker] for broker in self.host.running()]
 
     def writes_from_now(self, broker: int) -> list[FlatWrite]:
         """What its controller sets and deletes, in the order of the writes."""

@@ -40,13 +40,13 @@ from controller.protocol.produce_values import (
 )
 from controller.protocol.records import joined
 from controller.protocol.versions import SUPPORTED
+from controller.simulator.disk import MemoryDisk
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Server
 from controller.storage import LogSettings, PartitionLog, headers_of
 from controller.storage.batches import HEADER_BYTES, decode_records
-from controller.storage.disk_memory import MemoryDisk
 from tests.broker.harness import TOPIC_ID, Events, KeptTrace, ReadConfigs, header, live, settings
 from tests.broker.leading import as_version_0
 from tests.storage.batches import batch

@@ -203,9 +203,9 @@ def deletion(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     expected = deletion_writes()
     assert [one for one in written if one[0] == "delete"] == [one for one in expected if one[0] == "delete"]
     assert [one for one in written if one[0] == "setData"] == sorted(expected[:3], key=lambda one: one[1])
-    for node in cluster.nodes():
-        assert "tmp1x" not in node.broker.metadata.snapshot.topics
-        assert all(partition.topic != "tmp1x" for partition in node.broker.replicas.partitions())
+    for broker in cluster.brokers():
+        assert "tmp1x" not in broker.metadata.snapshot.topics
+        assert all(partition.topic != "tmp1x" for partition in broker.replicas.partitions())
     cluster.check()
 
 

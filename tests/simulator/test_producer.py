@@ -37,11 +37,11 @@ from controller.protocol.produce_values import (
 )
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE
 from controller.scenarios.records.workload import RecordWorkload
+from controller.simulator.disk import MemoryDisk
 from controller.simulator.producer import DELIVERY_TIMEOUT_MS, Batch, PartitionQueue, SimulatedProducer
 from controller.simulator.routes import Pipeline, Routes
 from controller.storage import LogDirectory, LogSettings, SequenceOutOfOrder
 from controller.storage.batches import headers_of
-from controller.storage.disk_memory import MemoryDisk
 
 WORKLOAD = RecordWorkload(rate_per_s=100.0, producers=1, keys=1, record_bytes=64)
 """A batch of one record every 10 ms."""

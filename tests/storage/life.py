@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import random
 
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.batches import BatchHeader
-from controller.storage.disk_memory import MemoryDisk
 from tests.storage.batches import START_MS, Clock, batch
 
 PARTITION = ("lives", 0)

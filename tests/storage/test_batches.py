@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
+from controller.simulator.disk import MemoryDisk
 from controller.storage import (
     BadBatches,
     CorruptBatch,
@@ -21,7 +22,6 @@ from controller.storage import (
     whole_bytes,
 )
 from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, record_times
-from controller.storage.disk_memory import MemoryDisk
 from tests.storage.batches import Clock, batch
 
 MAYBE = st.none() | st.binary(max_size=40)

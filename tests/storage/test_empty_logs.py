@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.disk_files import FileDisk
-from controller.storage.disk_memory import MemoryDisk
 from controller.storage.segment import Segment
 from tests.storage.batches import batch
 

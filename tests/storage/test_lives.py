@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from controller.simulator.disk import MemoryDisk, MemoryFile
 from controller.storage import producer_states, recovery, segment
 from controller.storage.checkpoints import LeaderEpochs
-from controller.storage.disk_memory import MemoryDisk, MemoryFile
 from controller.storage.errors import StorageError
 from controller.storage.log import PartitionLog
 from controller.storage.recovery import RecoveryVerdict

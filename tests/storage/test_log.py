@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.simulator.disk import MemoryDisk
 from controller.storage import (
     BadBatches,
     BatchesTooLarge,
@@ -25,7 +26,6 @@ from controller.storage import (
 )
 from controller.storage.batches import Record, encode_batch, encode_record
 from controller.storage.disk_files import FileDisk
-from controller.storage.disk_memory import MemoryDisk
 from tests.storage.batches import START_MS, Clock, batch
 
 SIZE = len(batch())

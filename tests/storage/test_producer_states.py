@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from controller.broker.logs import Logs
+from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.batches import BatchHeader
 from controller.storage.disk_files import FileDisk
-from controller.storage.disk_memory import MemoryDisk
 from controller.storage.log import PartitionLog
 from controller.storage.producer_states import ProducerStates
 from tests.processes import eventually

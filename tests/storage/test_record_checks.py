@@ -13,6 +13,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from kafka.record import MemoryRecords as KafkaRecords
 
+from controller.simulator.disk import MemoryDisk
 from controller.storage import (
     BadBatches,
     BatchTooLarge,
@@ -25,7 +26,6 @@ from controller.storage import (
 )
 from controller.storage.batches import Record, encode_batch, encode_record, headers_of, zigzag
 from controller.storage.compression import decompressing
-from controller.storage.disk_memory import MemoryDisk
 from controller.storage.log_validator import checking, done
 from tests.storage.batches import START_MS, Clock, batch, remade
 

@@ -14,9 +14,8 @@ from functools import lru_cache
 
 from controller.broker.partition import Partition, Progress, Reader
 from controller.broker.records.fetch_sessions import Ask, Asked, FetchContext, FetchSessions, Reading, SessionRefused
-from controller.broker.replica_manager import RecordAccess, Refused, local_log, refused
-from controller.broker.replication_throttle import ReplicationThrottle
-from controller.broker.steps import SLICE, Steps, finish
+from controller.broker.replica_manager import RecordAccess, Refused, ReplicationThrottle, local_log, refused
+from controller.broker.request_context import SLICE, Steps, finish
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (

@@ -18,7 +18,7 @@ from typing import Any
 
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import RecordAccess, Refused, local_log, refused
-from controller.broker.steps import SLICE, Job, Lane, Steps, Yielded
+from controller.broker.request_context import SLICE, Job, Lane, Steps, Yielded
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch_values import (
     CONSUMER,

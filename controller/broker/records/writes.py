@@ -1,16 +1,21 @@
-"""Produce: appends each partition's batches to its leader's log, and answers when the requested replicas have them.
+"""Produce and DeleteRecords: changes of a leader's log that are answered when the followers have caught up.
 
-acks=0: no answer at all. acks=1: when the leader's log has them. acks=-1: when the high watermark has passed them, that
-is when every ISR member has them; until then the request waits (`DelayedProduce`). Rules and codes: Kafka 2.8's
-ReplicaManager.appendRecords. Offsets, epochs, idempotence and validation are the log's.
+Produce with acks=0 has no answer at all; with acks=1 it is answered when the leader's log has the batches; with acks=-1
+when the high watermark has passed them, that is when every ISR member has them: until then the request waits
+(`DelayedProduce`). Rules and codes: Kafka 2.8's ReplicaManager.appendRecords. Offsets, epochs, idempotence and
+validation are the log's.
 
-A request goes through two stages. Its records are checked: at once if that is little work, else off the loop
+A produce goes through two stages. Its records are checked: at once if that is little work, else off the loop
 (`broker/ports.py`). Then its batches are appended, in the order in which the requests came: a request waits for the
 earlier ones that name one of its partitions. Leadership is checked before each stage.
 
 A waiting partition is settled when the high watermark has passed what was appended, when this broker no longer leads,
 or when the time is up. Leadership is the very object that appended: a leadership that was lost and won again may have
 had the batches truncated in between. Source: Kafka 2.8's DelayedProduce and Partition.checkEnoughReplicasReachOffset.
+
+DeleteRecords moves the leader's log start offset. Followers move theirs when their fetches learn of it, and the client
+is answered when all of them have. Files are removed later, by retention. Nothing beyond the high watermark can be
+deleted, and nothing of a topic whose policy is not to delete.
 """
 
 from __future__ import annotations
@@ -21,10 +26,20 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from controller.broker.metadata import INTERNAL_TOPICS, MetadataCache
 from controller.broker.partition import LeaderState, Partition, Progress
 from controller.broker.ports import OffLoop
 from controller.broker.replica_manager import RecordAccess, Refused, refused
-from controller.broker.steps import SLICE, SLICE_BYTES, Steps, finish
+from controller.broker.request_context import SLICE, SLICE_BYTES, Steps, finish
+from controller.protocol.admin_values import (
+    NO_LOW_WATERMARK,
+    UP_TO_HIGH_WATERMARK,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce_values import (
     ACKS_ALL,
@@ -139,11 +154,11 @@ class ProducePart:
             self.result = replace(self.result, error_code=error)
 
 
-Parts = Sequence[tuple[str, Sequence[ProducePart]]]
+ProduceParts = Sequence[tuple[str, Sequence[ProducePart]]]
 """By topic, as the request has them."""
 
 
-def response(parts: Parts) -> ProduceResponse:
+def response(parts: ProduceParts) -> ProduceResponse:
     return ProduceResponse(
         tuple(ProduceTopicResult(topic, tuple(part.result for part in those)) for topic, those in parts)
     )
@@ -153,7 +168,7 @@ class DelayedProduce(DelayedParts[ProducePart]):
     __slots__ = ("_answer", "_min_insync")
 
     def __init__(
-        self, timeout_ms: int, parts: Parts, min_insync: MinInsync, answer: Callable[[ProduceResponse], None]
+        self, timeout_ms: int, parts: ProduceParts, min_insync: MinInsync, answer: Callable[[ProduceResponse], None]
     ) -> None:
         super().__init__(timeout_ms, parts)
         self._min_insync = min_insync
@@ -219,7 +234,7 @@ class _One:
 class _Request:
     acks: int
     topics: list[tuple[str, list[_One]]]
-    then: Callable[[Parts], None]
+    then: Callable[[ProduceParts], None]
     keys: dict[Key, None] = field(default_factory=dict)
     """The partitions in whose queues it waits."""
 
@@ -251,7 +266,7 @@ class Produce:
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> Steps:
         """For acks 1 and -1, and for those that are none."""
 
-        def appended(parts: Parts) -> None:
+        def appended(parts: ProduceParts) -> None:
             if not any(part.awaited for _, those in parts for part in those):
                 answer(response(parts))
                 return
@@ -264,14 +279,14 @@ class Produce:
         """Handle a request with acks=0. `then` is called with False if a part was refused: closing the connection is
         the only way to notify the client."""
 
-        def appended(parts: Parts) -> None:
+        def appended(parts: ProduceParts) -> None:
             then(all(part.result.error_code == ErrorCode.NONE for _, those in parts for part in those))
 
         return self._take(request, version, appended)
 
     # -- first stage
 
-    def _take(self, request: ProduceRequest, version: int, then: Callable[[Parts], None]) -> Steps:
+    def _take(self, request: ProduceRequest, version: int, then: Callable[[ProduceParts], None]) -> Steps:
         """In slices; a connection's next request waits for all of them."""
         budget_us = AT_ONCE_US
         begun = 0
@@ -407,3 +422,160 @@ def _batch(records: Records | None, version: int) -> bytes | memoryview:
     if version < FIRST_VERSION_WITH_ZSTD and records[_ATTRIBUTES_END - 1] & _CODEC_BITS == _ZSTD:
         raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in version {version} of Produce")
     return records
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What a result waits for. `leading`: the leadership that deleted; `offset`: where the log begins now."""
+
+    partition: Partition
+    leading: LeaderState
+    offset: int
+
+    def low_watermark(self, metadata: MetadataCache) -> int:
+        """Return the offset below which all live replicas are known to have deleted."""
+        log, brokers = self.partition.log, metadata.snapshot.brokers
+        if log is None:
+            return NO_LOW_WATERMARK
+        live = [replica for replica in self.partition.replicas if replica in brokers]
+        return self.leading.low_watermark(log.log_start_offset, live)
+
+    def lost(self) -> ErrorCode | None:
+        """Why nothing more can be waited for; None while this broker leads."""
+        if self.partition.leading is self.leading:
+            return None
+        return ErrorCode.KAFKA_STORAGE_ERROR if self.partition.offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@dataclass(slots=True)
+class DeletePart:
+    """One partition's result, which is final once nothing is `awaited`."""
+
+    result: DeleteRecordsPartitionResult
+    awaited: Deletion | None = None
+
+    def settle(self, error: ErrorCode, low_watermark: int) -> None:
+        self.awaited = None
+        self.result = replace(self.result, error_code=error, low_watermark=low_watermark)
+
+
+DeletionParts = Sequence[tuple[str, Sequence[DeletePart]]]
+"""By topic, as the request has them."""
+
+
+class DelayedDeleteRecords(DelayedParts[DeletePart]):
+    __slots__ = ("_answer", "_metadata")
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        parts: DeletionParts,
+        metadata: MetadataCache,
+        answer: Callable[[DeleteRecordsResponse], None],
+    ) -> None:
+        super().__init__(timeout_ms, parts)
+        self._metadata = metadata
+        self._answer = answer
+
+    def look_at(self, part: DeletePart) -> None:
+        deletion = part.awaited
+        if deletion is None:
+            return
+        lost = deletion.lost()
+        if lost is not None:
+            part.settle(lost, NO_LOW_WATERMARK)
+            return
+        low_watermark = deletion.low_watermark(self._metadata)
+        if low_watermark >= deletion.offset:
+            part.settle(ErrorCode.NONE, low_watermark)
+
+    def give_up(self, part: DeletePart) -> None:
+        if part.awaited is not None:
+            part.settle(ErrorCode.REQUEST_TIMED_OUT, part.awaited.low_watermark(self._metadata))
+
+    def answer(self) -> None:
+        topics = [DeleteRecordsTopicResult(topic, tuple(part.result for part in those)) for topic, those in self._parts]
+        self._answer(DeleteRecordsResponse(tuple(topics)))
+
+
+Deletes = Callable[[str], bool | None]
+"""Whether records of a topic may be deleted; None: its config is not known yet."""
+
+
+class DeleteRecords:
+    """`metadata_changed` when brokers may have come or gone: a dead follower is not waited for."""
+
+    def __init__(
+        self,
+        access: RecordAccess,
+        metadata: MetadataCache,
+        progress: Progress,
+        purgatory: Purgatory[tuple[str, int], DelayedDeleteRecords],
+        deletes: Deletes,
+    ) -> None:
+        self._access = access
+        self._metadata = metadata
+        self._purgatory = purgatory
+        self._deletes = deletes
+        self._progress = progress
+        self._watched: dict[tuple[str, int], None] = {}
+        progress.of_followers.append(self._follower_fetched)
+        progress.of_high_watermarks.append(self._changed)
+        progress.idle[self._changed] = lambda: not self._watched
+
+    def handle(
+        self, request: DeleteRecordsRequest, version: int, answer: Callable[[DeleteRecordsResponse], None]
+    ) -> Steps:
+        parts = []
+        done = 0
+        for topic in request.topics:
+            those = []
+            for one in topic.partitions:
+                those.append(self._delete(topic.name, one))
+                done += 1
+                if done % SLICE == 0:
+                    yield None
+            parts.append((topic.name, those))
+        operation = DelayedDeleteRecords(request.timeout_ms, parts, self._metadata, answer)
+        keys = operation.keys()
+        if not self._purgatory.try_complete_else_watch(operation, keys):
+            self._watched.update(dict.fromkeys(keys))
+
+    def metadata_changed(self) -> None:
+        for key in tuple(self._watched):
+            self._purgatory.check_and_complete(key)
+        if not self._purgatory.delayed:
+            self._watched.clear()
+
+    def _follower_fetched(self, partition: Partition, _broker: int) -> None:
+        if self._watched:  # else no request waits
+            self._purgatory.check_and_complete(partition.key)
+
+    def _changed(self, partition: Partition) -> None:
+        if self._watched:
+            self._purgatory.check_and_complete(partition.key)
+
+    def _delete(self, topic: str, asked: DeleteRecordsPartition) -> DeletePart:
+        try:
+            deletion = self._deleted(topic, asked)
+        except (Refused, StorageError) as error:
+            return DeletePart(DeleteRecordsPartitionResult(asked.partition_index, refused(error).error))
+        return DeletePart(DeleteRecordsPartitionResult(asked.partition_index, ErrorCode.NONE), deletion)
+
+    def _deleted(self, topic: str, asked: DeleteRecordsPartition) -> Deletion:
+        """Refused, StorageError."""
+        if topic in INTERNAL_TOPICS:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
+        partition, log = self._access.leader_log(topic, asked.partition_index)
+        assert partition.leading is not None
+        deletes = self._deletes(topic)
+        if deletes is None:
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the config of {topic} is not known yet")
+        if not deletes:
+            raise Refused(ErrorCode.POLICY_VIOLATION, f"records of {topic} are not deleted, by its cleanup.policy")
+        offset = partition.high_watermark if asked.offset == UP_TO_HIGH_WATERMARK else asked.offset
+        if offset < 0:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
+        if log.delete_records_before(offset, partition.high_watermark):
+            self._progress.changed((partition,))
+        return Deletion(partition, partition.leading, offset)
