@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from controller.hosts.ask import ask_metadata
+from controller.hosts.local_cluster import ask_metadata
 from controller.scenarios.host import HostFailure, PartitionView, TopicSpec
 from controller.scenarios.membership import failed_metadata, judge_metadata
 from controller.trace import MetadataSeen

@@ -18,7 +18,7 @@ from controller.chaos.clock import HostStallWatch, ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.record_clients import RecordClients
-from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS
+from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS
 from controller.scenarios.faults import InjectedFault, kind_of
 from controller.scenarios.host import (
     ZOOKEEPER,

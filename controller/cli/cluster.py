@@ -14,8 +14,7 @@ from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.running import announced
 from controller.cli.values import integer, output_folder, port, session_timeout_ms
-from controller.hosts.broker_process import BrokerDied, BrokerNotReady
-from controller.hosts.local_cluster import LocalCluster, PortInUse
+from controller.hosts.local_cluster import BrokerDied, BrokerNotReady, LocalCluster, PortInUse
 from controller.zookeeper.embedded import DataDirectoryError
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
 from controller.zookeeper.jars import EmbeddedServerUnavailable

@@ -1,10 +1,11 @@
-"""A cluster on loopback: a real ZooKeeper and broker processes, started, waited for and taken down as one.
+"""A cluster on loopback: a real ZooKeeper and broker processes, started, waited for and stopped together.
 
     with LocalCluster(brokers=3) as cluster:
         client = SomeClient(cluster.bootstrap_servers)
         cluster.brokers[1].kill()
 
-Nothing of it outlives the process that made it, however that ends.
+All child processes end when the process that started them ends, however that happens. `BrokerChild` is one broker as a
+child process; its output goes to a log file, where its ready line is searched for. All calls block, with deadlines.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -19,12 +21,168 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from controller.broker.setting_types import Address, address_text, listeners
-from controller.hosts.ask import ask_metadata
-from controller.hosts.broker_process import CONNECTION_TIMEOUT_MS, LOOK_S, BrokerNotReady, BrokerProcess
+import javaproperties
+
+from controller.broker.setting_types import Address, address, address_text, listeners
+from controller.protocol.api_keys import ApiKey
+from controller.protocol.client_values import MetadataRequest, MetadataResponse
+from controller.protocol.codec import decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
+from controller.protocol.framing import SIZE_BYTES, frame_size, framed
+from controller.protocol.headers import RequestHeader
+from controller.zookeeper import launch
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.ports import LOOPBACK, HeldPorts
+
+_VERSION = 9
+
+
+def ask_metadata(address: Address, timeout_s: float) -> MetadataResponse:
+    """OSError if the broker can't be reached or does not answer in time, MalformedFrame for an answer that is none."""
+    header = RequestHeader(ApiKey.METADATA, _VERSION, 1, "camerlengo")
+    frame = encode_request(header, MetadataRequest(None, allow_auto_topic_creation=False))
+    with socket.create_connection(address, timeout_s) as connection:
+        connection.sendall(framed(frame))
+        size = frame_size(_read(connection, SIZE_BYTES))
+        _, answer = decode_response(ApiKey.METADATA, _VERSION, _read(connection, size))
+    assert isinstance(answer, MetadataResponse)
+    return answer
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        parts += part
+    return bytes(parts)
+
+
+READY = re.compile(rb"^broker (?P<id>[0-9]+) ready at (?P<address>\S+)$", re.MULTILINE)
+LOOK_S = 0.02
+LOG_TAIL_LINES = 15
+BROKER_STOP_LIMIT_S = 30.0
+CONNECTION_TIMEOUT_MS = 60_000
+"""For brokers beside a ZooKeeper of their own: the setting's default is the session timeout, which a test wants short,
+and a machine that starts many processes at once may take longer than that to answer the first."""
+
+
+class BrokerDied(Exception):
+    """A broker ended by itself; the message has its exit status and the end of its log."""
+
+
+class BrokerNotReady(Exception):
+    """A broker, or a cluster of them, was not ready in time."""
+
+
+class BrokerChild:
+    """One broker as a child process, which can be started again after it has ended. `settings` are server.properties'
+    names and values. A subclass may run another program."""
+
+    program = "broker"
+    ready = READY
+    stop_limit_s = BROKER_STOP_LIMIT_S
+
+    def __init__(self, broker_id: int, settings: Mapping[str, str], folder: Path) -> None:
+        self.broker_id = broker_id
+        self.settings = dict(settings) | {"broker.id": str(broker_id)}
+        self.config_file = folder / f"{self.program}-{broker_id}.properties"
+        self.log_file = folder / f"{self.program}-{broker_id}.log"
+        self._process: launch.Process | None = None
+        self._log_start = 0
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._alive().pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """The exit status as subprocess reports it (-9 for SIGKILL), or None while it runs or before the start."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Returns when the process runs, not when it is ready. RuntimeError if it runs already."""
+        if self.running:
+            raise RuntimeError(f"broker {self.broker_id} is running already")
+        self.config_file.write_text(javaproperties.dumps(self.settings, timestamp=False), encoding="latin-1")
+        with self.log_file.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = launch.launch(self.command(), stdout=log, stderr=log)
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "controller.cli", "broker", "--config", str(self.config_file)]
+
+    def await_ready(self, deadline: float) -> Address:
+        """Wait until the broker is registered and serves, and return its address.
+
+        Args:
+            deadline: as time.monotonic() counts.
+
+        Raises:
+            BrokerDied: the process ended first.
+            BrokerNotReady: the deadline passed.
+        """
+        while (found := self.ready_at()) is None:
+            self.require_running()
+            if time.monotonic() > deadline:
+                raise BrokerNotReady(f"broker {self.broker_id} was not ready in time{self.log_tail()}")
+            time.sleep(LOOK_S)
+        return found
+
+    def ready_at(self) -> Address | None:
+        """Return the address in the current process's ready line, or None if it has not written one."""
+        if self._process is None:
+            return None
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            match = self.ready.search(log.read())
+        return self.address_of(match) if match else None
+
+    def address_of(self, ready: re.Match[bytes]) -> Address:
+        return address(ready["address"].decode())
+
+    def require_running(self) -> None:
+        if not self.running:
+            raise BrokerDied(f"broker {self.broker_id} ended by itself, status {self.exit_status}{self.log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        launch.kill(self._alive())
+
+    def stop(self, limit_s: float | None = None) -> int:
+        """SIGTERM, a controlled shutdown; killed after `limit_s`. The exit status."""
+        return launch.stop(self._alive(), self.stop_limit_s if limit_s is None else limit_s)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        launch.pause(self._alive())
+
+    def resume(self) -> None:
+        launch.resume(self._alive())
+
+    def close(self) -> None:
+        """Kills it if it runs."""
+        if self.running:
+            self.kill()
+
+    def log_tail(self) -> str:
+        """The last lines of its log, each on a line of its own, to put behind a message."""
+        try:
+            lines = self.log_file.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return "".join(f"\n    {line}" for line in lines[-LOG_TAIL_LINES:])
+
+    def _alive(self) -> launch.Process:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"broker {self.broker_id} is not running")
+        return self._process
+
 
 START_LIMIT_S = 60.0
 ASK_LIMIT_S = 2.0
@@ -79,7 +237,7 @@ class LocalCluster:
         self._ports: HeldPorts | None = None
         self._addresses: dict[int, Address] = {}
         self._count = brokers
-        self.brokers: dict[int, BrokerProcess] = {}
+        self.brokers: dict[int, BrokerChild] = {}
         try:
             self.zookeeper = EmbeddedZooKeeper(
                 zookeeper_servers,
@@ -105,7 +263,7 @@ class LocalCluster:
             if "listeners" not in self._settings:
                 self._ports = HeldPorts(self._count)
             for number in range(1, self._count + 1):
-                self.brokers[number] = BrokerProcess(number, self._broker_settings(number), self.folder)
+                self.brokers[number] = BrokerChild(number, self._broker_settings(number), self.folder)
                 self.brokers[number].start()
             for number, broker in self.brokers.items():
                 self._addresses[number] = broker.await_ready(deadline)

@@ -35,13 +35,12 @@ from controller.core.controller import Controller
 from controller.hosts.broker_id import Kept, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
-from controller.hosts.log_output import LogOutput
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread
-from controller.hosts.off_loop import OffLoop
 from controller.hosts.peers import SocketPeers, socket_channels
+from controller.hosts.process_output import LogOutput, ProcessTrace
+from controller.hosts.scheduling import OffLoop
 from controller.hosts.server import CannotListen, Server, limits_of
-from controller.hosts.trace_file import ProcessTrace
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
 from controller.storage.disk_files import FileDisk

@@ -94,7 +94,7 @@ class _Receiving:
             self._node.broker.handle(self._interning.request(frame), respond)
 
 
-class BrokerProcess:
+class SimulatedBroker:
     """One incarnation of a broker, which runs from construction on.
 
     The node inside starts once the process has booted. `failure` says why the process ended by itself.

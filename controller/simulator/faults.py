@@ -17,7 +17,7 @@ from controller.pending import Task
 from controller.scenarios.faults import InjectedFault
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator import by_znode
-from controller.simulator.broker_process import BrokerProcess, World
+from controller.simulator.broker_process import SimulatedBroker, World
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults_between import ON_ENSEMBLE, ON_NETWORK, Undo, cut_off, isolate
 from controller.simulator.faults_of_disks import ON_DISKS, DiskFaults, back, living
@@ -81,7 +81,7 @@ class FaultTarget(Protocol):
     def ensemble(self) -> Ensemble: ...
 
     @property
-    def processes(self) -> Mapping[int, BrokerProcess]: ...
+    def processes(self) -> Mapping[int, SimulatedBroker]: ...
 
     def take(self, event: TraceEvent) -> None: ...
 
@@ -168,7 +168,7 @@ class Faults:
 
     # -- processes
 
-    def _process(self, node: int) -> BrokerProcess | None:
+    def _process(self, node: int) -> SimulatedBroker | None:
         return living(self._host.processes, node)
 
     def _kill(self, fault: Kill) -> Undo | None:

@@ -7,17 +7,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from controller.simulator.broker_process import BrokerProcess, World
+from controller.simulator.broker_process import SimulatedBroker, World
 from controller.simulator.faults_between import Undo
 from controller.simulator.plan import BreakDisk, BreakLogDirectory, LosePower, SlowDisk
 
 
-def living(processes: Mapping[int, BrokerProcess], node: int) -> BrokerProcess | None:
+def living(processes: Mapping[int, SimulatedBroker], node: int) -> SimulatedBroker | None:
     process = processes.get(node)
     return process if process is not None and process.alive else None
 
 
-def back(processes: Mapping[int, BrokerProcess], process: BrokerProcess, restart: Callable[[int], None]) -> Undo:
+def back(processes: Mapping[int, SimulatedBroker], process: SimulatedBroker, restart: Callable[[int], None]) -> Undo:
     """Starts the broker again, unless somebody has by then."""
 
     def undo() -> None:
@@ -36,7 +36,7 @@ class DiskFaults:
     def __init__(
         self,
         world: World,
-        processes: Mapping[int, BrokerProcess],
+        processes: Mapping[int, SimulatedBroker],
         restart: Callable[[int], None],
         powerless: Callable[[int], None],
     ) -> None:

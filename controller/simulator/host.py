@@ -25,7 +25,7 @@ from controller.scenarios.host import (
 )
 from controller.scenarios.records.history import History
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
-from controller.simulator.broker_process import BrokerProcess, Paces, World
+from controller.simulator.broker_process import Paces, SimulatedBroker, World
 from controller.simulator.client import SimulatedClient
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults import Faults, as_happening
@@ -65,7 +65,7 @@ class SimulatedHost:
         self.clock = VirtualClock()
         self.recorder = Recorder() if recorder is None else recorder
         self._streams = Streams(seed)
-        self._processes: dict[int, BrokerProcess] = {}
+        self._processes: dict[int, SimulatedBroker] = {}
         self._lives: dict[int, int] = {}
         self._cut_off: set[int] = set()  # from ZooKeeper; asked whether it holds a node, never walked
         self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
@@ -91,7 +91,7 @@ class SimulatedHost:
         return self._ensemble
 
     @property
-    def processes(self) -> Mapping[int, BrokerProcess]:
+    def processes(self) -> Mapping[int, SimulatedBroker]:
         """By broker, the life that it is in or was in last."""
         return self._processes
 
@@ -182,7 +182,7 @@ class SimulatedHost:
             raise HostFailure(f"broker {node} is running already")
         life = self._lives[node] = self._lives.get(node, 0) + 1
         try:
-            process = BrokerProcess(self._world, node, life, self._settings(node), self._paces[node])
+            process = SimulatedBroker(self._world, node, life, self._settings(node), self._paces[node])
         except BadSettings as error:
             raise HostFailure(f"broker {node} did not start: {error}") from error
         if node in self._cut_off:
@@ -224,7 +224,7 @@ class SimulatedHost:
     async def resume(self, node: int) -> None:
         self._process(node).resume()
 
-    def _process(self, node: int) -> BrokerProcess:
+    def _process(self, node: int) -> SimulatedBroker:
         process = self._processes.get(node)
         if process is None or not process.alive:
             raise HostFailure(f"broker {node} is not running")

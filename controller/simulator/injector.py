@@ -11,7 +11,7 @@ from functools import partial
 from controller.pending import Pending
 from controller.scenarios.host import ZOOKEEPER, Link
 from controller.simulator.administrator import STRAY_ISRS, Administrator, Asked, stray_isr_request
-from controller.simulator.broker_process import BrokerProcess
+from controller.simulator.broker_process import SimulatedBroker
 from controller.simulator.faults import Faults
 from controller.simulator.faults_between import Undo
 from controller.simulator.host import SimulatedHost
@@ -106,7 +106,7 @@ class Injector:
 
     # -- processes
 
-    def _process(self, node: int) -> BrokerProcess | None:
+    def _process(self, node: int) -> SimulatedBroker | None:
         process = self._host.processes.get(node)
         return process if process is not None and process.alive else None
 
@@ -124,7 +124,7 @@ class Injector:
             process = self._host.processes[node]
             process.process.at_death(lambda: self._ended(process))
 
-    def _ended(self, process: BrokerProcess) -> None:
+    def _ended(self, process: SimulatedBroker) -> None:
         """One that gave up of itself (its registration was another session's for too long, S06) is started again."""
         node, failure = process.node_id, process.failure
         self._safety_checker.died(node)

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from controller.broker.node import Node
 from controller.core.partition_table import NO_STATE
 from controller.core.term import Term
-from controller.simulator.broker_process import BrokerProcess
+from controller.simulator.broker_process import SimulatedBroker
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 
-def inside(process: BrokerProcess | None, zookeeper: InMemoryZooKeeper) -> str:
+def inside(process: SimulatedBroker | None, zookeeper: InMemoryZooKeeper) -> str:
     return "\n".join(_lines(process, zookeeper)) + "\n"
 
 
-def _lines(process: BrokerProcess | None, zookeeper: InMemoryZooKeeper) -> Iterator[str]:
+def _lines(process: SimulatedBroker | None, zookeeper: InMemoryZooKeeper) -> Iterator[str]:
     if process is None:
         yield "it was never started"
         return

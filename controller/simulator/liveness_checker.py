@@ -19,7 +19,7 @@ from controller.core.partition_table import NO_STATE
 from controller.protocol.versions import control_versions
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator
-from controller.simulator.broker_process import BrokerProcess
+from controller.simulator.broker_process import SimulatedBroker
 from controller.simulator.hand_edits import controller_named
 from controller.simulator.host import SimulatedHost
 from controller.simulator.observer import partitions
@@ -68,7 +68,7 @@ class LivenessChecker:
     def zookeeper(self) -> InMemoryZooKeeper:
         return self.host.world.zookeeper
 
-    def process(self, node: int) -> BrokerProcess | None:
+    def process(self, node: int) -> SimulatedBroker | None:
         return self.host.processes.get(node)
 
     def node(self, node: int) -> Node | None:

@@ -16,8 +16,7 @@ from typing import Any
 from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer, number, output_folder
-from controller.hosts.ask import ask_metadata
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import LocalCluster, ask_metadata
 from controller.protocol.api_keys import ApiKey
 from controller.protocol.client_values import CreatableTopic, CreateTopicsRequest
 from controller.zookeeper.jars import EmbeddedServerUnavailable

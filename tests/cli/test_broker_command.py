@@ -17,8 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from controller.hosts.ask import ask_metadata
-from controller.hosts.broker_process import BrokerProcess
+from controller.hosts.local_cluster import BrokerChild, ask_metadata
 from controller.trace import BrokerRegistered, SessionEnded
 from controller.trace_records import decode_record
 from controller.zookeeper.embedded import EmbeddedZooKeeper
@@ -37,19 +36,19 @@ def zookeeper() -> Iterator[EmbeddedZooKeeper]:
 
 
 @pytest.fixture
-def broker(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[BrokerChild]:
     settings = {
         "zookeeper.connect": f"{zookeeper.connect_string}/{tmp_path.name}",
         "zookeeper.session.timeout.ms": "1500",
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "camerlengo.trace.file": str(tmp_path / "trace.jsonl"),
     }
-    process = BrokerProcess(1, settings, tmp_path)
+    process = BrokerChild(1, settings, tmp_path)
     yield process
     process.close()
 
 
-def start(broker: BrokerProcess) -> tuple[str, int]:
+def start(broker: BrokerChild) -> tuple[str, int]:
     broker.start()
     return broker.await_ready(time.monotonic() + DEADLINE_S)
 
@@ -62,7 +61,7 @@ def override(**settings: str) -> list[str]:
     return [part for name, value in settings.items() for part in ("--override", f"{name.replace('_', '.')}={value}")]
 
 
-def test_a_lone_broker_serves_under_a_chroot_and_goes_when_asked(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_lone_broker_serves_under_a_chroot_and_goes_when_asked(broker: BrokerChild, tmp_path: Path) -> None:
     address = start(broker)
     eventually(lambda: ask_metadata(address, DEADLINE_S).controller_id == 1, "it is controller")
     (node,) = ask_metadata(address, DEADLINE_S).brokers
@@ -77,7 +76,7 @@ def test_a_lone_broker_serves_under_a_chroot_and_goes_when_asked(broker: BrokerP
 
 
 def test_what_it_makes_is_its_own_where_acls_are_set(
-    broker: BrokerProcess, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+    broker: BrokerChild, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
     """zookeeper.set.acl: the world reads, and whoever has the digest writes."""
     broker.settings |= {"zookeeper.set.acl": "true", "camerlengo.zookeeper.digest": "kafka:secret"}
@@ -97,7 +96,7 @@ def test_what_it_makes_is_its_own_where_acls_are_set(
             client.close()
 
 
-def test_a_broker_that_was_killed_comes_back_in_a_new_life(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_broker_that_was_killed_comes_back_in_a_new_life(broker: BrokerChild, tmp_path: Path) -> None:
     """Its former session still holds /brokers/ids/1 (S06): it waits until that has ended, and registers."""
     start(broker)
     broker.kill()
@@ -107,10 +106,10 @@ def test_a_broker_that_was_killed_comes_back_in_a_new_life(broker: BrokerProcess
     assert second > first
 
 
-def test_an_id_that_another_broker_lives_under_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_an_id_that_another_broker_lives_under_is_refused(broker: BrokerChild, tmp_path: Path) -> None:
     start(broker)
     (tmp_path / "other").mkdir()
-    other = BrokerProcess(1, broker.settings, tmp_path / "other")
+    other = BrokerChild(1, broker.settings, tmp_path / "other")
     try:
         other.start()
         eventually(lambda: not other.running, "the second one gave up")
@@ -121,7 +120,7 @@ def test_an_id_that_another_broker_lives_under_is_refused(broker: BrokerProcess,
     assert broker.running
 
 
-def test_an_interrupt_is_a_shutdown_too(broker: BrokerProcess) -> None:
+def test_an_interrupt_is_a_shutdown_too(broker: BrokerChild) -> None:
     start(broker)
     os.kill(broker.pid, signal.SIGINT)
     eventually(lambda: not broker.running, "it is gone")
@@ -132,7 +131,7 @@ def test_s20_a_shutdown_without_zookeeper_ends(tmp_path: Path) -> None:
     """KAFKA-9189: the controller is asked where the metadata says, a bounded number of times; nothing waits for
     ZooKeeper, which is stopped in its tracks here."""
     with EmbeddedZooKeeper(tick_ms=200) as lost:
-        broker = BrokerProcess(
+        broker = BrokerChild(
             1,
             {
                 "zookeeper.connect": lost.connect_string,

@@ -18,8 +18,7 @@ import pytest
 from controller.broker.setting_types import address
 from controller.cli.main import main
 from controller.cli.running import announced, running
-from controller.hosts.ask import ask_metadata
-from controller.hosts.local_cluster import shifted
+from controller.hosts.local_cluster import ask_metadata, shifted
 from tests.processes import eventually, running_with
 
 DEADLINE_S = 60.0

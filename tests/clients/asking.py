@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from controller.hosts.ask import ask_metadata
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import LocalCluster, ask_metadata
 from controller.protocol.client_values import MetadataResponse
 from tests.processes import DEADLINE_S
 

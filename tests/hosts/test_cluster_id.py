@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from controller.broker.settings import BadSettings, parse_settings
 from controller.hosts.broker_id import Kept, keep, kept_broker_id, unreadable
-from controller.hosts.broker_process import BrokerProcess
+from controller.hosts.local_cluster import BrokerChild
 from controller.hosts.process import COULD_NOT_RUN, STOPPED
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from tests.processes import DEADLINE_S, eventually
@@ -94,13 +94,13 @@ def zookeeper() -> Iterator[EmbeddedZooKeeper]:
         yield server
 
 
-def broker(zookeeper: EmbeddedZooKeeper, folder: Path, chroot: str) -> BrokerProcess:
+def broker(zookeeper: EmbeddedZooKeeper, folder: Path, chroot: str) -> BrokerChild:
     settings = {
         "zookeeper.connect": f"{zookeeper.connect_string}/{folder.name}-{chroot}",
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": f"{folder / 'one'},{folder / 'two'}",
     }
-    return BrokerProcess(7, settings, folder)
+    return BrokerChild(7, settings, folder)
 
 
 def test_a_broker_stays_in_the_cluster_that_its_logs_are_of(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from controller.hosts.ask import ask_metadata
-from controller.hosts.broker_process import BrokerProcess
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_metadata
 from controller.protocol.client_values import MetadataResponse
 from tests.processes import eventually
 
@@ -30,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def leaders(cluster: LocalCluster, asked: BrokerProcess) -> dict[str, int]:
+def leaders(cluster: LocalCluster, asked: BrokerChild) -> dict[str, int]:
     address = asked.ready_at()
     assert address is not None
     seen: MetadataResponse = ask_metadata(address, DEADLINE_S)

@@ -19,9 +19,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from controller.broker.setting_types import Address
-from controller.hosts.ask import ask_metadata
-from controller.hosts.broker_process import BrokerProcess
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_metadata
 from controller.protocol.client_values import MetadataResponse
 from controller.protocol.framing import framed
 from tests.broker.test_requests import BAD_FRAMES
@@ -59,7 +57,7 @@ def create(cluster: LocalCluster, topic: ConfluentTopic) -> None:
     client.create_topics([topic])[topic.topic].result(DEADLINE_S)
 
 
-def at(broker: BrokerProcess) -> Address:
+def at(broker: BrokerChild) -> Address:
     address = broker.ready_at()
     assert address is not None
     return address

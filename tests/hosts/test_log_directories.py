@@ -9,10 +9,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from controller.broker.settings import parse_settings
-from controller.hosts.ask import ask_metadata
 from controller.hosts.broker_id import kept_broker_id
-from controller.hosts.broker_process import BrokerDied, BrokerProcess
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import BrokerChild, BrokerDied, LocalCluster, ask_metadata
 from controller.hosts.process import COULD_NOT_RUN, STOPPED
 from controller.storage.checkpoints import CLEAN_SHUTDOWN
 from tests.processes import DEADLINE_S, eventually
@@ -24,13 +22,13 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def start(cluster: LocalCluster, folder: Path, *directories: Path, broker_id: int = 7) -> BrokerProcess:
+def start(cluster: LocalCluster, folder: Path, *directories: Path, broker_id: int = 7) -> BrokerChild:
     settings = cluster.brokers[1].settings | {
         "log.dirs": ",".join(map(str, directories)),
         "replica.high.watermark.checkpoint.interval.ms": "600000",  # what a test breaks is found by what it does next
         "listeners": "PLAINTEXT://127.0.0.1:0",
     }
-    broker = BrokerProcess(broker_id, settings, folder)
+    broker = BrokerChild(broker_id, settings, folder)
     broker.start()
     return broker
 
@@ -41,7 +39,7 @@ def unusable(folder: Path) -> Path:
     return folder / "file" / "logs"
 
 
-def await_ready(broker: BrokerProcess) -> None:
+def await_ready(broker: BrokerChild) -> None:
     eventually(lambda: broker.ready_at() is not None or not broker.running, "the broker is ready")
     broker.require_running()
 

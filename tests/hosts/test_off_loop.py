@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from controller.hosts.network import NetworkThread
-from controller.hosts.off_loop import TAKE_TURNS, TURN_US, OffLoop
+from controller.hosts.scheduling import TAKE_TURNS, TURN_US, OffLoop
 
 LIMIT_S = 60.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.hosts import process
-from controller.hosts.broker_process import READY
+from controller.hosts.local_cluster import READY
 
 
 class Unbuffered(io.StringIO):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.hosts import sending
-from controller.hosts.sending import SENDFILE_FROM_BYTES, Outgoing, RangeCut
+from controller.hosts.server import SENDFILE_FROM_BYTES, Outgoing, RangeCut
 from controller.protocol.framing import framed
 from controller.protocol.records import Part, joined
 from controller.storage.disk import FileRange
@@ -83,8 +82,8 @@ def test_every_byte_goes_out_once_and_in_order(
     has_sendfile: bool,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(sending, "HAS_SENDFILE", has_sendfile)
-    monkeypatch.setattr(sending, "SEND_AT_ONCE_BYTES", 100_000)
+    monkeypatch.setattr("controller.hosts.server.HAS_SENDFILE", has_sendfile)
+    monkeypatch.setattr("controller.hosts.server.SEND_AT_ONCE_BYTES", 100_000)
     near, far = pair
     outgoing = Outgoing(near)
     frames = frames_of(file, seed)

@@ -14,9 +14,7 @@ import pytest
 
 from controller.broker.request_context import Respond
 from controller.broker.setting_types import Listener
-from controller.hosts import server_connection as connection_module
-from controller.hosts.server import CannotListen, Limits, Server
-from controller.hosts.server_connection import UNANSWERED_MAX
+from controller.hosts.server import UNANSWERED_MAX, CannotListen, Connection, Limits, Server
 from controller.protocol.framing import framed
 from controller.protocol.records import Part
 from controller.storage.disk import File, FileRange
@@ -323,7 +321,7 @@ def test_a_request_that_comes_slowly_and_steadily_is_answered() -> None:
     """Each byte comes after most of the stall timeout: the connection's clock is set back instead of waiting."""
     stall_ms = 1_000_000
 
-    async def age(connection: connection_module.Connection) -> None:
+    async def age(connection: Connection) -> None:
         connection._arrived_s -= 0.9 * stall_ms / 1_000.0
         connection._watch_stall()
 
@@ -346,7 +344,7 @@ def test_a_request_that_comes_slowly_and_steadily_is_answered() -> None:
 
 
 def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LARGE_BYTES", 100)
+    monkeypatch.setattr("controller.hosts.server.LARGE_BYTES", 100)
     with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
         whole = framed(b"l" * REQUEST_BYTES_MAX)
         with (
@@ -368,7 +366,7 @@ def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(mo
 
 
 def test_a_large_request_that_keeps_others_waiting_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LARGE_BYTES", 100)
+    monkeypatch.setattr("controller.hosts.server.LARGE_BYTES", 100)
     with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=1_200, stall_ms=300)) as serving:
         whole = framed(b"l" * REQUEST_BYTES_MAX)
         with closing(serving.connect()) as first, closing(serving.connect()) as second:
@@ -385,7 +383,7 @@ def test_a_large_request_that_keeps_others_waiting_for_too_long_is_given_up(monk
 
 
 def test_one_connection_has_a_limit_of_unanswered_bytes(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "UNANSWERED_BYTES", 2_500)
+    monkeypatch.setattr("controller.hosts.server.UNANSWERED_BYTES", 2_500)
     serving.echo.hold = True
     frames = [b"%d" % number * REQUEST_BYTES_MAX for number in range(5)]
     with closing(serving.connect()) as connection, closing(serving.connect()) as other:

@@ -11,8 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 from kafka.admin import KafkaAdminClient
 
-from controller.hosts.ask import ask_metadata
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import LocalCluster, ask_metadata
 from controller.protocol.client_values import MetadataResponse
 from tests.processes import eventually
 

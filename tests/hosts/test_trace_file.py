@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from controller.hosts.trace_file import ProcessTrace
+from controller.hosts.process_output import ProcessTrace
 from controller.trace import Noted, SessionStarted
 from controller.trace_records import decode_record
 

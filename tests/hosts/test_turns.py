@@ -11,11 +11,9 @@ from itertools import groupby
 import pytest
 
 from controller.broker.request_context import Gate, Job, Lane, Respond, Steps
-from controller.hosts import server_connection as connection_module
-from controller.hosts import turns as turns_module
 from controller.hosts.network import NetworkThread
+from controller.hosts.scheduling import Turns
 from controller.hosts.server import Limits
-from controller.hosts.turns import Turns
 from controller.protocol.framing import framed
 from tests.hosts.harness import running_network
 from tests.hosts.test_server import DEADLINE_S, Serving, read, serving_with
@@ -37,8 +35,8 @@ def network() -> Iterator[NetworkThread]:
 
 
 def test_connections_with_many_requests_take_turns(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (connection_module, turns_module):
-        monkeypatch.setattr(module, "TURN_S", 0.0)  # a turn is one request
+    for module in ("server", "scheduling"):
+        monkeypatch.setattr(f"controller.hosts.{module}.TURN_S", 0.0)  # a turn is one request
     with closing(serving.connect()) as one, closing(serving.connect()) as other:
         for connection in (one, other):
             connection.sendall(framed(b"first"))
@@ -59,7 +57,7 @@ def test_connections_with_many_requests_take_turns(serving: Serving, monkeypatch
 def test_a_request_in_many_slices_lets_others_be_answered_and_its_own_connection_wait(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    monkeypatch.setattr("controller.hosts.scheduling.TURN_S", 0.0)
     other_answered = threading.Event()
     slices = []
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.hosts.broker_process import BrokerDied, BrokerNotReady
-from controller.zookeeper import launch
+from controller.broker.setting_types import Address, listeners
+from controller.hosts.local_cluster import BrokerChild
 
 READY = re.compile(rb"\[KafkaServer id=\d+\] started|started \(kafka\.server\.KafkaServer\)")
-LOOK_S = 0.05
 STOP_LIMIT_S = 60.0
 TOOL_LIMIT_S = 90.0
-TAIL_LINES = 15
 
 LOG4J = """\
 log4j.rootLogger={level}, E
@@ -77,68 +74,21 @@ class Kafka:
         return Output(done.returncode, done.stdout, done.stderr)
 
 
-class KafkaBroker:
-    """One broker's process, and the next one after it has ended. As `BrokerProcess`, for Kafka's own."""
+class KafkaBroker(BrokerChild):
+    """One of Kafka's own brokers as a child process."""
+
+    program = "kafka"
+    ready = READY
+    stop_limit_s = STOP_LIMIT_S
 
     def __init__(self, kafka: Kafka, broker_id: int, settings: Mapping[str, str], folder: Path) -> None:
+        super().__init__(broker_id, settings, folder)
         self.kafka = kafka
-        self.broker_id = broker_id
-        self.settings = dict(settings) | {"broker.id": str(broker_id)}
-        self.config_file = folder / f"kafka-{broker_id}.properties"
-        self.log_file = folder / f"kafka-{broker_id}.log"
-        self._process: launch.Process | None = None
-        self._log_start = 0
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+    def command(self) -> list[str]:
+        return self.kafka.command("broker", 400, "kafka.Kafka", str(self.config_file))
 
-    def start(self) -> None:
-        assert not self.running
-        lines = [f"{name}={value}\n" for name, value in self.settings.items()]
-        self.config_file.write_text("".join(lines))
-        with self.log_file.open("ab") as log:
-            self._log_start = log.tell()
-            command = self.kafka.command("broker", 400, "kafka.Kafka", str(self.config_file))
-            self._process = launch.launch(command, stdout=log, stderr=log)
-
-    def await_ready(self, deadline: float) -> None:
-        """`deadline` as time.monotonic() counts. BrokerDied, BrokerNotReady."""
-        while not READY.search(self.log_file.read_bytes()[self._log_start :]):
-            if not self.running:
-                raise BrokerDied(f"Kafka's broker {self.broker_id} ended by itself{self.log_tail()}")
-            if time.monotonic() > deadline:
-                raise BrokerNotReady(f"Kafka's broker {self.broker_id} was not ready in time{self.log_tail()}")
-            time.sleep(LOOK_S)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        launch.kill(self._alive())
-
-    def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
-        """SIGTERM, a controlled shutdown; killed after `limit_s`. The exit status."""
-        return launch.stop(self._alive(), limit_s)
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        launch.pause(self._alive())
-
-    def resume(self) -> None:
-        launch.resume(self._alive())
-
-    def close(self) -> None:
-        """Kills it if it runs."""
-        if self.running:
-            self.kill()
-
-    def log_tail(self) -> str:
-        try:
-            lines: Sequence[str] = self.log_file.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
-        return "".join(f"\n    {line}" for line in lines[-TAIL_LINES:])
-
-    def _alive(self) -> launch.Process:
-        assert self._process is not None
-        assert self.running, f"Kafka's broker {self.broker_id} is not running"
-        return self._process
+    def address_of(self, ready: re.Match[bytes]) -> Address:
+        """Kafka's ready line has no address; the settings do."""
+        listener = listeners(self.settings["listeners"])[0]
+        return listener.host, listener.port

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from controller.hosts.broker_process import BrokerProcess
+from controller.hosts.local_cluster import BrokerChild
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.ports import LOOPBACK, HeldPorts
 from tests.interop.kafka import Kafka, KafkaBroker
@@ -84,7 +84,7 @@ class MixedCluster:
         self._of = of or {}
         self.zookeeper = EmbeddedZooKeeper(1, data_dir=folder / "zookeeper", tick_ms=500)
         self._ports = HeldPorts(len(kinds))
-        self.brokers: dict[int, BrokerProcess | KafkaBroker] = {}
+        self.brokers: dict[int, BrokerChild | KafkaBroker] = {}
         self.client = KazooClient()
 
     @property
@@ -114,7 +114,7 @@ class MixedCluster:
         for number in numbers:
             self.brokers[number].await_ready(time.monotonic() + START_LIMIT_S)
 
-    def _make(self, number: int) -> BrokerProcess | KafkaBroker:
+    def _make(self, number: int) -> BrokerChild | KafkaBroker:
         kind = self.kinds[number]
         own = {
             "listeners": f"PLAINTEXT://{self.address(number)}",
@@ -123,7 +123,7 @@ class MixedCluster:
         }
         settings = self._settings | (FOR_KAFKA if kind is Kind.KAFKAS else {}) | dict(self._of.get(kind, {})) | own
         if kind is Kind.OURS:
-            return BrokerProcess(number, settings, self.folder)
+            return BrokerChild(number, settings, self.folder)
         return KafkaBroker(self.kafka, number, settings, self.folder)
 
     # -- what ZooKeeper has

@@ -24,7 +24,7 @@ from controller.protocol.messages import RequestValue
 from controller.protocol.versions import SUPPORTED, VersionRange
 from controller.scenarios.host import ClusterSpec, Workload
 from controller.simulator import requests
-from controller.simulator.broker_process import BrokerProcess
+from controller.simulator.broker_process import SimulatedBroker
 from controller.simulator.host import SimulatedHost
 from controller.trace import Noted
 from controller.zookeeper import paths
@@ -129,7 +129,7 @@ class RecordedCluster:
         self.until(lambda: all(self.server.row(paths.broker(broker)) for broker in brokers))
         self.settle()
 
-    def process(self, broker: int) -> BrokerProcess:
+    def process(self, broker: int) -> SimulatedBroker:
         return self.host._process(broker)
 
     def write(self, *operations: Write) -> None:

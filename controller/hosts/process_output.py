@@ -1,11 +1,13 @@
-"""A broker process's trace: events as lines of a file, and the important ones as lines of the log.
+"""What a broker's process writes: its log on standard error, and its trace.
 
-Times are milliseconds of the machine's monotonic clock, so that the processes of one machine share an axis. Each line
-is written at once and whole: what a process had done when it was killed is there to be read.
+The log's level may change while the process runs. Trace events are lines of a file, and the important ones are lines of
+the log too. Times are milliseconds of the machine's monotonic clock, so that the processes of one machine share an
+axis. Each line is written at once and as a whole: what a process had done when it was killed can be read.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +25,28 @@ from controller.trace import (
     TraceEvent,
 )
 from controller.trace_records import TraceRecord, encode_record
+
+LOG_FORMAT = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level: <7} {message}"
+_KAFKAS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+_LOGURUS = {kafkas: loguru for loguru, kafkas in _KAFKAS.items()}
+
+
+class LogOutput:
+    """`level` as loguru names it; any output of the process before this one ends."""
+
+    def __init__(self, level: str) -> None:
+        logger.remove()
+        self.level = _KAFKAS.get(level, level)
+        self._handler = self._add(level)
+
+    def _add(self, level: str) -> int:
+        return logger.add(sys.stderr, level=level, format=LOG_FORMAT, backtrace=False, diagnose=False)
+
+    def set_level(self, level: str) -> None:
+        """`level` as Kafka names it."""
+        before, self.level = self._handler, level
+        self._handler = self._add(_LOGURUS.get(level, level))
+        logger.remove(before)
 
 
 class ProcessTrace:

@@ -1,20 +1,85 @@
-"""The scheduling of the network loop: requests in slices, connections in turn, and threads for blocking jobs.
+"""The scheduling of the network loop: requests in slices, connections in turn, and threads for long or blocking work.
 
-The loop handles all sockets, so any work on it delays every client. Connections with waiting requests take turns, some
-requests each. Requests that need several slices take turns among themselves, one slice in each iteration of the loop.
-Jobs of a lane run one after the other on the lane's threads. All methods are called on the loop.
+The loop handles all sockets, so any work on it delays every client. `Turns` gives connections with waiting requests
+their turns, some requests each. Requests that need several slices take turns among themselves, one slice in each
+iteration of the loop. Jobs of a lane run one after the other on the lane's threads. All methods are called on the loop.
+
+`OffLoop` runs long work on one thread beside the loop: generators that yield, before each piece, an estimate of the
+microseconds that the piece takes. Between pieces the thread releases the GIL, so that the loop waits for one piece at
+most. Some of the work takes turns, so that a long one does not delay the others; the rest waits, since each may hold
+much memory.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from controller.broker.request_context import Job, Lane, Steps, Yielded
 from controller.hosts.network import NetworkThread
+
+TAKE_TURNS = 3
+"""Jobs that are under way at once."""
+TURN_US = 5_000
+
+
+class OffLoop:
+    """The thread starts with the first job and ends with the process."""
+
+    def __init__(self, network: NetworkThread) -> None:
+        self._network = network
+        self._waiting: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Generator[int, None, None], then: Callable[[Exception | None], None]) -> None:
+        """Do the work, then call `then` on the loop, with what the work raised. To be called on the loop."""
+        self._waiting.put(_Job(work, then))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="off-loop", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        under_way: deque[_Job] = deque()
+        while True:
+            if not under_way:
+                under_way.append(self._waiting.get())
+            while len(under_way) < TAKE_TURNS and not self._waiting.empty():
+                under_way.append(self._waiting.get())
+            job = under_way.popleft()
+            if not job.turn():
+                under_way.append(job)
+                continue
+            self._network.call(partial(job.then, job.error))
+
+
+class _Job:
+    __slots__ = ("_work", "error", "then")
+
+    def __init__(self, work: Generator[int, None, None], then: Callable[[Exception | None], None]) -> None:
+        self._work = work
+        self.then = then
+        self.error: Exception | None = None
+
+    def turn(self) -> bool:
+        """Run pieces of the work for about TURN_US, and return True if the work is complete."""
+        spent_us = 0
+        try:
+            while spent_us < TURN_US:
+                spent_us += next(self._work)
+                time.sleep(0)  # lets go of the GIL
+        except StopIteration:
+            return True
+        except Exception as error:  # noqa: BLE001 - passed to the submitter of the job
+            self.error = error
+            return True
+        return False
+
 
 TURN_S = 0.002
 """The time slice of one connection's requests, or of one request's slices, before others get the loop."""
