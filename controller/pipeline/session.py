@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
@@ -34,13 +35,12 @@ def spark_session(name: str, master: str = LOCAL, settings: Mapping[str, str] | 
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # What the JVM writes for itself is removed here: one that was killed leaves it.
     with tempfile.TemporaryDirectory(prefix="camerlengo-spark-", ignore_cleanup_errors=True) as scratch:
-        builder = SparkSession.builder.master(master).appName(f"camerlengo {name}")
-        asked = {**_settings(local), **(settings or {})}
+        named = {"spark.master": master, "spark.app.name": f"camerlengo {name}"}
+        asked = {**named, **_settings(local), **(settings or {})}
         asked[_JAVA_OPTIONS] = f'"-Djava.io.tmpdir={scratch}" {asked.get(_JAVA_OPTIONS, "")}'.strip()
-        for key, value in asked.items():
-            builder = builder.config(key, value)
         with _own_signals():
-            session = builder.getOrCreate()
+            SparkContext.getOrCreate(SparkConf().setAll([*asked.items()]))
+        session = SparkSession.builder.config(map=asked).getOrCreate()
         try:
             session.sparkContext.setLogLevel("ERROR")
             yield session
@@ -51,7 +51,11 @@ def spark_session(name: str, master: str = LOCAL, settings: Mapping[str, str] | 
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """A Spark context takes SIGINT over, to cancel its jobs: give it back to who handled it."""
+    """A Spark context, once it is made, takes SIGINT over, to cancel its jobs: give it back to its handler.
+
+    Within this, Spark must not be asked anything after the context: its handler sends a command to Java, which fails in
+    the middle of another one.
+    """
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield

@@ -2,9 +2,9 @@
 left.
 
 A program in the command's process sends the signal at a moment that is counted and not timed: the so-manieth import,
-process started, file opened, connection made (Python's audit events). What the command started is known by a variable
-of its environment. `--every-moment` tries more moments than the suite has time for; with `-s` each says how long it
-took from the signal to the end.
+process started, file opened, connection made (Python's audit events), or answer of Java to a named function. What the
+command started is known by a variable of its environment. `--every-moment` tries more moments than the suite has time
+for; with `-s` each says how long it took from the signal to the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,18 @@ def look(name, _arguments):
             open("signalled", "w").close()
             os.kill(os.getpid(), int(number))
 
+def answered(self, buffer):
+    frame = sys._getframe(1)
+    while frame is not None and f"answer in {frame.f_code.co_qualname}" != event:
+        frame = frame.f_back
+    if frame is not None:
+        look(event, ())
+    return readinto(self, buffer)
+
 import controller.cli.main
+if event.startswith("answer in "):
+    from socket import SocketIO
+    readinto, SocketIO.readinto = SocketIO.readinto, answered
 sys.argv = ["camerlengo", *words]
 sys.addaudithook(look)
 sys.exit(controller.cli.main.main())
@@ -51,7 +62,7 @@ sys.exit(controller.cli.main.main())
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The `number`th time that an audit event is seen. `always`: also without --every-moment."""
+    """The `number`th time that an event is seen. `always`: also without --every-moment."""
 
     event: str
     number: int
@@ -91,7 +102,13 @@ COMMAND_LINES: dict[str, tuple[list[str], list[Moment]]] = {
     ),
     "campaign": (
         ["campaign", "swarm", "--seeds", "1..2000", "--report", "out"],
-        [LAUNCHED[0], Moment("socket.connect", 1, always=True), Moment("os.scandir", 12)],
+        [
+            LAUNCHED[0],
+            Moment("socket.connect", 1, always=True),
+            Moment("answer in SparkSession.__init__", 2, always=True),
+            Moment("answer in run_campaign", 2),
+            Moment("os.scandir", 12),
+        ],
     ),
     "bench": (["bench", "loading"], [Moment("subprocess.Popen", 1, always=True), Moment("socket.connect", 3)]),
 }
