@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,10 @@ print(json.dumps(found))
 """
 
 
-def ended(calls: list[list[str]], folder: Path) -> list[Any]:
-    """(status, standard output, standard error) of each call, without the extras and without Java."""
+def ended(calls: list[list[str]], folder: Path, hidden: Sequence[str] = EXTRAS) -> list[Any]:
+    """(status, standard output, standard error) of each call, without the `hidden` packages and without Java."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(EXTRAS), json.dumps(calls)],
+        [sys.executable, "-c", PROGRAM, json.dumps(hidden), json.dumps(calls)],
         env={name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
         | {"PATH": str(folder), "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(folder)},
         cwd=folder,
@@ -73,6 +73,7 @@ ALONE = {
     "bench purgatory": (["bench", "purgatory", "--rates", "0"], 2),
 }
 """Commands that need nothing, as they are called here: words, and the status that they end with."""
+NEED_JAVA = {"analyze", "campaign", "chaos", "cluster", "whatif", "zookeeper"}
 OPTIONS_THAT_NEED = {"--report", "--plots"}
 
 
@@ -104,6 +105,16 @@ def test_what_needs_nothing_works(tmp_path: Path) -> None:
     statuses = [status for _, status in ALONE.values()] + [0, 0]
     found = ended(calls, tmp_path)
     assert [status for status, _, _ in found] == statuses, [*zip(calls, found, strict=True)]
+
+
+def test_a_command_says_in_one_line_that_java_alone_is_missing(tmp_path: Path) -> None:
+    calls = [words for words in needing() if words[0] in NEED_JAVA]
+    assert {words[0] for words in calls} == NEED_JAVA
+    for words, (status, out, err) in zip(calls, ended(calls, tmp_path, hidden=()), strict=True):
+        assert (status, out) == (3, ""), (words, status, out, err)
+        assert err.startswith(f"camerlengo {words[0]}: needs a Java 17 runtime (no java on the PATH"), (words, err)
+        assert err.count("\n") == 1, (words, err)
+    assert [*tmp_path.iterdir()] == [], "nothing was done"
 
 
 def test_java_alone_is_asked_for_where_it_alone_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
