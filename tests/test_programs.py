@@ -41,6 +41,14 @@ def test_names_of_programs(name: str, hidden: bool) -> None:
     assert (FOREIGN.fullmatch(name) is not None) == hidden
 
 
+def test_the_readme_says_how_long_the_tests_take_and_what_the_others_need() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    install = " ".join(readme.partition("## Install and test")[2].partition("\n## ")[0].split())
+    assert re.search(r"take \d+ to \d+ minutes", install)
+    assert re.search(r"Further tests need kcat, chromium and a C compiler \(.* minutes\), or a Docker engine", install)
+    assert "`.ci/run` installs what is missing" in install
+
+
 def test_ci_runs_what_the_readmes_command_leaves_out() -> None:
     """By one mark, so that no test is in both and none in neither; containers' tests where their folder is named."""
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
