@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import io
 import json
 import re
@@ -52,6 +53,14 @@ def test_every_block_of_a_page_is_in_a_program_that_is_tested(page: str) -> None
     for block in map(flat, blocks):
         places = (block, textwrap.indent(block, "    "))
         assert any(place in program for program in programs for place in places), f"no program has\n{block}"
+
+
+def test_the_page_shows_all_that_an_event_loop_needs_of_a_server() -> None:
+    """The functions that make the example's Server an EventHandler: without one of them no event loop can drive it."""
+    page, server = (DOCS / "another-controller.md").read_text(), example("shards").Server
+    for function in (server.events.fget, server.process, server.__init__):
+        source = inspect.getsource(function).rstrip()
+        assert source in page or textwrap.dedent(source) in page, f"the page has no\n{source}"
 
 
 def words(text: str) -> list[str]:
