@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from controller.broker.controller_requests import (
     NAME_AND_ID,
@@ -54,8 +55,13 @@ from controller.core.events import (
     UpdateFeaturesRequested,
 )
 from controller.core.ports import EventSink
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
+)
+from controller.protocol.client import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -64,12 +70,12 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     MetadataRequest,
 )
-from controller.protocol.cluster_values import AllocateProducerIdsRequest, UpdateFeaturesRequest
 from controller.protocol.codec import Request
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     NO_BROKER_EPOCH,
     SHUTDOWN_FORCED,
     SHUTDOWN_UNSAID,
+    AllocateProducerIdsRequest,
     AlterIsrRequest,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -77,16 +83,11 @@ from controller.protocol.control_values import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from controller.protocol.election_values import ElectLeadersRequest
 from controller.protocol.errors import ErrorCode, TooManyEntries
-from controller.protocol.fetch_values import FetchRequest
-from controller.protocol.messages import RequestValue
-from controller.protocol.produce_values import ACKS_NONE, ProduceRequest
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ListPartitionReassignmentsRequest,
-)
-from controller.protocol.versions import SUPPORTED, control_versions
+from controller.protocol.fetch import FetchRequest
+from controller.protocol.messages import SUPPORTED, ApiKey, control_versions
+from controller.protocol.produce import ACKS_NONE, ProduceRequest
+from controller.protocol.schema import RequestValue
 from controller.timer.on_clock import TimerOnClock
 from controller.timer.task import TimerTask
 from controller.trace import Noted, RequestRefused, Trace

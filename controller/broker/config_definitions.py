@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from controller.broker.settings import DEFAULT_TEXTS
 from controller.core.topic_settings import BROKER_ALONE, BY_BROKER_NAME, THROTTLE_RATES
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     CONFIG_TYPE_BOOLEAN,
     CONFIG_TYPE_INT,
     CONFIG_TYPE_LIST,

@@ -16,9 +16,10 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES, BrokerSetting
 from controller.broker.error_responses import record_refusal
@@ -39,7 +40,7 @@ from controller.core.topic_settings import (
     elements,
 )
 from controller.pending import Pending, Task
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     CONFIG_TYPE_LIST,
     OPERATION_APPEND,
     OPERATION_DELETE,
@@ -64,7 +65,7 @@ from controller.protocol.admin_values import (
     IncrementalAlterConfigsResponse,
     ReplacedConfig,
 )
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CONFIG_SOURCE_DEFAULT,
     CONFIG_SOURCE_DYNAMIC_BROKER,
     CONFIG_SOURCE_DYNAMIC_BROKER_LOGGER,
@@ -74,7 +75,7 @@ from controller.protocol.client_values import (
 )
 from controller.protocol.codec import encode_described_resource
 from controller.protocol.errors import ErrorCode
-from controller.protocol.written import written
+from controller.protocol.primitives import written
 from controller.trace import Noted, Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_data_writes import BrokerDataWrites

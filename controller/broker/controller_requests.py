@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from controller.broker.metadata import (
     MetadataCache,
@@ -39,7 +41,19 @@ from controller.core.events import (
 )
 from controller.core.ports import EventSink
 from controller.core.topic_rules import name_fault
-from controller.protocol.client_values import (
+from controller.protocol.admin import (
+    ELECTION_PREFERRED,
+    ELECTION_UNCLEAN,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectedPartition,
+    ElectedTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from controller.protocol.client import (
     CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -51,22 +65,8 @@ from controller.protocol.client_values import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from controller.protocol.control_values import NO_TOPIC_ID
-from controller.protocol.election_values import (
-    ELECTION_PREFERRED,
-    ELECTION_UNCLEAN,
-    ElectedPartition,
-    ElectedTopic,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-)
+from controller.protocol.control import NO_TOPIC_ID
 from controller.protocol.errors import ErrorCode
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
 from controller.timer.operation import DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.purgatory import Purgatory

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.broker.request_context import Exchange
-from controller.protocol.admin_values import (
+from controller.protocol.client import (
     COORDINATOR_OF_GROUP,
     COORDINATOR_OF_TRANSACTION,
+    ApiVersionsRequest,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from controller.protocol.client_values import ApiVersionsRequest
 from controller.protocol.errors import ErrorCode
 
 NO_GROUPS = "Consumer groups are not supported: use assign() instead of subscribe()."

@@ -25,7 +25,7 @@ from controller.broker.request_context import Steps
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
-from controller.protocol.api_keys import ApiKey
+from controller.protocol.messages import ApiKey
 from controller.storage import LogDirectory
 from controller.timer.on_clock import TimerOnClock
 from controller.timer.purgatory import Purgatory

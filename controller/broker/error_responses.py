@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TypeAlias
+from msgspec.structs import replace
 
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResponse,
     AlteredResource,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -17,13 +18,21 @@ from controller.protocol.admin_values import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ElectedPartition,
+    ElectedTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     CreatableTopicResult,
@@ -35,19 +44,15 @@ from controller.protocol.client_values import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from controller.protocol.cluster_values import (
+from controller.protocol.control import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from controller.protocol.control_values import (
     AlterIsrRequest,
     AlterIsrResponse,
     ControlledShutdownRequest,
@@ -62,14 +67,8 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from controller.protocol.election_values import (
-    ElectedPartition,
-    ElectedTopic,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-)
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     NO_OFFSET,
     FetchPartitionData,
     FetchRequest,
@@ -84,8 +83,7 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderResult,
     OffsetForLeaderTopicResult,
 )
-from controller.protocol.messages import RequestValue, ResponseValue
-from controller.protocol.produce_values import (
+from controller.protocol.produce import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProducePartitionResult,
@@ -93,12 +91,7 @@ from controller.protocol.produce_values import (
     ProduceResponse,
     ProduceTopicResult,
 )
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
+from controller.protocol.schema import RequestValue, ResponseValue
 
 
 def refusal(request: RequestValue, error: ErrorCode, message: str | None = None) -> ResponseValue:
@@ -152,22 +145,7 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
             return record_refusal(request, error, message)
 
 
-RecordRequest: TypeAlias = (
-    ProduceRequest
-    | FetchRequest
-    | ListOffsetsRequest
-    | OffsetForLeaderEpochRequest
-    | InitProducerIdRequest
-    | DeleteRecordsRequest
-    | DescribeConfigsRequest
-    | AlterConfigsRequest
-    | IncrementalAlterConfigsRequest
-    | FindCoordinatorRequest
-    | DescribeLogDirsRequest
-)
-
-
-def record_refusal(request: RecordRequest, error: ErrorCode, message: str | None = None) -> ResponseValue:
+def record_refusal(request: RequestValue, error: ErrorCode, message: str | None = None) -> ResponseValue:
     """The error for each partition or resource that the request names; for a fetch also at the top."""
     match request:
         case ProduceRequest():
@@ -208,6 +186,8 @@ def record_refusal(request: RecordRequest, error: ErrorCode, message: str | None
             return AlterConfigsResponse(_altered(request.resources, error, message))
         case IncrementalAlterConfigsRequest():
             return IncrementalAlterConfigsResponse(_altered(request.resources, error, message))
+        case _:
+            raise TypeError(f"no error response for a {type(request).__name__}")
 
 
 def _fetch(request: FetchRequest, error: ErrorCode) -> FetchResponse:

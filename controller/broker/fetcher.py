@@ -43,11 +43,10 @@ from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body
-from controller.protocol.control_values import NO_BROKER_EPOCH, UpdateMetadataBroker, UpdateMetadataEndpoint
+from controller.protocol.control import NO_BROKER_EPOCH, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.protocol.errors import ErrorCode, ProtocolError
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchPartitionData,
@@ -55,8 +54,8 @@ from controller.protocol.fetch_values import (
     ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
 )
-from controller.protocol.messages import RequestValue, ResponseValue
-from controller.protocol.versions import ControlVersions, control_versions
+from controller.protocol.messages import ApiKey, ControlVersions, control_versions
+from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage import BadBatches, LogOffline, OutOfResources, PartitionLog
 from controller.trace import Noted, Trace
 from controller.zookeeper.drive import drive

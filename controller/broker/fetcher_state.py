@@ -20,9 +20,9 @@ from typing import TypeAlias
 from controller.broker.partition import Partition
 from controller.broker.settings import BrokerSettings
 from controller.few import Few
-from controller.protocol.control_values import NO_BROKER_EPOCH
+from controller.protocol.control import NO_BROKER_EPOCH
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     INITIAL_SESSION_EPOCH,
     NO_DIVERGENCE,
     NO_LEADER_EPOCH,

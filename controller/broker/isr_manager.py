@@ -34,10 +34,9 @@ from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
 from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import ApiVersionsRequest, ApiVersionsResponse
+from controller.protocol.client import ApiVersionsRequest, ApiVersionsResponse
 from controller.protocol.codec import decode_response_body, encode_request_body
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     NO_BROKER_EPOCH,
     NO_TOPIC_ID,
     AlterIsrPartition,
@@ -51,8 +50,8 @@ from controller.protocol.control_values import (
     UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
-from controller.protocol.messages import RequestValue, ResponseValue
-from controller.protocol.versions import SUPPORTED, VersionRange, control_versions
+from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange, control_versions
+from controller.protocol.schema import RequestValue, ResponseValue
 from controller.quick import maker, quick
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.broker_data_writes import BrokerDataWrites

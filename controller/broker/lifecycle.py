@@ -20,16 +20,15 @@ from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.core.ports import PeerError
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     SHUTDOWN_CHECKED,
     SHUTDOWN_FORCED,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
-from controller.protocol.versions import control_versions
+from controller.protocol.messages import ApiKey, control_versions
 from controller.trace import BrokerRegistered, Noted, Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites

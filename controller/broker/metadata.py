@@ -21,8 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from controller.broker.request_context import Job, Yielded
 from controller.clock import Clock
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     NO_AUTHORIZED_OPERATIONS,
     MetadataRequest,
     MetadataRequestTopic,
@@ -32,7 +31,7 @@ from controller.protocol.client_values import (
     MetadataResponseTopic,
 )
 from controller.protocol.codec import encode_metadata_partition, encode_response_body
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     LEADER_DURING_DELETE,
     NO_BROKER_EPOCH,
     NO_LEADER,
@@ -44,7 +43,8 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.written import written
+from controller.protocol.messages import ApiKey
+from controller.protocol.primitives import written
 from controller.timer.operation import DelayedOperation
 from controller.timer.ports import Timer
 from controller.timer.purgatory import Purgatory

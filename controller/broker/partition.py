@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from controller.clock import Clock
-from controller.protocol.control_values import NO_LEADER, NO_TOPIC_ID, LeaderAndIsrPartitionState
+from controller.protocol.control import NO_LEADER, NO_TOPIC_ID, LeaderAndIsrPartitionState
 from controller.storage import PartitionLog
 
 UNKNOWN_OFFSET = -1

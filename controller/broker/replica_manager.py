@@ -20,9 +20,10 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from controller.broker.error_responses import leader_and_isr_error, topics_named_in
 from controller.broker.logs import Logs
@@ -32,14 +33,14 @@ from controller.broker.request_context import SLICE, Job, Steps, Yielded
 from controller.clock import Clock
 from controller.core.topic_rules import name_fault
 from controller.core.topic_settings import elements
-from controller.protocol.cluster_values import (
+from controller.protocol.admin import (
     DescribedLogDir,
     DescribedReplica,
     DescribedReplicas,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
     NO_TOPIC_ID,
@@ -57,7 +58,7 @@ from controller.protocol.control_values import (
     UpdateMetadataResponse,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import NO_LEADER_EPOCH
+from controller.protocol.fetch import NO_LEADER_EPOCH
 from controller.quick import maker
 from controller.storage import (
     BadBatches,

@@ -25,13 +25,19 @@ from controller.broker.error_responses import refusal
 from controller.broker.setting_types import INT_MAX
 from controller.clock import Clock
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import Request, decode_request, encode_response_parts, unsupported_api_versions
+from controller.protocol.codec import (
+    Request,
+    UnsupportedVersion,
+    decode_request,
+    encode_response_parts,
+    unsupported_api_versions,
+    write_response_header,
+)
 from controller.protocol.compiler import Entries
 from controller.protocol.errors import ErrorCode, ProtocolError, TooManyEntries
-from controller.protocol.headers import UnsupportedVersion, write_response_header
-from controller.protocol.messages import RequestValue, ResponseValue
-from controller.protocol.records import Part
+from controller.protocol.framing import Part
+from controller.protocol.messages import ApiKey
+from controller.protocol.schema import RequestValue, ResponseValue
 
 SLICE = 100
 """Entries of a request (partitions, topics, resources) that are handled between two yields: about a millisecond."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from controller.broker import setting_types
 from controller.broker.setting_types import INT_MAX, LONG_MAX, Address, Listener, Setting
-from controller.protocol.versions import control_versions
+from controller.protocol.messages import control_versions
 from controller.storage.settings import BROKER_NAMES, LogSettings
 
 # By family, where none or few of it are read; those that are, `settings.py` knows.

@@ -37,7 +37,7 @@ from controller.core.topic_settings import (
     elements,
 )
 from controller.pending import Pending
-from controller.protocol.control_values import LeaderAndIsrRequest
+from controller.protocol.control import LeaderAndIsrRequest
 from controller.storage import LogSettings
 from controller.storage.settings import TOPIC_NAMES as OF_LOGS
 from controller.storage.settings import UNLIMITED

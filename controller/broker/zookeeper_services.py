@@ -28,14 +28,9 @@ from controller.clock import Clock
 from controller.core.events import Event
 from controller.core.ports import EventSink
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.produce_values import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from controller.protocol.messages import ApiKey
+from controller.protocol.produce import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse
 from controller.storage import LogSettings
 from controller.trace import Noted, Trace
 from controller.zookeeper import paths

@@ -16,7 +16,7 @@ import numpy as np
 from controller.core.failed_replicas import FailedReplicas, rows_of
 from controller.core.partition_table import NO_STATE, Bools, Int32s, PartitionTable, Rows
 from controller.core.ports import Endpoint
-from controller.protocol.control_values import UpdateMetadataBroker
+from controller.protocol.control import UpdateMetadataBroker
 from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.machine import InvalidTransition
 from statemachines.partition import PARTITION, PartitionState

@@ -14,14 +14,9 @@ from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
-from controller.protocol import client_values, control_values
-from controller.protocol import reassignment_values as values
-from controller.protocol.cluster_values import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
+from controller.protocol import admin, client, control
+from controller.protocol.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
+from controller.protocol.control import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode
 
 R = TypeVar("R")
@@ -208,7 +203,7 @@ class LeaderAndIsrResponse:
     broker: int
     broker_epoch: int
     controller_epoch: int
-    body: control_values.LeaderAndIsrResponse
+    body: control.LeaderAndIsrResponse
     coalesces: ClassVar[bool] = False
 
 
@@ -217,7 +212,7 @@ class UpdateMetadataResponse:
     broker: int
     broker_epoch: int
     controller_epoch: int
-    body: control_values.UpdateMetadataResponse
+    body: control.UpdateMetadataResponse
     coalesces: ClassVar[bool] = False
 
 
@@ -226,7 +221,7 @@ class StopReplicaResponse:
     broker: int
     broker_epoch: int
     controller_epoch: int
-    body: control_values.StopReplicaResponse
+    body: control.StopReplicaResponse
     to_delete: tuple[tuple[str, int], ...] = ()
     """The (topic, partition)s of those that it was to delete."""
     coalesces: ClassVar[bool] = False
@@ -259,12 +254,12 @@ class AlterIsrRequested(AnsweredOnce):
     """A leader asks for changes of its partitions' ISRs. `version` is the request's: which errors there are depends on
     it."""
 
-    value: control_values.AlterIsrRequest
-    respond: Callable[[control_values.AlterIsrResponse], None]
+    value: control.AlterIsrRequest
+    respond: Callable[[control.AlterIsrResponse], None]
     version: int = 0
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
-        self.respond(control_values.AlterIsrResponse(int(error)))
+        self.respond(control.AlterIsrResponse(int(error)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,41 +268,39 @@ class ControlledShutdownRequested(AnsweredOnce):
 
     broker: int
     broker_epoch: int
-    respond: Callable[[control_values.ControlledShutdownResponse], None]
+    respond: Callable[[control.ControlledShutdownResponse], None]
     forced: bool = False
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
-        self.respond(control_values.ControlledShutdownResponse(int(error)))
+        self.respond(control.ControlledShutdownResponse(int(error)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CreateTopicsRequested(AnsweredOnce):
     """A client asks for topics. `version` is the request's: what an answer may hold depends on it."""
 
-    value: client_values.CreateTopicsRequest
+    value: client.CreateTopicsRequest
     version: int
-    respond: Callable[[client_values.CreateTopicsResponse], None]
+    respond: Callable[[client.CreateTopicsResponse], None]
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         """Kafka gives this error topic by topic."""
-        results = tuple(
-            client_values.CreatableTopicResult(topic.name, int(error), message) for topic in self.value.topics
-        )
-        self.respond(client_values.CreateTopicsResponse(results))
+        results = tuple(client.CreatableTopicResult(topic.name, int(error), message) for topic in self.value.topics)
+        self.respond(client.CreateTopicsResponse(results))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CreatePartitionsRequested(AnsweredOnce):
     """A client asks for more partitions of topics that are there."""
 
-    value: client_values.CreatePartitionsRequest
-    respond: Callable[[client_values.CreatePartitionsResponse], None]
+    value: client.CreatePartitionsRequest
+    respond: Callable[[client.CreatePartitionsResponse], None]
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
         results = tuple(
-            client_values.CreatePartitionsTopicResult(topic.name, int(error), message) for topic in self.value.topics
+            client.CreatePartitionsTopicResult(topic.name, int(error), message) for topic in self.value.topics
         )
-        self.respond(client_values.CreatePartitionsResponse(results))
+        self.respond(client.CreatePartitionsResponse(results))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -414,22 +407,22 @@ class ReassignmentIsrChange:
 class AlterReassignmentsRequested(AnsweredOnce):
     """A client asks for other replicas, or for an end of that (Kafka's ApiPartitionReassignment)."""
 
-    value: values.AlterPartitionReassignmentsRequest
-    respond: Callable[[values.AlterPartitionReassignmentsResponse], None]
+    value: admin.AlterPartitionReassignmentsRequest
+    respond: Callable[[admin.AlterPartitionReassignmentsResponse], None]
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
-        self.respond(values.AlterPartitionReassignmentsResponse((), int(error), message))
+        self.respond(admin.AlterPartitionReassignmentsResponse((), int(error), message))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListReassignmentsRequested(AnsweredOnce):
     """A client asks which partitions are on their way."""
 
-    value: values.ListPartitionReassignmentsRequest
-    respond: Callable[[values.ListPartitionReassignmentsResponse], None]
+    value: admin.ListPartitionReassignmentsRequest
+    respond: Callable[[admin.ListPartitionReassignmentsResponse], None]
 
     def refuse(self, error: ErrorCode = ErrorCode.NOT_CONTROLLER, message: str | None = RESIGNED) -> None:
-        self.respond(values.ListPartitionReassignmentsResponse((), int(error), message))
+        self.respond(admin.ListPartitionReassignmentsResponse((), int(error), message))
 
 
 @dataclass(frozen=True, slots=True)

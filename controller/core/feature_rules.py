@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.protocol.cluster_values import UPGRADE, FeatureUpdate
+from controller.protocol.admin import UPGRADE, FeatureUpdate
 
 MIN_LEVEL, MAX_LEVEL = "min_version_level", "max_version_level"
 MIN_SUPPORTED, MAX_SUPPORTED = "min_version", "max_version"

@@ -25,7 +25,7 @@ from controller.core.ports import Endpoint
 from controller.core.state_writes import state_paths
 from controller.core.term import Term
 from controller.pending import Pending
-from controller.protocol.control_values import NO_TOPIC_ID, UpdateMetadataBroker, UpdateMetadataEndpoint
+from controller.protocol.control import NO_TOPIC_ID, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import BrokerRegistration, decode_topic_assignment, encode_topic_assignment
 from controller.zookeeper.codecs_columns import (

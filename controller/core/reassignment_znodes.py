@@ -15,7 +15,7 @@ from controller.core import quarantine
 from controller.core.loading import topic_id_text
 from controller.core.notifications import ROUNDS
 from controller.core.term import Term
-from controller.protocol.control_values import NO_TOPIC_ID
+from controller.protocol.control import NO_TOPIC_ID
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     Reassignments,

@@ -17,10 +17,9 @@ from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, Up
 from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, PartitionTable, Rows
 from controller.core.ports import ControlRequest
 from controller.core.term import Term
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.bulk import PartitionColumns, common_part, leader_and_isr_body, own_part, update_metadata_body
 from controller.protocol.codec import decode_response_body, encode_request_body
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     NO_EPOCH,
@@ -29,6 +28,7 @@ from controller.protocol.control_values import (
     StopReplicaRequest,
     StopReplicaTopicState,
 )
+from controller.protocol.messages import ApiKey
 from controller.zookeeper.znode_sense import topic_name_fault
 from statemachines.leader_election_columns import live_mask
 

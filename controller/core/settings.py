@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.protocol.versions import ControlVersions, control_versions
+from controller.protocol.messages import ControlVersions, control_versions
 
 PLAINTEXT = "PLAINTEXT"
 _AT_LEAST_ONE = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     CONFIG_TYPE_BOOLEAN,
     CONFIG_TYPE_DOUBLE,
     CONFIG_TYPE_INT,

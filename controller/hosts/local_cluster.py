@@ -24,12 +24,11 @@ from typing import Self
 import javaproperties
 
 from controller.broker.setting_types import Address, address, address_text, listeners
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import MetadataRequest, MetadataResponse
-from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.client import MetadataRequest, MetadataResponse
+from controller.protocol.codec import RequestHeader, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import SIZE_BYTES, frame_size, framed
-from controller.protocol.headers import RequestHeader
+from controller.protocol.messages import ApiKey
 from controller.zookeeper import launch
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.ports import LOOPBACK, HeldPorts

@@ -14,11 +14,10 @@ from controller.core.channels import ControllerChannels
 from controller.core.ports import EventSink, PeerError, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import request_head, response_body
+from controller.protocol.codec import RequestHeader, read_response_header, request_head, response_body
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import SIZE_BYTES, frame_size
-from controller.protocol.headers import RequestHeader, read_response_header
+from controller.protocol.messages import ApiKey
 from controller.trace import Noted, Trace
 
 PIECE_BYTES = 256 * 1024

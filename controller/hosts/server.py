@@ -31,8 +31,7 @@ from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings
 from controller.hosts.network import NetworkThread
 from controller.hosts.scheduling import TURN_S, Turns, Working
 from controller.protocol.errors import MalformedFrame, ProtocolError
-from controller.protocol.framing import FrameBuffer, framed_parts
-from controller.protocol.records import Part, RecordRange
+from controller.protocol.framing import FrameBuffer, Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
 from controller.trace import Noted, Trace
 

@@ -1,14 +1,11 @@
 """Kafka's wire protocol, in the versions of a 2.8 cluster: values, frames, and the supported versions.
 
 This is the package's interface; `bulk` (encoders over columns) is imported by its own name. It uses no socket, no clock
-and nothing else of the project. The data plane's values are in modules of their own: `produce_values`, `fetch_values`,
-`admin_values`. docs/protocol.md says what a controller puts into its requests, and when it sends them.
+and nothing else of the project. Messages of the data plane and of administrators are in `produce`,
+`fetch` and `admin`. docs/protocol.md says what a controller puts into its requests, and when it sends them.
 """
 
-from controller.protocol.api_keys import (
-    ApiKey,
-)
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CONFIG_SOURCE_DEFAULT,
     CONFIG_SOURCE_DYNAMIC_BROKER,
     CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
@@ -45,6 +42,8 @@ from controller.protocol.client_values import (
 )
 from controller.protocol.codec import (
     Request,
+    RequestHeader,
+    UnsupportedVersion,
     decode_request,
     decode_response,
     decode_response_body,
@@ -53,10 +52,11 @@ from controller.protocol.codec import (
     encode_response,
     encode_response_parts,
     request_head,
+    request_header,
     response_body,
     unsupported_api_versions,
 )
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     EPOCH_DURING_DELETE,
     LEADER_AND_ISR_FULL,
     LEADER_AND_ISR_INCREMENTAL,
@@ -105,32 +105,22 @@ from controller.protocol.errors import (
 from controller.protocol.framing import (
     FRAME_BYTES_MAX,
     FrameBuffer,
+    Part,
+    RecordRange,
     frame_size,
     framed,
     framed_parts,
 )
-from controller.protocol.headers import (
-    RequestHeader,
-    UnsupportedVersion,
-    request_header,
-)
 from controller.protocol.messages import (
     CLUSTER_MESSAGES,
     RECORD_MESSAGES,
-    RequestValue,
-    ResponseValue,
-)
-from controller.protocol.records import (
-    Part,
-    RecordRange,
-    Records,
-)
-from controller.protocol.versions import (
     SUPPORTED,
+    ApiKey,
     ControlVersions,
     VersionRange,
     control_versions,
 )
+from controller.protocol.schema import Records, RequestValue, ResponseValue
 
 __all__ = [
     "CLUSTER_MESSAGES",

@@ -17,19 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.protocol.compiler import Writer, compile_struct
-from controller.protocol.control_schemas import (
-    COMPLETE_BUT,
-    LEADER_AND_ISR_REQUEST,
-    LIVE_LEADER,
-    PARTITIONS_FOLLOW,
-    UPDATE_METADATA_BROKER,
-    UPDATE_METADATA_REQUEST,
-)
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     LEADER_AND_ISR_UNSPECIFIED,
     NO_BROKER_EPOCH,
     LeaderAndIsrLiveLeader,
+    LeaderAndIsrRequest,
     UpdateMetadataBroker,
+    UpdateMetadataRequest,
 )
 from controller.protocol.errors import UnencodableValue
 from controller.protocol.primitives import varint, write_count, write_tags, write_text, write_texts
@@ -44,8 +38,8 @@ REPLICAS_MAX = 126
 """More replicas than this in one partition would need a longer compact length than the one byte laid out here."""
 
 _PADDING = -1
-_PARTITIONS_FOLLOW = (PARTITIONS_FOLLOW.tag or 0, b"\x01")
-_COMPLETE_BUT_TAG = COMPLETE_BUT.tag or 0
+_TAGS = {field.name: field.tag or 0 for field in UpdateMetadataRequest.struct.fields}
+_PARTITIONS_FOLLOW = (_TAGS["partitions_follow"], b"\x01")
 _HEAD = struct.Struct(">iiq")
 _EPOCH_START, _EPOCH_STOP = 8, 16
 
@@ -103,7 +97,7 @@ def leader_and_isr_body(
     `adding` and `removing` hold the replicas of the few rows that are being reassigned. UnencodableValue."""
     if version not in LEADER_AND_ISR_VERSIONS:
         raise UnencodableValue(f"LeaderAndIsr {version} is not among the bulk encoder's versions")
-    flexible = version >= LEADER_AND_ISR_REQUEST.flexible
+    flexible = version >= LeaderAndIsrRequest.message.flexible
     if version < 5 and type != LEADER_AND_ISR_UNSPECIFIED:
         raise UnencodableValue(f"type is not in LeaderAndIsr {version}")
     rows = len(columns.topic_index)
@@ -116,7 +110,7 @@ def leader_and_isr_body(
     if version >= 5:
         out += struct.pack(">b", type)
     _topics(out, matrix, topics, columns.topic_index, with_ids=version >= 5)
-    _structs(out, live_leaders, compile_struct(LIVE_LEADER, version, flexible).write, flexible)
+    _structs(out, live_leaders, compile_struct(LeaderAndIsrLiveLeader.struct, version, flexible).write, flexible)
     return _closed(out, flexible)
 
 
@@ -138,17 +132,17 @@ def update_metadata_body(
     `partitions_follow` and `complete_but` are left out of a version without tagged fields. UnencodableValue."""
     if version not in UPDATE_METADATA_VERSIONS:
         raise UnencodableValue(f"UpdateMetadata {version} is not among the bulk encoder's versions")
-    flexible = version >= UPDATE_METADATA_REQUEST.flexible
+    flexible = version >= UpdateMetadataRequest.message.flexible
     matrix = _states(columns, flexible)
     matrix.ids(offline)
     out = _head(controller_id, controller_epoch, broker_epoch)
     _topics(out, matrix, topics, columns.topic_index, with_ids=version >= 7)
-    _structs(out, live_brokers, compile_struct(UPDATE_METADATA_BROKER, version, flexible).write, flexible)
+    _structs(out, live_brokers, compile_struct(UpdateMetadataBroker.struct, version, flexible).write, flexible)
     tags = [_PARTITIONS_FOLLOW] if partitions_follow else []
     if complete_but is not None:
         content = bytearray()
         write_texts(content, complete_but, compact=True)
-        tags.append((_COMPLETE_BUT_TAG, bytes(content)))
+        tags.append((_TAGS["complete_but"], bytes(content)))
     return _closed(out, flexible, tags)
 
 

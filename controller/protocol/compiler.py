@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from controller.protocol import primitives
 from controller.protocol.errors import MalformedFrame, TooManyEntries, UnencodableValue
-from controller.protocol.records import Output, Part, joined
+from controller.protocol.framing import Output, Part, joined
 from controller.protocol.schema import (
     NO_DEFAULT,
     Array,
@@ -36,8 +38,6 @@ from controller.protocol.schema import (
     Ungrouped,
     default_of,
 )
-from controller.protocol.written import Written
-from controller.quick import quick, twin
 
 TAGGED_BYTES_KEPT = 32
 """The longest content of a tagged field that is remembered: a client chooses it."""
@@ -140,7 +140,6 @@ def compile_struct(table: Struct, version: int, flexible: bool, entries: Entries
     tagged = sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
     if tagged and not flexible:
         raise ValueError(f"{table.value.__name__} has tagged fields in version {version}, which is not flexible")
-    quick(table.value)
     source = _Source(table, version, flexible, entries)
     source.absent(present)
     for fixed, run in groupby(plain, key=lambda field: isinstance(field.type, Fixed)):
@@ -166,7 +165,7 @@ class _Source:
             "Value": table.value,
             "MalformedFrame": MalformedFrame,
             "UnencodableValue": UnencodableValue,
-            "Written": Written,
+            "Written": primitives.Written,
             "entries": entries,
             **{name: getattr(primitives, name) for name in _PRIMITIVES},
         }
@@ -442,35 +441,29 @@ class _Source:
         return inner
 
     def compiled(self, present: list[Field]) -> Compiled:
-        reader = ["def read(data, pos, end):", *self._reader, *self._made(present)]
+        reader = ["def read(data, pos, end):", *self._reader, self._made(present)]
         writer = ["def write(value, out):", *self._writer, "return"]
         text = "\n    ".join(reader) + "\n\n" + "\n    ".join(writer) + "\n"
         name = f"<{self._table.value.__name__} version {self._version}>"
         exec(compile(text, name, "exec"), self._names)
         return Compiled(self._names["read"], self._names["write"], self._size)
 
-    def _made(self, present: list[Field]) -> list[str]:
+    def _made(self, present: list[Field]) -> str:
         """What was read becomes a value."""
         kind = self._table.value
         names = {field.name for field in present}
-        twin_of = twin(kind)
-        if twin_of is None or any(one.name not in names and one.default is MISSING for one in fields(kind)):
-            return [f"return Value({', '.join(f'{field.name}=_{field.name}' for field in present)}), pos"]
-        self._names["Twin"] = twin_of
-        lines = ["made = Twin()"]
-        for one in fields(kind):
-            if one.name not in names:
-                self._names[f"_{one.name}"] = one.default
-            lines.append(f"made.{one.name} = _{one.name}")
-        return [*lines, "made.__class__ = Value", "return made, pos"]
+        absent = {name: default_of(kind, name) for name in kind.__struct_fields__ if name not in names}
+        if NO_DEFAULT in absent.values():
+            return f"return Value({', '.join(f'{field.name}=_{field.name}' for field in present)}), pos"
+        self._names |= {f"_{name}": default for name, default in absent.items()}
+        return f"return Value({', '.join(f'_{name}' for name in kind.__struct_fields__)}), pos"
 
 
 def _deeper(lines: list[str]) -> list[str]:
     return ["    " + line for line in lines]
 
 
-@dataclass(frozen=True, slots=True)
-class _Alone:
+class _Alone(msgspec.Struct, frozen=True, gc=False):
     """The content of one tagged field, which is read and written by itself."""
 
     content: Any

@@ -1,18 +1,80 @@
-"""The four bytes before every frame, and the limit on what they may say."""
+"""Frames as they go over a connection: their parts, records among them that are not copied, and their size before.
+
+Records are bytes that the protocol does not inspect. When read, they are a view into the frame, which they keep alive.
+When written, they are spliced in: a message is a sequence of parts, and records in a file may stay there until a server
+sends them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
+from typing import Protocol, TypeAlias
 
 from controller.protocol.errors import MalformedFrame, UnencodableValue
-from controller.protocol.records import Part, RecordRange, joined, size_bytes
 
 SIZE_BYTES = 4
 _SIZE = Struct(">i")
 FRAME_BYTES_SAID_MAX = 2**31 - 1
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Kafka's default of socket.request.max.bytes: a broker closes the connection of a client that announces more."""
+
+
+class RecordRange(Protocol):
+    """Records that lie elsewhere, in a file most likely, and need not be read to be sent."""
+
+    @property
+    def length(self) -> int:
+        """Bytes, which the message announces: no fewer and no more may be sent."""
+
+    def read(self) -> bytes: ...
+
+
+Part: TypeAlias = bytes | memoryview | RecordRange
+"""A message's bytes are those of its parts, one after the other."""
+
+
+class Output(bytearray):
+    """What is being written, and where records are to go into it."""
+
+    _splices: list[tuple[int, Part]] | None = None
+
+    def splice(self, records: Part) -> None:
+        if self._splices is None:
+            self._splices = []
+        self._splices.append((len(self), records))
+
+    def parts(self) -> list[Part]:
+        if self._splices is None:
+            return [bytes(self)]
+        parts: list[Part] = []
+        start = 0
+        with memoryview(self) as written:
+            for stop, records in self._splices:
+                parts += (bytes(written[start:stop]), records)
+                start = stop
+            parts.append(bytes(written[start:]))
+        return parts
+
+
+def size_bytes(records: Part) -> int:
+    if isinstance(records, bytes):
+        return len(records)
+    return records.nbytes if isinstance(records, memoryview) else records.length
+
+
+def joined(parts: Iterable[Part]) -> bytes:
+    """The parts as one, each byte copied once. Ranges are read: UnencodableValue for one that has not its length."""
+    if isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], bytes):
+        return parts[0]  # as of most messages, which have no records
+    return b"".join([part if isinstance(part, bytes | memoryview) else _read(part) for part in parts])
+
+
+def _read(records: RecordRange) -> bytes:
+    data = records.read()
+    if len(data) != records.length:
+        raise UnencodableValue(f"a range of {records.length} bytes of records gives {len(data)}")
+    return data
 
 
 def framed(frame: bytes) -> bytes:

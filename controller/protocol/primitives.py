@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Any
 
 from controller.protocol.errors import MalformedFrame, UnencodableValue
-from controller.protocol.records import Output, Records, size_bytes
+from controller.protocol.framing import Output, Part, size_bytes
 
 # An unsigned varint of 32 bits has at most five bytes; a longer one is refused, as Kafka does. (A reader that goes on
 # while the high bit is set takes time quadratic in the frame's length: a frame of 400 kB keeps it busy for seconds.)
@@ -263,7 +263,7 @@ def write_texts(out: bytearray, texts: Sequence[str] | None, compact: bool) -> N
         write_text(out, text, compact)
 
 
-def write_records(out: Output, records: Records | None, compact: bool) -> None:
+def write_records(out: Output, records: Part | None, compact: bool) -> None:
     if records is None:
         write_count(out, -1, compact)
         return
@@ -297,3 +297,24 @@ def write_group_rows(
         for row in rows:
             write_text(out, name, compact)
             write_row(row, out)
+
+
+class Written:
+    """Items of an array that were written before, in the place of the items: what goes out again and again in the same
+    version is encoded once.
+
+    `items` are the bytes of each, as the array's own writer makes them in the version of the message around it."""
+
+    __slots__ = ("content", "count")
+
+    def __init__(self, items: Sequence[bytes]) -> None:
+        self.count = len(items)
+        self.content = b"".join(items)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def written(items: Sequence[bytes]) -> Any:
+    """In the place of the tuple that a value is declared to have."""
+    return Written(items)

@@ -1,17 +1,36 @@
-"""What a message's layout is made of: the vocabulary in which the field tables are written.
+"""How a wire message is declared: one class, whose lines say what Kafka's message JSON says of a field.
 
-A table lists a structure's fields in the order of the wire, each with the versions that have it. Whether a version is
-flexible (compact lengths, a section of tagged fields after every structure) is said once for the whole message. Field
-defaults are those of the value classes. `compiler` turns tables into readers and writers; nothing here reads a byte.
+    class FetchPartition(Structure):
+        partition: Int32
+        fetch_offset: Int64
+        partition_max_bytes: Int32
+        current_leader_epoch: Int32 = field(default=-1, since=9, before="fetch_offset")
+
+    class FetchRequest(RequestValue, first=0, last=12, flexible=12): ...
+
+A line has the field's name, its type on the wire, its default, and the versions that have it. Arrays are `tuple[Int32,
+...]` or `tuple[FetchPartition, ...]`; `| None` makes a field nullable. Fields stand in the order in which a value is
+constructed; `before` names the field that follows on the wire where that is another order. A message says its versions
+in the line of its class, and from which one on it is flexible (compact lengths, a section of tagged fields after every
+structure).
+
+Each class has its table in `struct`, from which `compiler` generates readers and writers; nothing here reads a byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TypeAlias
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, TypeAlias, Union, dataclass_transform, get_args, get_origin
+
+import msgspec
+
+from controller.protocol.framing import Part
 
 LATEST = 32767
+NO_DEFAULT = msgspec.NODEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +63,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class RecordBytes:
-    """Records (`controller.protocol.records`): int32 length, or compact."""
+    """Records (`framing.Part`): int32 length, or compact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +118,23 @@ TEXTS = Texts()
 RECORDS = RecordBytes()
 
 
+Bool: TypeAlias = Annotated[bool, BOOL]
+Int8: TypeAlias = Annotated[int, INT8]
+Int16: TypeAlias = Annotated[int, INT16]
+Int32: TypeAlias = Annotated[int, INT32]
+Int64: TypeAlias = Annotated[int, INT64]
+Uuid: TypeAlias = Annotated[bytes, UUID]
+String: TypeAlias = Annotated[str, TEXT]
+Records: TypeAlias = Annotated[Part, RECORDS]
+"""What the lines of a structure name as types."""
+_ARRAYS: Mapping[Type, Type] = {INT32: INTS, INT64: LONGS, TEXT: TEXTS}
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field in versions `since` to `until`; null is allowed from `nullable`; `tag`: written among the tagged fields
-    and only when it isn't the default. `must`: a value other than the default can't be left out in a version that
-    lacks the field, since the request would then ask for something else."""
+    """A field of a table, in versions `since` to `until`; null is allowed from `nullable`; `tag`: written among the
+    tagged fields and only when it isn't the default. `must`: a value other than the default can't be left out in a
+    version that lacks the field, since the request would then ask for something else."""
 
     name: str
     type: Type
@@ -119,8 +150,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A structure and the value class it is read into. `bare`: no tagged fields after it, even in flexible versions
-    (an array of a plain type that is read as an array of structures of one field)."""
+    """A structure's fields in the order of the wire, and the value class it is read into. `bare`: no tagged fields
+    after it, even in flexible versions (an array of a plain type that is read as an array of structures of one
+    field)."""
 
     value: type[Any]
     fields: tuple[Field, ...]
@@ -146,15 +178,161 @@ class Message:
     first: int
     last: int
     flexible: int
-    adaptation: Adaptation | None = field(default=None)
+    adaptation: Adaptation | None = None
 
 
-def default_of(value: type[Any], name: str) -> Any:
-    """The default of a value class's field, MISSING if it has none."""
-    for declared in fields(value):
-        if declared.name == name:
-            return declared.default
-    raise KeyError(f"{value.__name__} has no field {name}")
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What a field's line says besides its name and type."""
+
+    default: Any = NO_DEFAULT
+    since: int = 0
+    until: int = LATEST
+    nullable: int = 0
+    tag: int | None = None
+    must: bool = False
+    before: str | None = None
+    flat_until: int = -1
+    inline_until: int = -1
+    inline: tuple[str, ...] = ()
 
 
-NO_DEFAULT = MISSING
+def field(
+    *,
+    default: Any = NO_DEFAULT,
+    since: int = 0,
+    until: int = LATEST,
+    nullable: int = 0,
+    tag: int | None = None,
+    must: bool = False,
+    before: str | None = None,
+    flat_until: int = -1,
+    inline_until: int = -1,
+    inline: tuple[str, ...] = (),
+) -> Any:
+    """Declare a field that is not in all versions, or not where it stands.
+
+    Args:
+        since, until: the versions that have it; in others it has its default.
+        nullable: the first version in which it may be null, of a field that may (`| None`).
+        tag: its number among the tagged fields.
+        must: a value other than the default is refused in a version that lacks the field.
+        before: the field that it precedes on the wire.
+        flat_until: up to this version, the array of groups is one flat array (see `Ungrouped`). The key is the
+            group's first string, its rows are its array.
+        inline_until, inline: up to this version, these fields of exactly one element stand in the array's place.
+    """
+    return _Line(default, since, until, nullable, tag, must, before, flat_until, inline_until, inline)
+
+
+def _wire_order(lines: Mapping[str, _Line]) -> list[str]:
+    names = [name for name, line in lines.items() if line.before is None]
+    for name, line in lines.items():
+        if line.before is not None:
+            names.insert(names.index(line.before), name)
+    return names
+
+
+def _fields(name: str, hint: Any, line: _Line) -> Iterator[Field]:
+    """The field, once for each form that it has."""
+    nullable = LATEST + 1
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+        nullable = max(line.nullable, line.since)
+    rest = (nullable, line.tag, line.must)
+    since = line.since
+    of = get_args(hint)[0] if get_origin(hint) is tuple else None
+    if not isinstance(of, StructureMeta):
+        kind = _type(hint) if of is None else _ARRAYS[_type(of)]
+        yield Field(name, kind, since, line.until, *rest)
+        return
+    struct = of.struct
+    if line.flat_until >= 0:
+        key = next(one.name for one in struct.fields if isinstance(one.type, Text))
+        rows = next(one for one in struct.fields if isinstance(one.type, Array))
+        assert isinstance(rows.type, Array)
+        yield Field(name, Ungrouped(struct.value, key, rows.name, rows.type.of), since, line.flat_until, *rest)
+        since = line.flat_until + 1
+    if line.inline_until >= 0:
+        inline = tuple(one for wanted in line.inline for one in struct.fields if one.name == wanted)
+        yield Field(name, Inline(Struct(struct.value, inline)), since, line.inline_until, *rest)
+        since = line.inline_until + 1
+    if of.bare_until >= 0:
+        yield Field(name, Array(Struct(struct.value, struct.fields, bare=True)), since, of.bare_until, *rest)
+        since = of.bare_until + 1
+    yield Field(name, Array(struct), since, line.until, *rest)
+
+
+def _type(hint: Any) -> Type:
+    """The wire type of a field that is no array."""
+    if isinstance(hint, StructureMeta):
+        return Nested(hint.struct)
+    kind: Type = hint.__metadata__[0]
+    return kind
+
+
+class StructureMeta(msgspec.StructMeta):
+    """Takes the lines of a class apart: defaults for msgspec, and a table for the compiler."""
+
+    struct: Struct
+    bare_until: int
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        bare_until: int = -1,
+        first: int = 0,
+        last: int | None = None,
+        flexible: int = LATEST,
+        adaptation: Adaptation | None = None,
+        frozen: bool = True,
+        gc: bool = False,
+    ) -> StructureMeta:
+        hints: dict[str, str] = namespace.get("__annotations__", {})
+        hints = {one: hint for one, hint in hints.items() if not hint.startswith("ClassVar")}
+        lines = {}
+        for one in hints:
+            given = namespace.get(one, NO_DEFAULT)
+            lines[one] = line = given if isinstance(given, _Line) else _Line(given)
+            if line.default is not NO_DEFAULT:
+                namespace[one] = line.default
+            else:
+                namespace.pop(one, None)
+        made: Any = super().__new__(mcls, name, bases, namespace, frozen=frozen, gc=gc)
+        module = vars(sys.modules[made.__module__])
+        fields = [form for one in _wire_order(lines) for form in _fields(one, eval(hints[one], module), lines[one])]
+        made.struct = Struct(made, tuple(fields))
+        made.bare_until = bare_until
+        if last is not None:
+            made.message = Message(made.struct, first, last, flexible, adaptation)
+        return made  # type: ignore[no-any-return]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Structure(msgspec.Struct, metaclass=StructureMeta, frozen=True, gc=False):
+    """Base of everything that has fields on the wire: an immutable value, equal by its fields.
+
+    A class with `bare_until`, in arrays: up to that version its only field, without the tagged fields of a structure.
+    """
+
+
+class RequestValue(Structure):
+    """Base of the bodies of requests."""
+
+    message: ClassVar[Message]
+
+
+class ResponseValue(Structure):
+    """Base of the bodies of responses."""
+
+    message: ClassVar[Message]
+
+
+def default_of(value: type[msgspec.Struct], name: str) -> Any:
+    """The default of a value class's field, NO_DEFAULT if it has none."""
+    names, defaults = value.__struct_fields__, value.__struct_defaults__
+    index = names.index(name) - (len(names) - len(defaults))
+    return defaults[index] if index >= 0 else NO_DEFAULT

@@ -25,31 +25,27 @@ from controller.protocol import (
     decode_response_body,
     encode_request_body,
 )
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
+    ELECTION_PREFERRED,
+    ELECTION_UNCLEAN,
     OPERATION_SET,
     RESOURCE_TOPIC,
     AlterableConfig,
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
+    ReassignablePartition,
+    ReassignableTopic,
 )
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from controller.protocol.control_values import AlterIsrPartition, AlterIsrRequest, AlterIsrResponse, AlterIsrTopic
-from controller.protocol.election_values import (
-    ELECTION_PREFERRED,
-    ELECTION_UNCLEAN,
-    ElectLeadersRequest,
-    ElectLeadersTopic,
-)
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrResponse, AlterIsrTopic
 from controller.simulator.network import Address
 from controller.simulator.plan import (
     AddPartitions,

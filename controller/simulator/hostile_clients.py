@@ -15,14 +15,21 @@ from random import Random
 from typing import Any
 
 from controller.protocol import SUPPORTED, ApiKey, decode_request
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
+    ELECTION_PREFERRED,
+    ELECTION_UNCLEAN,
     OPERATION_SET,
     RESOURCE_TOPIC,
     AlterableConfig,
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
+    ReassignablePartition,
+    ReassignableTopic,
 )
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
@@ -33,20 +40,8 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from controller.protocol.codec import encode_request
-from controller.protocol.election_values import (
-    ELECTION_PREFERRED,
-    ELECTION_UNCLEAN,
-    ElectLeadersRequest,
-    ElectLeadersTopic,
-)
+from controller.protocol.codec import RequestHeader, encode_request
 from controller.protocol.errors import ProtocolError
-from controller.protocol.headers import RequestHeader
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from controller.simulator.broker_process import World
 from controller.simulator.faults_between import Undo
 from controller.simulator.hand_edits import controller_named

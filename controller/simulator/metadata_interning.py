@@ -10,15 +10,17 @@ not change.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from controller.broker.metadata import MetadataBodies, MetadataSnapshot, NamedPartitions, named_by
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.bulk import UPDATE_METADATA_VERSIONS, common_part
 from controller.protocol.codec import Request, decode_request, encode_request_body
-from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataRequest, UpdateMetadataTopicState
+from controller.protocol.control import UpdateMetadataBroker, UpdateMetadataRequest, UpdateMetadataTopicState
+from controller.protocol.messages import ApiKey
 from controller.simulator.network import SharedFrame
 
 KEPT = 8

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
-from controller.protocol.produce_values import (
+from controller.protocol.produce import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProducePartition,

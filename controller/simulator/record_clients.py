@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from controller.clock import Clock
 from controller.core.ports import PeerError
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchPartition,
@@ -24,7 +24,7 @@ from controller.protocol.fetch_values import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from controller.protocol.records import joined
+from controller.protocol.framing import joined
 from controller.scenarios.host import HostFailure
 from controller.scenarios.records.history import (
     FINAL,

@@ -25,7 +25,7 @@ from controller.protocol import (
     request_header,
     response_body,
 )
-from controller.protocol.messages import RequestValue, ResponseValue
+from controller.protocol.schema import RequestValue, ResponseValue
 from controller.scenarios.records.workload import PartitionName
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock

@@ -8,14 +8,12 @@ orders are no part of this. Used by the hostile clients of plans and by the fuzz
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from random import Random
 from typing import Any, TypeVar
 
 from controller.protocol import SUPPORTED, ApiKey
-from controller.protocol.codec import encode_request
+from controller.protocol.codec import RequestHeader, encode_request
 from controller.protocol.errors import UnencodableValue
-from controller.protocol.headers import RequestHeader
 from controller.protocol.messages import MESSAGES
 from controller.protocol.schema import (
     NO_DEFAULT,
@@ -163,7 +161,7 @@ class Drawing:
             return 8
         size = self._sizes.get(id(value))
         if size is None:
-            parts = value if isinstance(value, tuple) else [getattr(value, one.name) for one in fields(value)]
+            parts = value if isinstance(value, tuple) else [getattr(value, name) for name in value.__struct_fields__]
             size = self._sizes[id(value)] = 1 + sum(map(self._bytes_in, parts))
         return size
 
@@ -196,8 +194,8 @@ def _drawn(table: Struct, version: int) -> Iterator[tuple[str, Field, int]]:
     """What a structure is made of: each value's name, its field, and the version that it is drawn for."""
     by_name = {field.name: field for field in reversed(table.fields)}
     present = {field.name: field for field in table.fields if field.is_in(version)}
-    for one in fields(table.value):
-        if one.name in present:
-            yield one.name, present[one.name], version
-        elif default_of(table.value, one.name) is NO_DEFAULT:  # the version lacks it, the value needs it
-            yield one.name, by_name[one.name], by_name[one.name].since
+    for name in table.value.__struct_fields__:
+        if name in present:
+            yield name, present[name], version
+        elif default_of(table.value, name) is NO_DEFAULT:  # the version lacks it, the value needs it
+            yield name, by_name[name], by_name[name].since

@@ -16,7 +16,7 @@ from controller.broker.node import Node
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
-from controller.protocol.versions import control_versions
+from controller.protocol.messages import control_versions
 from controller.scenarios.host import ZOOKEEPER, ClusterSpec, Link, PartitionView, Workload
 from controller.simulator import hostile_clients
 from controller.simulator.administrator import Administrator

@@ -13,14 +13,12 @@ import socket
 import sys
 import threading
 
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
-from controller.protocol.codec import encode_response
-from controller.protocol.control_values import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from controller.protocol.client import ApiVersion, ApiVersionsResponse
+from controller.protocol.codec import RequestHeader, encode_response, read_request_header
+from controller.protocol.control import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from controller.protocol.framing import SIZE_BYTES, frame_size, framed
-from controller.protocol.headers import RequestHeader, read_request_header
-from controller.protocol.messages import ResponseValue
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.schema import ResponseValue
 
 PIECE_BYTES = 1 << 20
 HEADER_BYTES = 128

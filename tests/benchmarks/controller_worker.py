@@ -37,7 +37,7 @@ from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process import term_holds
 from controller.pending import Task
-from controller.protocol.control_values import ControlledShutdownResponse
+from controller.protocol.control import ControlledShutdownResponse
 from controller.trace import FailoverCompleted, FailoverPhase, Noted, RequestAnswered, TraceEvent
 from controller.zookeeper.blocking import wait
 from controller.zookeeper.client import ZooKeeperClient

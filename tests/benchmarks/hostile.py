@@ -17,8 +17,8 @@ from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer, number, output_folder
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import CreatableTopic, CreateTopicsRequest
+from controller.protocol.client import CreatableTopic, CreateTopicsRequest
+from controller.protocol.messages import ApiKey
 from controller.zookeeper.jars import EmbeddedServerUnavailable
 from tests.benchmarks.hostile_attacks import ATTACKS, TOPIC, Attack, Client, Target, scaled
 

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from controller.broker.setting_types import Address
-from controller.protocol.admin_values import RESOURCE_TOPIC, DescribeConfigsRequest, DescribeConfigsResource
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.admin import RESOURCE_TOPIC, DescribeConfigsRequest, DescribeConfigsResource
+from controller.protocol.client import (
     ApiVersionsRequest,
     CreatableTopic,
     CreateTopicsRequest,
@@ -29,9 +28,9 @@ from controller.protocol.client_values import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.codec import RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -40,9 +39,9 @@ from controller.protocol.fetch_values import (
     ListOffsetsTopic,
 )
 from controller.protocol.framing import SIZE_BYTES, framed
-from controller.protocol.headers import RequestHeader
-from controller.protocol.messages import RequestValue, ResponseValue
-from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from controller.protocol.messages import ApiKey
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage.batches import Record, encode_batch, resealed
 
 ATTACK_LIMIT_S = 120.0

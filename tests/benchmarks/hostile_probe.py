@@ -16,11 +16,10 @@ import time
 from collections.abc import Sequence
 
 from controller.broker.setting_types import address
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import MetadataRequest
-from controller.protocol.codec import encode_request
+from controller.protocol.client import MetadataRequest
+from controller.protocol.codec import RequestHeader, encode_request
 from controller.protocol.framing import SIZE_BYTES, framed
-from controller.protocol.headers import RequestHeader
+from controller.protocol.messages import ApiKey
 
 INTERVAL_S = 0.01
 LIMIT_S = 120.0

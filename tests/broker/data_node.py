@@ -10,10 +10,9 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.logs import Logs
 from controller.broker.node import Node
 from controller.clock import VirtualClock
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import encode_request
-from controller.protocol.messages import RequestValue
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.schema import RequestValue
 from controller.simulator.disk import MemoryDisk
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, TopicAssignment, encode_config, encode_topic_assignment

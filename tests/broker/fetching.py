@@ -10,17 +10,11 @@ from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
-from controller.protocol.control_values import UpdateMetadataRequest
+from controller.protocol.control import UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
-    EpochEndOffset,
-    FetchPartitionData,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicData,
-)
-from controller.protocol.messages import MESSAGES, ResponseValue
-from controller.protocol.versions import control_versions
+from controller.protocol.fetch import EpochEndOffset, FetchPartitionData, FetchRequest, FetchResponse, FetchTopicData
+from controller.protocol.messages import MESSAGES, control_versions
+from controller.protocol.schema import ResponseValue
 from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog
 from tests.broker.harness import AskedPeers, KeptTrace, live, settings

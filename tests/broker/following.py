@@ -19,9 +19,9 @@ from controller.clock import VirtualClock
 from controller.core.ports import PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
-from controller.protocol.control_values import UpdateMetadataRequest
+from controller.protocol.control import UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     EARLIEST_TIMESTAMP,
     NO_DIVERGENCE,
     EpochEndOffset,
@@ -39,7 +39,8 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderResult,
     OffsetForLeaderTopicResult,
 )
-from controller.protocol.messages import MESSAGES, ResponseValue
+from controller.protocol.messages import MESSAGES
+from controller.protocol.schema import ResponseValue
 from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog, headers_of
 from tests.broker.harness import KeptTrace, live, settings

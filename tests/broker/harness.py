@@ -12,10 +12,9 @@ from controller.broker.settings import BrokerSettings, parse_settings
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import VirtualClock
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
-from controller.protocol.codec import decode_response, encode_request, encode_response_body
-from controller.protocol.control_values import (
+from controller.protocol.client import ApiVersion, ApiVersionsResponse
+from controller.protocol.codec import RequestHeader, decode_response, encode_request, encode_response_body
+from controller.protocol.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
@@ -26,10 +25,9 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.headers import RequestHeader
-from controller.protocol.messages import RequestValue
-from controller.protocol.records import Part, joined
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.framing import Part, joined
+from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.schema import RequestValue
 from controller.trace import Noted
 from controller.trace_records import Recorder
 

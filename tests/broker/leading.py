@@ -4,8 +4,9 @@ producers, consumers and followers ask of it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from controller.broker.broker import Broker
 from controller.broker.isr_manager import NAMED_BY_ID
@@ -13,9 +14,8 @@ from controller.broker.logs import Logs
 from controller.broker.partition import LeaderState, Partition
 from controller.pending import Pending
 from controller.protocol import request_head
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, encode_response_body
-from controller.protocol.control_values import (
+from controller.protocol.codec import RequestHeader, decode_request, encode_response_body
+from controller.protocol.control import (
     AlterIsrPartition,
     AlterIsrPartitionResult,
     AlterIsrRequest,
@@ -33,7 +33,7 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     CONSUMER,
     FetchPartition,
     FetchPartitionData,
@@ -41,14 +41,8 @@ from controller.protocol.fetch_values import (
     FetchResponse,
     FetchTopic,
 )
-from controller.protocol.headers import RequestHeader
-from controller.protocol.produce_values import (
-    ACKS_ALL,
-    ProducePartition,
-    ProducePartitionResult,
-    ProduceRequest,
-    ProduceTopic,
-)
+from controller.protocol.messages import ApiKey
+from controller.protocol.produce import ACKS_ALL, ProducePartition, ProducePartitionResult, ProduceRequest, ProduceTopic
 from controller.simulator.disk import MemoryDisk
 from controller.storage import LogSettings, PartitionLog, headers_of, whole_bytes
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, Deferred, ReadConfigs, live, settings

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.topic_configs import WAIT_MS
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import ApiVersionsRequest
-from controller.protocol.control_values import (
+from controller.protocol.client import ApiVersionsRequest
+from controller.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
     StopReplicaPartitionState,
@@ -15,8 +14,8 @@ from controller.protocol.control_values import (
     StopReplicaTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import MESSAGES
-from controller.protocol.produce_values import InitProducerIdRequest
+from controller.protocol.messages import MESSAGES, ApiKey
+from controller.protocol.produce import InitProducerIdRequest
 from controller.zookeeper import paths
 from tests.broker.data_node import DataNode
 from tests.broker.harness import leader_and_isr

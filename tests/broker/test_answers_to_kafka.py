@@ -7,9 +7,8 @@ from itertools import product
 from pathlib import Path
 
 from controller.core.handlers.isr_changes import HANDLED_AT_0
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchPartition,
@@ -22,7 +21,8 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import RequestValue
+from controller.protocol.messages import ApiKey
+from controller.protocol.schema import RequestValue
 from tests.broker.data_harness import DataBroker
 
 DOCS = Path(__file__).parents[2] / "docs" / "interop.md"

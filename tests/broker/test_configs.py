@@ -9,7 +9,7 @@ import pytest
 from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES
 from controller.broker.settings import _NAMES
 from controller.core.topic_settings import TOPIC_SETTINGS
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     CONFIG_TYPE_LONG,
     CONFIG_TYPE_PASSWORD,
     OPERATION_APPEND,
@@ -32,8 +32,7 @@ from controller.protocol.admin_values import (
     IncrementalAlterConfigsResource,
     ReplacedConfig,
 )
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CONFIG_SOURCE_DEFAULT,
     CONFIG_SOURCE_DYNAMIC_BROKER,
     CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
@@ -41,6 +40,7 @@ from controller.protocol.client_values import (
     CONFIG_SOURCE_TOPIC,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Delete
 from tests.broker.data_node import DataNode

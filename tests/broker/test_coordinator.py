@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.coordinator import NAMED_MAX
-from controller.protocol.admin_values import FindCoordinatorRequest, FindCoordinatorResponse
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import ApiVersionsRequest
+from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.data_harness import DataBroker
 
 JAVA = ApiVersionsRequest("apache-kafka-java", "2.8.2")

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsRequest,
@@ -19,6 +18,7 @@ from controller.protocol.client_values import (
     CreateTopicsResponse,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.data_harness import DataBroker
 from tests.broker.harness import BrokerUnderTest, Deferred, metadata
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.partition import LeaderState
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     UP_TO_HIGH_WATERMARK,
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, FetchTopic
+from controller.protocol.fetch import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, FetchTopic
+from controller.protocol.messages import ApiKey
 from tests.broker.data_harness import DataBroker
 from tests.broker.data_node import DataNode
 from tests.broker.harness import Deferred, live, metadata

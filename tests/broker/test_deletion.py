@@ -6,10 +6,10 @@ import pytest
 
 from controller.broker.broker import Broker
 from controller.core.events import DeleteTopicsRequested
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import DeleteTopicsRequest, DeleteTopicState
-from controller.protocol.control_values import LEADER_DURING_DELETE
+from controller.protocol.client import DeleteTopicsRequest, DeleteTopicState
+from controller.protocol.control import LEADER_DURING_DELETE
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.harness import TOPIC_ID, BrokerUnderTest, Deferred, metadata, settings
 
 TIMEOUT_MS = 5_000

@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.core.events import ElectionKind, ElectionOutcome, ElectLeadersRequested
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.election_values import (
-    ELECTION_PREFERRED,
-    ELECTION_UNCLEAN,
-    ElectLeadersRequest,
-    ElectLeadersTopic,
-)
+from controller.protocol.admin import ELECTION_PREFERRED, ELECTION_UNCLEAN, ElectLeadersRequest, ElectLeadersTopic
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.harness import BrokerUnderTest, Deferred, metadata
 
 TIMEOUT_MS = 5_000

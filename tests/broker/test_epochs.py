@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.partition import Partition, Role
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     LeaderAndIsrRequest,
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.trace import MetadataApplied, ReplicaRoleApplied, RequestRefused
 from tests.broker.harness import BROKER_EPOCH, BrokerUnderTest, leader_and_isr, metadata
 

@@ -10,7 +10,7 @@ from controller.broker.request_context import Exchange
 from controller.protocol import ApiKey, RequestHeader, decode_response
 from controller.protocol.codec import Request
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FetchPartition,
     FetchPartitionData,
     FetchRequest,
@@ -18,7 +18,7 @@ from controller.protocol.fetch_values import (
     FetchTopic,
     FetchTopicData,
 )
-from controller.protocol.records import Part, joined
+from controller.protocol.framing import Part, joined
 
 HEADER = RequestHeader(ApiKey.FETCH, 11, 7, "broker-1-fetcher-0")
 ASKED = FetchRequest(500, 1, (FetchTopic("t", (FetchPartition(3, 0, 100),)),))

@@ -8,11 +8,7 @@ import pytest
 
 from controller.broker.records.fetch import DelayedFetch
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
-    NO_DIVERGENCE,
-    READ_COMMITTED,
-    EpochEndOffset,
-)
+from controller.protocol.fetch import NO_DIVERGENCE, READ_COMMITTED, EpochEndOffset
 from controller.storage import LogSettings, PartitionLog
 from tests.broker.leading import Holder, fetched, offsets
 from tests.storage.batches import batch

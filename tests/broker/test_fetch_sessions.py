@@ -15,9 +15,8 @@ from controller.broker.records.fetch_sessions import (
     next_epoch,
 )
 from controller.clock import VirtualClock
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION,
@@ -27,6 +26,7 @@ from controller.protocol.fetch_values import (
     FetchTopic,
     ForgottenTopic,
 )
+from controller.protocol.messages import ApiKey
 from controller.storage import PartitionLog
 from tests.broker.harness import Deferred
 from tests.broker.leading import Holder, done, offsets

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.broker.records.fetch_sessions import next_epoch
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import INITIAL_SESSION_EPOCH, NO_SESSION, FetchResponse
+from controller.protocol.fetch import INITIAL_SESSION_EPOCH, NO_SESSION, FetchResponse
 from tests.broker.harness import Deferred
 from tests.broker.leading import Holder, offsets
 from tests.broker.test_fetch_sessions import PARTITIONS, Client

@@ -9,7 +9,7 @@ import pytest
 
 from controller.broker import fetcher
 from controller.core.ports import PeerTimedOut
-from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
+from controller.protocol.control import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.storage import PartitionLog
 from tests.broker.fetching import BACKOFF_MS, EPOCH, LEADER, ME, OTHER, Follower, data, following

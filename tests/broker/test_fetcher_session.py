@@ -6,7 +6,7 @@ import pytest
 
 from controller.broker.fetcher_state import EPOCH_MAX, FetchSession, Key, SessionRequest
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FetchPartition,
     FetchPartitionData,
     FetchResponse,

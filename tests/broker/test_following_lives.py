@@ -4,11 +4,11 @@ lost; and faults planted in the follower, each of which some course of events mu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from controller.broker.fetcher import Fetcher, ReplicaFetchers
 from controller.broker.fetcher_state import FetcherQueue, Followed, FollowerLogs, Truncation, truncation

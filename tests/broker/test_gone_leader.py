@@ -8,7 +8,7 @@ from controller.broker import fetcher
 from controller.broker.fetcher import Fetcher
 from controller.core.ports import PeerUnreachable
 from controller.protocol import encode_request_body
-from controller.protocol.control_values import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
+from controller.protocol.control import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from tests.broker.fetching import BACKOFF_MS, EPOCH, LEADER, ME, OTHER, Follower, data
 from tests.broker.harness import live
 from tests.storage.batches import batch

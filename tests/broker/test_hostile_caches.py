@@ -5,23 +5,17 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from controller.broker.records.fetch_sessions import FetchSessions, SessionRefused
 from controller.clock import VirtualClock
 from controller.protocol import SUPPORTED, decode_request, encode_request
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import MetadataRequest, MetadataRequestTopic
-from controller.protocol.fetch_values import (
-    INITIAL_SESSION_EPOCH,
-    NO_SESSION,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-)
-from controller.protocol.headers import RequestHeader
+from controller.protocol.client import MetadataRequest, MetadataRequestTopic
+from controller.protocol.codec import RequestHeader
+from controller.protocol.fetch import INITIAL_SESSION_EPOCH, NO_SESSION, FetchPartition, FetchRequest, FetchTopic
+from controller.protocol.messages import ApiKey
 from controller.simulator.disk import MemoryDisk
 from controller.storage.checkpoints import EpochStart, encode_epochs
 from controller.storage.recovery import NEW, open_files

@@ -14,8 +14,7 @@ import pytest
 from controller.broker.isr_manager import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChanges
 from controller.broker.partition import Partition
 from controller.core.ports import PeerTimedOut, PeerUnreachable
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     NO_TOPIC_ID,
     AlterIsrRequest,
     IsrMember,
@@ -25,6 +24,7 @@ from controller.protocol.control_values import (
     UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID
 from tests.broker.leading import CONTROLLER, VERSION, Leader, decoded, done, refused
 

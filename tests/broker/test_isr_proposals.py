@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.isr_manager import Proposal, Verdict, request_of, results_of, verdict, version_to_ask
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_response_body, encode_request_body, encode_response_body
-from controller.protocol.control_values import (
-    AlterIsrPartitionResult,
-    AlterIsrResponse,
-    AlterIsrTopicResult,
-)
+from controller.protocol.control import AlterIsrPartitionResult, AlterIsrResponse, AlterIsrTopicResult
 from controller.protocol.errors import ErrorCode
-from controller.protocol.versions import SUPPORTED, VersionRange
+from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
 
 ID, OTHER_ID = bytes(range(16)), bytes(range(16, 32))
 NAMED = Proposal(4, 7, (1, 2), (11, 22), ID)

@@ -18,24 +18,33 @@ import pytest
 from controller.broker.request_context import Gate, Job, Steps
 from controller.clock import Timer, VirtualClock
 from controller.hosts.process import COLLECTOR
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     OPERATION_SET,
     RESOURCE_TOPIC,
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
+    AlterPartitionReassignmentsRequest,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    DescribableLogDirTopic,
     DescribeConfigsRequest,
     DescribeConfigsResource,
-    FindCoordinatorRequest,
+    DescribeLogDirsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+    FeatureUpdate,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
+    ListedTopic,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
     ReplacedConfig,
+    UpdateFeaturesRequest,
 )
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     ApiVersionsRequest,
     CreatableTopic,
     CreatePartitionsRequest,
@@ -43,18 +52,13 @@ from controller.protocol.client_values import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
+    FindCoordinatorRequest,
     MetadataRequest,
     MetadataRequestTopic,
 )
-from controller.protocol.cluster_values import (
-    AllocateProducerIdsRequest,
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    FeatureUpdate,
-    UpdateFeaturesRequest,
-)
 from controller.protocol.codec import encode_request
-from controller.protocol.control_values import (
+from controller.protocol.control import (
+    AllocateProducerIdsRequest,
     AlterIsrPartition,
     AlterIsrRequest,
     AlterIsrTopic,
@@ -69,8 +73,7 @@ from controller.protocol.control_values import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from controller.protocol.election_values import ElectLeadersRequest, ElectLeadersTopic
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -81,16 +84,9 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import RequestValue
-from controller.protocol.produce_values import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ListedTopic,
-    ListPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.produce import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.schema import RequestValue
 from tests.broker.data_node import DataNode
 from tests.broker.harness import header, live
 

@@ -8,9 +8,8 @@ import cramjam
 import pytest
 
 from controller.broker.records.list_offsets import DECOMPRESSED_BYTES_MAX, decompress, offsets_before
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     CONSUMER,
     DEBUGGING_CONSUMER,
     EARLIEST_TIMESTAMP,
@@ -25,6 +24,7 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderResult,
     OffsetForLeaderTopic,
 )
+from controller.protocol.messages import ApiKey
 from controller.storage import LogSettings
 from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.data_harness import DataBroker

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.cluster_values import (
+from controller.protocol.admin import (
     DescribableLogDirTopic,
     DescribedLogDir,
     DescribedReplica,
@@ -14,6 +13,7 @@ from controller.protocol.cluster_values import (
     DescribeLogDirsResponse,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.data_node import DataNode
 from tests.storage.batches import batch
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.broker.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, metadata_response
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
-    NO_AUTHORIZED_OPERATIONS,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
-from controller.protocol.control_values import LEADER_DURING_DELETE
+from controller.protocol.client import NO_AUTHORIZED_OPERATIONS, MetadataRequest, MetadataRequestTopic, MetadataResponse
+from controller.protocol.control import LEADER_DURING_DELETE
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, live, metadata
 
 ALL = MetadataRequest(None)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.metadata import Key, NamedPartitions
-from controller.protocol.control_values import (
-    LEADER_DURING_DELETE,
-    UpdateMetadataPartitionState,
-    UpdateMetadataTopicState,
-)
+from controller.protocol.control import LEADER_DURING_DELETE, UpdateMetadataPartitionState, UpdateMetadataTopicState
 
 
 def state(index: int, leader: int = 1) -> UpdateMetadataPartitionState:

@@ -14,23 +14,23 @@ from controller.broker.settings import BrokerSettings
 from controller.clock import VirtualClock
 from controller.core.ports import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending, Task
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import (
+    RequestHeader,
     decode_request,
     decode_response,
     encode_request,
     request_head,
     response_body,
 )
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     SHUTDOWN_CHECKED,
     SHUTDOWN_FORCED,
     ControlledShutdownRequest,
     UpdateMetadataResponse,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.headers import RequestHeader
-from controller.protocol.records import Part, joined
+from controller.protocol.framing import Part, joined
+from controller.protocol.messages import ApiKey
 from controller.trace import BrokerRegistered, SessionEnded, SessionStarted
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse
@@ -371,5 +371,5 @@ def test_the_planted_answers_are_the_protocols() -> None:
     """What `Peers` answers with is what its test means."""
     for body, remaining in ((b"\0\0\x01\0", 0), (b"\0\0\x02\x02t\0\0\0\0\0\0", 1)):
         _, value = decode_response(ApiKey.CONTROLLED_SHUTDOWN, 3, b"\0\0\0\x2a\0" + body)
-        assert len(value.remaining_partitions) == remaining  # type: ignore[union-attr]
+        assert len(value.remaining_partitions) == remaining  # type: ignore[attr-defined]
         assert response_body(ApiKey.CONTROLLED_SHUTDOWN, 3, b"\0\0\0\x2a\0" + body)[1] == body

@@ -9,14 +9,10 @@ import pytest
 
 from controller.broker.partition import LeaderState, Live
 from controller.broker.records.writes import DelayedProduce, Replication
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import (
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopicState,
-)
+from controller.protocol.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
-from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.messages import ApiKey
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage import LogSettings
 from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID

@@ -8,7 +8,7 @@ from controller.broker.zookeeper_services import ProducerIds
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol.errors import ErrorCode
-from controller.protocol.produce_values import InitProducerIdRequest, InitProducerIdResponse
+from controller.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ProducerIdBlock
 from controller.zookeeper.drive import drive

@@ -3,14 +3,13 @@ it has."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from controller.broker.partition import Role
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import LEADER_DURING_DELETE, UpdateMetadataRequest
+from controller.protocol.control import LEADER_DURING_DELETE, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.storage.directory import STRAY
 from tests.broker.harness import metadata
 from tests.broker.leading import Holder, produced

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import AlterReassignmentsRequested, ListReassignmentsRequested
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.errors import ErrorCode
-from controller.protocol.reassignment_values import (
+from controller.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
@@ -22,6 +20,8 @@ from controller.protocol.reassignment_values import (
     ReassignableTopic,
     ReassignableTopicResult,
 )
+from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from tests.broker.harness import BrokerUnderTest
 
 TIMEOUT_MS = 5_000

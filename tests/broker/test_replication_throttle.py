@@ -6,7 +6,7 @@ import pytest
 
 from controller.broker.replica_manager import Measured, ReplicationThrottle
 from controller.clock import VirtualClock
-from controller.protocol.admin_values import RESOURCE_BROKER, RESOURCE_TOPIC
+from controller.protocol.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from controller.protocol.errors import ErrorCode
 from tests.broker.data_node import DataNode
 from tests.broker.leading import Holder, fetched, offsets

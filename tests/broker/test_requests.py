@@ -7,8 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+    FeatureUpdate,
+    ListedTopic,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+    UpdateFeaturesRequest,
+)
+from controller.protocol.client import (
     ApiVersionsRequest,
     CreatableTopic,
     CreatePartitionsRequest,
@@ -18,11 +28,11 @@ from controller.protocol.client_values import (
     DeleteTopicState,
     MetadataRequest,
 )
-from controller.protocol.cluster_values import AllocateProducerIdsRequest, FeatureUpdate, UpdateFeaturesRequest
 from controller.protocol.codec import decode_response, encode_request
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     SHUTDOWN_CHECKED,
     SHUTDOWN_FORCED,
+    AllocateProducerIdsRequest,
     AlterIsrRequest,
     AlterIsrResponse,
     ControlledShutdownRequest,
@@ -30,17 +40,9 @@ from controller.protocol.control_values import (
     RemainingPartition,
     StopReplicaRequest,
 )
-from controller.protocol.election_values import ElectLeadersRequest, ElectLeadersTopic
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import RequestValue
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ListedTopic,
-    ListPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.schema import RequestValue
 from tests.broker.harness import BrokerUnderTest, header, leader_and_isr, metadata
 
 EXAMPLES: dict[ApiKey, RequestValue] = {
@@ -83,7 +85,7 @@ def test_api_versions_of_an_unknown_version_says_which_are_known(version: int) -
     answer = BrokerUnderTest().send(frame)
     assert answer is not None
     correlation_id, value = decode_response(ApiKey.API_VERSIONS, 3, answer)
-    assert (correlation_id, value.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)  # type: ignore[union-attr]
+    assert (correlation_id, value.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

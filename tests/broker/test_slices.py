@@ -8,14 +8,14 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.broker.broker import Broker
 from controller.broker.request_context import LARGE_AT_ONCE, Gate, Job, Steps, finish, resumed
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     RESOURCE_TOPIC,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -23,8 +23,7 @@ from controller.protocol.admin_values import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -33,7 +32,7 @@ from controller.protocol.client_values import (
     MetadataRequestTopic,
 )
 from controller.protocol.codec import decode_response, encode_request
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
     StopReplicaPartitionState,
@@ -41,7 +40,7 @@ from controller.protocol.control_values import (
     StopReplicaTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -52,8 +51,9 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import RequestValue
-from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.messages import ApiKey
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.schema import RequestValue
 from tests.broker import harness
 from tests.broker.data_harness import DataBroker
 from tests.broker.data_node import DataNode
@@ -175,7 +175,7 @@ def test_an_answer_in_slices_is_the_one_that_is_made_at_once() -> None:
     assert sliced.answers == at_once
     assert at_once[0] is not None
     answered = decode_response(ApiKey.METADATA, 8, at_once[0])[1]
-    assert len(answered.topics) == 5_000, "a topic that is named twice is answered once"  # type: ignore[union-attr]
+    assert len(answered.topics) == 5_000, "a topic that is named twice is answered once"  # type: ignore[attr-defined]
 
 
 def test_a_request_that_names_more_than_one_may_closes_its_connection() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
-from controller.protocol.client_values import MetadataResponse
+from controller.protocol.client import MetadataResponse
 from tests.processes import DEADLINE_S
 
 

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from controller.core.settings import ControllerSettings
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import encode_response, response_body
-from controller.protocol.control_values import (
+from controller.protocol.codec import RequestHeader, encode_response, response_body
+from controller.protocol.control import (
     LEADER_DURING_DELETE,
     StopReplicaPartitionError,
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.headers import RequestHeader
+from controller.protocol.messages import ApiKey
 from controller.zookeeper import paths
 from controller.zookeeper.operations import Create, Write
 from tests.core.driving import Cluster, Host, Sent, answer_to

@@ -28,12 +28,11 @@ from controller.core.request_batch import NAMES as REQUEST_NAMES
 from controller.core.settings import ControllerSettings
 from controller.core.term import Term
 from controller.pending import Pending, Task
-from controller.protocol import control_values
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, encode_response, request_head, response_body
-from controller.protocol.control_values import NO_TOPIC_ID
-from controller.protocol.headers import RequestHeader
-from controller.protocol.messages import RequestValue
+from controller.protocol import control
+from controller.protocol.codec import RequestHeader, decode_request, encode_response, request_head, response_body
+from controller.protocol.control import NO_TOPIC_ID
+from controller.protocol.messages import ApiKey
+from controller.protocol.schema import RequestValue
 from controller.simulator.fencing import Fencing
 from controller.trace import Noted, PartitionStateWritten, RequestSent, TraceEvent
 from controller.zookeeper import paths
@@ -69,15 +68,15 @@ TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 def answer_to(api: ApiKey, request: Any) -> Any:
     """As a broker answers that does what it is told."""
     if api is ApiKey.LEADER_AND_ISR:
-        return control_values.LeaderAndIsrResponse(0)
+        return control.LeaderAndIsrResponse(0)
     if api is ApiKey.UPDATE_METADATA:
-        return control_values.UpdateMetadataResponse(0)
+        return control.UpdateMetadataResponse(0)
     stopped = tuple(
-        control_values.StopReplicaPartitionError(topic.topic_name, state.partition_index, 0)
+        control.StopReplicaPartitionError(topic.topic_name, state.partition_index, 0)
         for topic in request.topic_states
         for state in topic.partition_states
     )
-    return control_values.StopReplicaResponse(0, stopped)
+    return control.StopReplicaResponse(0, stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,7 +575,7 @@ def faults_of(term: Term, broker: int, request: Any) -> Iterator[str]:
     topics = [topic.topic_name for topic in request.topic_states]
     if len(set(topics)) != len(topics) or not all(topic.partition_states for topic in request.topic_states):
         yield f"its topics are {topics}"
-    if isinstance(request, control_values.StopReplicaRequest):
+    if isinstance(request, control.StopReplicaRequest):
         flags = [state.delete_partition for topic in request.topic_states for state in topic.partition_states]
         if versions.stop_replica < 3 and len(set(flags)) > 1:
             yield f"one flag for {flags}"
@@ -595,8 +594,8 @@ def faults_of(term: Term, broker: int, request: Any) -> Iterator[str]:
             own = (state.leader, state.leader_epoch, state.controller_epoch, state.isr, state.zk_version)
             columns = (table.leader, table.leader_epoch, table.controller_epoch, table.zk_version)
             leader, epoch, controller_epoch, version = (int(column[row]) for column in columns)
-            if context.deleting(rows)[0] and isinstance(request, control_values.UpdateMetadataRequest):
-                leader, epoch, version = control_values.LEADER_DURING_DELETE, 0, 0
+            if context.deleting(rows)[0] and isinstance(request, control.UpdateMetadataRequest):
+                leader, epoch, version = control.LEADER_DURING_DELETE, 0, 0
             if (*own, state.replicas) != (
                 leader,
                 epoch,
@@ -606,7 +605,7 @@ def faults_of(term: Term, broker: int, request: Any) -> Iterator[str]:
                 table.assignment_of(row),
             ):
                 yield f"{name} is {state}"
-            if isinstance(request, control_values.UpdateMetadataRequest):
+            if isinstance(request, control.UpdateMetadataRequest):
                 eligible = context.eligible(rows)[0].tolist()
                 offline = [one for one, usable in zip(state.replicas, eligible, strict=False) if not usable]
                 if list(state.offline_replicas) != offline:
@@ -618,7 +617,7 @@ def faults_of(term: Term, broker: int, request: Any) -> Iterator[str]:
             moving = (table.adding.get(row, ()), table.removing.get(row, ()))
             if versions.leader_and_isr >= 3 and (state.adding_replicas, state.removing_replicas) != moving:
                 yield f"{name}: {state}, not {moving}"
-    if isinstance(request, control_values.UpdateMetadataRequest):
+    if isinstance(request, control.UpdateMetadataRequest):
         if [one.id for one in request.live_brokers] != list(live):
             yield f"live brokers {request.live_brokers}"
     elif [one.broker_id for one in request.live_leaders] != sorted(leaders.intersection(live)):

@@ -8,13 +8,13 @@ from typing import Any
 
 from controller.core.events import AlterIsrRequested, AlterReassignmentsRequested, ListReassignmentsRequested
 from controller.core.settings import ControllerSettings
-from controller.protocol.control_values import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
-from controller.protocol.reassignment_values import (
+from controller.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_reassignments, decode_topic_assignment
 from statemachines.reassignment import Assignment

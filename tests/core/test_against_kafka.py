@@ -18,7 +18,7 @@ from controller.core.events import (
     ListReassignmentsRequested,
 )
 from controller.core.loading import topic_id_text
-from controller.protocol.control_values import AlterIsrRequest, ControlledShutdownResponse
+from controller.protocol.control import AlterIsrRequest, ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData
 from tests.core.driving import Cluster, Host

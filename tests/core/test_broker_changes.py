@@ -13,7 +13,7 @@ from controller.core.partition_table import Int32s, Rows
 from controller.core.settings import ControllerSettings
 from controller.core.state_writes import NewStates
 from controller.core.term import Term
-from controller.protocol.api_keys import ApiKey
+from controller.protocol.messages import ApiKey
 from controller.trace import BrokersChanged, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import PartitionState, encode_partition_state

@@ -11,14 +11,8 @@ from controller.core import feature_rules
 from controller.core.events import AllocateProducerIdsRequested, UpdateFeaturesRequested
 from controller.core.feature_rules import Refused, decide
 from controller.core.settings import ControllerSettings
-from controller.protocol.cluster_values import (
-    SAFE_DOWNGRADE,
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    FeatureUpdate,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
+from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse
+from controller.protocol.control import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.broker_data_writes import BrokerDataWrites

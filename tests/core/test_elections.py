@@ -21,8 +21,8 @@ from controller.core.imbalance import to_rebalance
 from controller.core.partition_table import PartitionTable, padded
 from controller.core.settings import ControllerSettings
 from controller.core.state_writes import take_in
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import PreferredElection, encode_preferred_election

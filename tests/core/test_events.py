@@ -18,13 +18,13 @@ from controller.core.events import (
     Startup,
     is_answerable,
 )
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
 )
-from controller.protocol.control_values import AlterIsrRequest, AlterIsrResponse
+from controller.protocol.control import AlterIsrRequest, AlterIsrResponse
 from controller.protocol.errors import ErrorCode
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller.core.settings import ControllerSettings
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
+from controller.protocol.messages import ApiKey
 from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.errors import UnknownOutcome

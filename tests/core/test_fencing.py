@@ -14,9 +14,9 @@ import pytest
 
 from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from controller.core.request_batch import RequestBatch
-from controller.protocol import control_values
-from controller.protocol.api_keys import ApiKey
+from controller.protocol import control
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.simulator.fencing import Fencing
 from controller.trace import RequestAnswered, RequestSent, TraceEvent
 from controller.zookeeper import paths
@@ -195,14 +195,14 @@ def put_answers(host: Host, *, controller_epoch: int = 0, broker_epoch: int = 0)
     broker = term.context.broker(2)
     assert broker is not None
     head = (2, broker.epoch + broker_epoch, term.epoch + controller_epoch)
-    refused = control_values.LeaderAndIsrPartitionError(0, int(ErrorCode.KAFKA_STORAGE_ERROR))
+    refused = control.LeaderAndIsrPartitionError(0, int(ErrorCode.KAFKA_STORAGE_ERROR))
     topics = tuple(
-        control_values.LeaderAndIsrTopicError((refused,), topic_id=topic.id) for topic in term.context.partitions.topics
+        control.LeaderAndIsrTopicError((refused,), topic_id=topic.id) for topic in term.context.partitions.topics
     )
-    stopped = control_values.StopReplicaPartitionError("t", 0, 0)
-    host.events.put(UpdateMetadataResponse(*head, control_values.UpdateMetadataResponse(0)))
-    host.events.put(StopReplicaResponse(*head, control_values.StopReplicaResponse(0, (stopped,)), (("t", 0),)))
-    host.events.put(LeaderAndIsrResponse(*head, control_values.LeaderAndIsrResponse(0, topics)))
+    stopped = control.StopReplicaPartitionError("t", 0, 0)
+    host.events.put(UpdateMetadataResponse(*head, control.UpdateMetadataResponse(0)))
+    host.events.put(StopReplicaResponse(*head, control.StopReplicaResponse(0, (stopped,)), (("t", 0),)))
+    host.events.put(LeaderAndIsrResponse(*head, control.LeaderAndIsrResponse(0, topics)))
 
 
 def being_deleted() -> tuple[Cluster, Host]:
@@ -238,7 +238,7 @@ def test_an_answer_counts_in_its_own_term_and_incarnation_alone(controller_epoch
 
 def test_each_answer_is_traced_with_the_number_of_its_request() -> None:
     cluster, host = cluster_of_two_topics()
-    refused = control_values.UpdateMetadataResponse(7)
+    refused = control.UpdateMetadataResponse(7)
     host.answer_to = lambda api, request: refused if api is ApiKey.UPDATE_METADATA else answer_to(api, request)
     cluster.topic("u", {0: (2, 3)})
     cluster.settle()
@@ -251,7 +251,7 @@ def test_each_answer_is_traced_with_the_number_of_its_request() -> None:
     errors = [(one.api, one.error_code) for one in host.trace.of(RequestAnswered)]
     assert {one for one in errors if one[0] != "UpdateMetadata"} == {("LeaderAndIsr", 0)}
     assert [error for api, error in errors if api == "UpdateMetadata"][-1] == 7
-    host.events.put(UpdateMetadataResponse(9, 9, 1, control_values.UpdateMetadataResponse(0)))
+    host.events.put(UpdateMetadataResponse(9, 9, 1, control.UpdateMetadataResponse(0)))
     cluster.settle()
     assert len(host.trace.of(RequestAnswered)) == len(errors), "an answer to nothing is none"
 

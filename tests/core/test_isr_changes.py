@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
 from controller.core.handlers.isr_changes import HANDLED_AT_0
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     RECOVERING,
     AlterIsrPartition,
     AlterIsrPartitionResult,
@@ -25,6 +24,7 @@ from controller.protocol.control_values import (
     IsrMember,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete

@@ -9,7 +9,8 @@ import pytest
 
 from controller.core.events import AlterReassignmentsRequested, CreatePartitionsRequested, CreateTopicsRequested
 from controller.core.settings import ControllerSettings
-from controller.protocol.client_values import (
+from controller.protocol.admin import AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic
+from controller.protocol.client import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
@@ -18,11 +19,6 @@ from controller.protocol.client_values import (
     CreateTopicsRequest,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from controller.trace import ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_reassignments, decode_topic_assignment

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from controller.core.failed_replicas import FailedReplicas
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import LogDirEvent, encode_log_dir_event
 from controller.zookeeper.operations import Create

@@ -8,12 +8,8 @@ import pytest
 
 from controller.core.events import AlterReassignmentsRequested, ElectionKind
 from controller.core.settings import ControllerSettings
+from controller.protocol.admin import AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic
 from controller.protocol.errors import ErrorCode
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import Reassignments, encode_reassignments
 from controller.zookeeper.codecs_pause import Pause, decode_pause, encode_pause

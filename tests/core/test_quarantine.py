@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import CreatePartitionsRequested, DeleteTopicsRequested, ReassignmentAsked
-from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
+from controller.protocol.client import CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerResigned
 from controller.zookeeper import paths

@@ -16,7 +16,7 @@ from controller.core.events import (
     UpdateMetadataResponse,
 )
 from controller.core.queue import EventQueue
-from controller.protocol import control_values
+from controller.protocol import control
 from controller.protocol.errors import ErrorCode
 
 
@@ -56,7 +56,7 @@ def test_equal_pending_events_are_one_until_one_is_taken() -> None:
 
 def test_responses_do_not_coalesce() -> None:
     queue = EventQueue(10)
-    response = UpdateMetadataResponse(1, 2, 3, control_values.UpdateMetadataResponse(0))
+    response = UpdateMetadataResponse(1, 2, 3, control.UpdateMetadataResponse(0))
     queue.put(response)
     queue.put(response)
     assert len(queue) == 2
@@ -97,7 +97,7 @@ def test_a_closed_queue_answers_what_comes_later_too() -> None:
     queue.close()
     queue.put(asked(answers, 2))
     queue.put(BrokerChange())
-    queue.put(UpdateMetadataResponse(1, 2, 3, control_values.UpdateMetadataResponse(0)))
+    queue.put(UpdateMetadataResponse(1, 2, 3, control.UpdateMetadataResponse(0)))
     assert len(answers) == 2
     assert queue.take() is None
 
@@ -148,7 +148,7 @@ def test_many_threads_put_and_every_caller_is_answered_once() -> None:
         event = queue.take()
         if isinstance(event, ControlledShutdownRequested):
             handled += 1
-            event.respond(control_values.ControlledShutdownResponse(0))
+            event.respond(control.ControlledShutdownResponse(0))
     stop.set()
     resigning.join()
     queue.close()

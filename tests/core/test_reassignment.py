@@ -15,8 +15,8 @@ from controller.core.reassignment import new_epoch
 from controller.core.settings import ControllerSettings
 from controller.core.state_writes import state_paths, take_in_all
 from controller.core.term import Term
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (

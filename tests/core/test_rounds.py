@@ -10,7 +10,7 @@ import pytest
 
 from controller.core.events import PreferredElectionAsked
 from controller.core.settings import ControllerSettings
-from controller.protocol.cluster_values import FeatureUpdate
+from controller.protocol.admin import FeatureUpdate
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (

@@ -12,8 +12,8 @@ import pytest
 
 from controller.core import request_batch
 from controller.core.events import ControlledShutdownRequested
-from controller.protocol.client_values import CreatableTopic
-from controller.protocol.control_values import ControlledShutdownResponse
+from controller.protocol.client import CreatableTopic
+from controller.protocol.control import ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.memory.connection import InMemoryConnection

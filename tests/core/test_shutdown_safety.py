@@ -12,7 +12,7 @@ from controller.core import shutdown_safety
 from controller.core.events import ControlledShutdownRequested
 from controller.core.settings import ControllerSettings
 from controller.core.shutdown_safety import falls_short
-from controller.protocol.control_values import AlterIsrPartition, ControlledShutdownResponse
+from controller.protocol.control import AlterIsrPartition, ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, encode_config
 from controller.zookeeper.operations import ANY_VERSION, Delete

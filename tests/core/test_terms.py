@@ -28,14 +28,14 @@ from controller.core.events import (
 from controller.core.obstacles import HIGHEST_EPOCH, Reason
 from controller.core.term import Term
 from controller.pending import Pending
-from controller.protocol import control_values
-from controller.protocol.client_values import (
+from controller.protocol import control
+from controller.protocol.client import (
     CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
 )
-from controller.protocol.control_values import AlterIsrRequest, AlterIsrResponse, ControlledShutdownResponse
+from controller.protocol.control import AlterIsrRequest, AlterIsrResponse, ControlledShutdownResponse
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
@@ -492,9 +492,9 @@ def resignations(host: Host) -> list[tuple[int, str]]:
 
 REFUSED = "broker 2 refused controller epoch {}: it has seen a higher one"
 RESPONSES = {
-    LeaderAndIsrResponse: control_values.LeaderAndIsrResponse,
-    UpdateMetadataResponse: control_values.UpdateMetadataResponse,
-    StopReplicaResponse: control_values.StopReplicaResponse,
+    LeaderAndIsrResponse: control.LeaderAndIsrResponse,
+    UpdateMetadataResponse: control.UpdateMetadataResponse,
+    StopReplicaResponse: control.StopReplicaResponse,
 }
 
 

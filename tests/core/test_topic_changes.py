@@ -8,8 +8,8 @@ import pytest
 
 from controller.core.loading import topic_id_text
 from controller.core.settings import ControllerSettings
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import NO_TOPIC_ID
+from controller.protocol.control import NO_TOPIC_ID
+from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment

@@ -8,7 +8,7 @@ import pytest
 
 from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
 from controller.core.settings import ControllerSettings
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

@@ -9,14 +9,10 @@ import pytest
 
 from controller.core.events import ControlledShutdownRequested, CreatePartitionsRequested, DeleteTopicsRequested
 from controller.core.settings import ControllerSettings
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
-from controller.protocol.control_values import (
-    EPOCH_DURING_DELETE,
-    LEADER_DURING_DELETE,
-    ControlledShutdownResponse,
-)
+from controller.protocol.client import CreatePartitionsRequest, CreatePartitionsTopic
+from controller.protocol.control import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, ControlledShutdownResponse
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment

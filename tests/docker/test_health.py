@@ -18,7 +18,7 @@ from controller.protocol import (
     decode_request,
     encode_response,
 )
-from controller.protocol.client_values import MetadataResponseBroker
+from controller.protocol.client import MetadataResponseBroker
 from tests.docker.scripts import script
 
 health = script("health")

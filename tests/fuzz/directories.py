@@ -40,8 +40,7 @@ from controller.broker.logs import Logs
 from controller.broker.settings import BadSettings, BrokerSettings
 from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.hosts.broker_id import kept_broker_id, unreadable
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
@@ -50,7 +49,8 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import CONSUMER, FetchPartition, FetchRequest, FetchTopic
+from controller.protocol.fetch import CONSUMER, FetchPartition, FetchRequest, FetchTopic
+from controller.protocol.messages import ApiKey
 from controller.storage import CorruptBatch, LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, TopicPartition
 from controller.storage.disk_files import CachedFile, FileDisk

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from controller.protocol import ApiKey
-from controller.protocol.records import Part
+from controller.protocol.framing import Part
 from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, Drawing
 from controller.simulator.simulation import BrokenInvariant, Simulation
 from tests.broker.data_node import DataNode

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from crc32c import crc32c
 
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     OPERATION_APPEND,
     OPERATION_SET,
     RESOURCE_BROKER,
@@ -23,18 +23,18 @@ from controller.protocol.admin_values import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    DescribableLogDirTopic,
     DescribeConfigsRequest,
     DescribeConfigsResource,
-    FindCoordinatorRequest,
+    DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     ReplacedConfig,
 )
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.cluster_values import DescribableLogDirTopic, DescribeLogDirsRequest
+from controller.protocol.client import FindCoordinatorRequest
 from controller.protocol.codec import decode_response, encode_request
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -45,16 +45,16 @@ from controller.protocol.fetch_values import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import RequestValue
-from controller.protocol.produce_values import (
+from controller.protocol.framing import Part
+from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.produce import (
     InitProducerIdRequest,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProduceTopic,
 )
-from controller.protocol.records import Part
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.schema import RequestValue
 from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.data_node import DataNode
 from tests.broker.harness import frame_of, header

@@ -16,8 +16,7 @@ import numpy as np
 
 from controller.protocol import SUPPORTED, ApiKey, ProtocolError, decode_request, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
-from controller.protocol.framing import FrameBuffer, framed
-from controller.protocol.records import Part
+from controller.protocol.framing import FrameBuffer, Part, framed
 from controller.zookeeper import jute, jute_replies
 from controller.zookeeper.codecs import decode_partition_states, decode_topic_assignments
 from controller.zookeeper.errors import DamagedZnode, ZooKeeperError

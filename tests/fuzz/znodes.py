@@ -28,12 +28,8 @@ from controller.core.events import (
     ElectLeadersRequested,
 )
 from controller.core.loading import topic_id_text
-from controller.protocol.client_values import CreatePartitionsRequest, CreatePartitionsTopic
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from controller.protocol.admin import AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic
+from controller.protocol.client import CreatePartitionsRequest, CreatePartitionsTopic
 from controller.trace import ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state, decode_topic_assignment

@@ -18,14 +18,14 @@ from controller.hosts.network import NetworkThread
 from controller.hosts.peers import PIECE_BYTES, SocketConnection, SocketPeers, socket_channels
 from controller.hosts.server import Limits, Server
 from controller.pending import Pending
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response_parts
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from controller.protocol.messages import ApiKey
 from controller.zookeeper.blocking import wait
 from controller.zookeeper.ports import HeldPorts
 from tests.hosts.harness import KeptTrace, running_network

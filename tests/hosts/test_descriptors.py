@@ -12,17 +12,12 @@ import pytest
 
 from controller.hosts.process import COULD_NOT_RUN
 from controller.hosts.server import Limits, reserved_descriptors
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-    MetadataRequest,
-)
+from controller.protocol.client import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest, MetadataRequest
 from controller.protocol.codec import decode_response, encode_request
 from controller.protocol.framing import framed
-from controller.protocol.messages import RequestValue, ResponseValue
-from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.messages import ApiKey
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.schema import RequestValue, ResponseValue
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.launch import Process, kill, launch
 from tests.broker.harness import header
@@ -104,7 +99,7 @@ def test_connections_are_refused_and_records_are_still_taken(zookeeper: Embedded
             topic = CreatableTopic("t", -1, -1, assignments)
             eventually(
                 lambda: (
-                    ask(first, ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest((topic,), 30_000)).topics[0].error_code  # type: ignore[union-attr]
+                    ask(first, ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest((topic,), 30_000)).topics[0].error_code  # type: ignore[attr-defined]
                     in (0, 36)
                 ),
                 "the topic is there",
@@ -119,7 +114,7 @@ def test_connections_are_refused_and_records_are_still_taken(zookeeper: Embedded
             def errors() -> set[int]:
                 """One batch fills a segment: each request needs a new file for each partition."""
                 response = ask(first, ApiKey.PRODUCE, 8, ProduceRequest(1, 30_000, (ProduceTopic("t", parts),)))
-                return {one.error_code for each in response.responses for one in each.partition_responses}  # type: ignore[union-attr]
+                return {one.error_code for each in response.responses for one in each.partition_responses}  # type: ignore[attr-defined]
 
             eventually(lambda: errors() == {0}, "the partitions are led")
             assert [errors() for _ in range(4)] == [{0}] * 4

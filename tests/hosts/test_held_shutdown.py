@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_metadata
-from controller.protocol.client_values import MetadataResponse
+from controller.protocol.client import MetadataResponse
 from tests.processes import eventually
 
 DEADLINE_S = 60.0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import LeaderAndIsrResponse
-from controller.protocol.control_values import LeaderAndIsrRequest
+from controller.protocol.control import LeaderAndIsrRequest
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_controller

@@ -20,7 +20,7 @@ from kafka.errors import TopicAlreadyExistsError
 
 from controller.broker.setting_types import Address
 from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_metadata
-from controller.protocol.client_values import MetadataResponse
+from controller.protocol.client import MetadataResponse
 from controller.protocol.framing import framed
 from tests.broker.test_requests import BAD_FRAMES
 from tests.processes import eventually

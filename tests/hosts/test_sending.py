@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.hosts.server import SENDFILE_FROM_BYTES, Outgoing, RangeCut
-from controller.protocol.framing import framed
-from controller.protocol.records import Part, joined
+from controller.protocol.framing import Part, framed, joined
 from controller.storage.disk import FileRange
 from controller.storage.disk_files import FileDisk, OpenFile
 

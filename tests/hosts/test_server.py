@@ -15,8 +15,7 @@ import pytest
 from controller.broker.request_context import Respond
 from controller.broker.setting_types import Listener
 from controller.hosts.server import UNANSWERED_MAX, CannotListen, Connection, Limits, Server
-from controller.protocol.framing import framed
-from controller.protocol.records import Part
+from controller.protocol.framing import Part, framed
 from controller.storage.disk import File, FileRange
 from controller.storage.disk_files import FileDisk
 from tests.hosts.harness import KeptTrace, running_network

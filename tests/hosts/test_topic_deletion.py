@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic as ConfluentTopic
 from kafka.admin import KafkaAdminClient
 
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
-from controller.protocol.client_values import MetadataResponse
+from controller.protocol.client import MetadataResponse
 from tests.processes import eventually
 
 DEADLINE_S = 60.0

@@ -8,12 +8,8 @@ from typing import Any
 
 from controller.core.events import AlterIsrRequested, CreatePartitionsRequested
 from controller.core.queue import EventQueue
-from controller.protocol.client_values import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from controller.protocol.control_values import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
+from controller.protocol.client import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
+from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites

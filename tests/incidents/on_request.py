@@ -14,7 +14,7 @@ from controller.core.events import (
     UpdateFeaturesRequested,
 )
 from controller.core.settings import ControllerSettings
-from controller.protocol.cluster_values import FeatureUpdate, UpdateFeaturesRequest
+from controller.protocol.admin import FeatureUpdate, UpdateFeaturesRequest
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, LogDirEvent, decode_feature, encode_feature, encode_log_dir_event

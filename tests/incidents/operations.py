@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from controller.core.events import ControlledShutdownRequested, CreateTopicsRequested
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from controller.protocol.control_values import ControlledShutdownResponse
+from controller.protocol.control import ControlledShutdownResponse
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected
 from controller.zookeeper import paths

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from controller.protocol import ErrorCode
-from controller.protocol.client_values import MetadataRequest
-from controller.protocol.control_values import StopReplicaRequest
+from controller.protocol.client import MetadataRequest
+from controller.protocol.control import StopReplicaRequest
 from controller.protocol.schema import (
     Array,
     Field,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -246,7 +247,9 @@ def test_update_metadata_is_the_codecs(version: int) -> None:
 @pytest.mark.parametrize("complete_but", [None, (), ("t", "u")])
 @pytest.mark.parametrize("version", UPDATE_METADATA_VERSIONS)
 def test_our_own_tagged_fields_are_written_as_by_the_codec(version: int, complete_but: tuple[str, ...] | None) -> None:
-    value = replace(update_metadata([], TOPICS, BROKERS), partitions_follow=True, complete_but=complete_but)
+    value = msgspec.structs.replace(
+        update_metadata([], TOPICS, BROKERS), partitions_follow=True, complete_but=complete_but
+    )
     bulk = update_metadata_body(
         version,
         controller_id=value.controller_id,
@@ -372,7 +375,7 @@ def test_a_patched_body_is_the_one_encoded_with_that_broker_epoch(
 ) -> None:
     for version in range(first, last + 1):
         body = encode_request_body(api_key, version, value)
-        other = encode_request_body(api_key, version, replace(value, broker_epoch=2**40 + 5))
+        other = encode_request_body(api_key, version, msgspec.structs.replace(value, broker_epoch=2**40 + 5))
         assert own_part(body, 2**40 + 5) + common_part(body) == other != body
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields, replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from controller.protocol import (
     ApiKey,
@@ -31,14 +31,10 @@ from controller.protocol import (
     encode_request_body,
     primitives,
 )
-from controller.protocol.admin_values import (
-    COORDINATOR_OF_TRANSACTION,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    FindCoordinatorRequest,
-)
+from controller.protocol.admin import DescribeConfigsRequest, DescribeConfigsResource
+from controller.protocol.client import COORDINATOR_OF_TRANSACTION, FindCoordinatorRequest
 from controller.protocol.compiler import compile_struct, layout
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     SHUTDOWN_FORCED,
     AlterIsrPartition,
     AlterIsrRequest,
@@ -47,7 +43,7 @@ from controller.protocol.control_values import (
     ControlledShutdownResponse,
     RemainingPartition,
 )
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     READ_COMMITTED,
     FetchPartition,
     FetchRequest,
@@ -59,8 +55,20 @@ from controller.protocol.fetch_values import (
     ReplicaState,
 )
 from controller.protocol.messages import MESSAGES
-from controller.protocol.produce_values import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
-from controller.protocol.schema import INT32, TEXT, Array, Field, Inline, Message, Nested, Struct, Ungrouped
+from controller.protocol.produce import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.schema import (
+    INT32,
+    NO_DEFAULT,
+    TEXT,
+    Array,
+    Field,
+    Inline,
+    Message,
+    Nested,
+    Struct,
+    Ungrouped,
+    default_of,
+)
 
 STATE = LeaderAndIsrPartitionState(0, 1, 2, 3, (2, 1), 4, (2, 1))
 LEADER_AND_ISR = LeaderAndIsrRequest(1, 1, (LeaderAndIsrTopicState("pay", (STATE,)),), ())
@@ -252,7 +260,7 @@ def faults(message: Message) -> list[str]:
     """Where a table and its value class don't fit: unknown fields, a required field that a version lacks."""
     wrong = []
     for table in tables(message.struct):
-        declared = {field.name: field.default for field in fields(table.value)}
+        declared = {name: default_of(table.value, name) for name in table.value.__struct_fields__}
         wrong += [f"{table.value.__name__}.{field.name}" for field in table.fields if field.name not in declared]
         always = set.intersection(
             *(
@@ -262,7 +270,12 @@ def faults(message: Message) -> list[str]:
         )
         grouped = {name for name in ("topic_name", "partition_states", "partition_errors") if name in declared}
         for name, default in declared.items():
-            if default is MISSING and name not in always | grouped and not table.bare and not _partial(message, table):
+            if (
+                default is NO_DEFAULT
+                and name not in always | grouped
+                and not table.bare
+                and not _partial(message, table)
+            ):
                 wrong.append(f"{table.value.__name__}.{name} is required, but not in all versions")
     return wrong
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +54,7 @@ from kafka.protocol.producer import ProduceRequest as KafkaProduceRequest
 from kafka.protocol.producer import ProduceResponse as KafkaProduceResponse
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
+from msgspec.structs import replace
 
 from controller.protocol import (
     AlterIsrResponse,
@@ -77,27 +78,23 @@ from controller.protocol import (
     encode_response,
     request_head,
 )
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     AlterConfigsResponse,
+    AlterPartitionReassignmentsResponse,
     DeleteRecordsResponse,
     DescribeConfigsResponse,
-    FindCoordinatorResponse,
-    IncrementalAlterConfigsResponse,
-)
-from controller.protocol.cluster_values import (
-    AllocateProducerIdsResponse,
     DescribeLogDirsResponse,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsResponse,
+    ListPartitionReassignmentsResponse,
     UpdateFeaturesResponse,
 )
+from controller.protocol.client import FindCoordinatorResponse
 from controller.protocol.compiler import layout
-from controller.protocol.election_values import ElectLeadersResponse
-from controller.protocol.fetch_values import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
+from controller.protocol.control import AllocateProducerIdsResponse
+from controller.protocol.fetch import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
 from controller.protocol.messages import MESSAGES
-from controller.protocol.produce_values import InitProducerIdResponse, ProduceResponse
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsResponse,
-)
+from controller.protocol.produce import InitProducerIdResponse, ProduceResponse
 from controller.protocol.schema import Message
 from tests.protocol.strategies import values
 
@@ -196,7 +193,7 @@ def kio_class(api_key: ApiKey, direction: str, version: int) -> Any:
 def rows_of(groups: Any, rows: str) -> tuple[Any, ...]:
     """Groups as the flat list that early versions have."""
     return tuple(
-        SimpleNamespace(topic_name=group.topic_name, **{field.name: getattr(row, field.name) for field in fields(row)})
+        SimpleNamespace(topic_name=group.topic_name, **{name: getattr(row, name) for name in row.__struct_fields__})
         for group in groups
         for row in getattr(group, rows)
     )

@@ -24,8 +24,8 @@ from controller.protocol import (
     request_head,
     response_body,
 )
-from controller.protocol.admin_values import FindCoordinatorResponse
-from controller.protocol.fetch_values import (
+from controller.protocol.client import FindCoordinatorResponse
+from controller.protocol.fetch import (
     CONSUMER,
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,

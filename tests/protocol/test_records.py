@@ -28,14 +28,14 @@ from controller.protocol import (
     framed_parts,
 )
 from controller.protocol.compiler import layout
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     EpochEndOffset,
     FetchPartitionData,
     FetchResponse,
     FetchTopicData,
     LeaderIdAndEpoch,
 )
-from controller.protocol.produce_values import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
 from tests.protocol.recording import recorded
 from tests.protocol.strategies import values
 

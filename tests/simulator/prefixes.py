@@ -14,7 +14,7 @@ from typing import Any
 from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode
-from controller.protocol.cluster_values import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
+from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
 from controller.simulator import Simulation
 from controller.simulator.plan import BreakLogDirectory, ElectLeaders, Reassign, SetConfig
 from controller.zookeeper import paths

@@ -17,11 +17,9 @@ from controller.broker.broker import Broker
 from controller.broker.lifecycle import controlled_shutdown
 from controller.broker.partition import Partition
 from controller.pending import Pending, Task
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, decode_response_body, encode_request_body
-from controller.protocol.headers import RequestHeader
-from controller.protocol.messages import RequestValue
-from controller.protocol.versions import SUPPORTED, VersionRange
+from controller.protocol.codec import RequestHeader, decode_request, decode_response_body, encode_request_body
+from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
+from controller.protocol.schema import RequestValue
 from controller.scenarios.host import ClusterSpec, Workload
 from controller.simulator import requests
 from controller.simulator.broker_process import SimulatedBroker

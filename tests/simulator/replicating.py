@@ -16,9 +16,9 @@ from controller.broker.metadata import Identity
 from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, decode_request, encode_request, encode_response
-from controller.protocol.client_values import ApiVersion, ApiVersionsResponse
+from controller.protocol.client import ApiVersion, ApiVersionsResponse
 from controller.protocol.codec import decode_response
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     AlterIsrPartitionResult,
     AlterIsrRequest,
     AlterIsrResponse,
@@ -31,15 +31,10 @@ from controller.protocol.control_values import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import RequestValue
-from controller.protocol.produce_values import (
-    ACKS_ALL,
-    ProducePartition,
-    ProduceRequest,
-    ProduceTopic,
-)
-from controller.protocol.records import joined
-from controller.protocol.versions import SUPPORTED
+from controller.protocol.framing import joined
+from controller.protocol.messages import SUPPORTED
+from controller.protocol.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.schema import RequestValue
 from controller.simulator.disk import MemoryDisk
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock

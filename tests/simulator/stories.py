@@ -10,7 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from controller.protocol import ApiKey, ErrorCode
-from controller.protocol.client_values import (
+from controller.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+    FeatureUpdate,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+    UpdateFeaturesRequest,
+)
+from controller.protocol.client import (
     CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -18,20 +28,13 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from controller.protocol.cluster_values import AllocateProducerIdsRequest, FeatureUpdate, UpdateFeaturesRequest
-from controller.protocol.control_values import (
+from controller.protocol.control import (
+    AllocateProducerIdsRequest,
     AlterIsrPartition,
     AlterIsrRequest,
     AlterIsrTopic,
     ControlledShutdownRequest,
     IsrMember,
-)
-from controller.protocol.election_values import ElectLeadersRequest, ElectLeadersTopic
-from controller.protocol.reassignment_values import (
-    AlterPartitionReassignmentsRequest,
-    ListPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
 )
 from controller.simulator import Simulation
 from controller.simulator.columns import log_text

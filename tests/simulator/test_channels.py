@@ -14,7 +14,7 @@ from controller.core.channels import ControllerChannels
 from controller.core.ports import ControlRequest, Endpoint, PeerError
 from controller.protocol import ApiKey, decode_request, encode_request_body
 from controller.protocol.codec import encode_response_parts
-from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
+from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection, SimulatedPeers

@@ -12,9 +12,9 @@ import pytest
 from controller.core import topic_deletion
 from controller.core.request_batch import RequestBatch
 from controller.pending import Task
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import DeleteTopicsRequest, DeleteTopicState
+from controller.protocol.client import DeleteTopicsRequest, DeleteTopicState
 from controller.protocol.codec import encode_request_body
+from controller.protocol.messages import ApiKey
 from controller.scenarios.defects import OF_SPOILED_ZNODES
 from controller.scenarios.host import ClusterSpec, Link, TopicSpec, Workload
 from controller.simulator import DeleteController, Simulation, SpoilZnode

@@ -8,17 +8,16 @@ this cluster's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.core.channels import _Channel
 from controller.core.context import ControllerContext, Replicas
 from controller.core.ports import ControlRequest
 from controller.core.request_batch import RequestBatch
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatePartitionsAssignment,
@@ -28,12 +27,13 @@ from controller.protocol.client_values import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     SHUTDOWN_UNSAID,
     ControlledShutdownRequest,
 )
+from controller.protocol.messages import ApiKey
 from tests.kafka_recording import (
     ALTER_ISRS,
     DEATH_OF_2,

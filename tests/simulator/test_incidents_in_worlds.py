@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from controller.broker.isr_manager import IsrChanges
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode
-from controller.protocol.control_values import (
-    NO_EPOCH,
-    StopReplicaPartitionState,
-    StopReplicaRequest,
-    StopReplicaTopicState,
-)
-from controller.protocol.produce_values import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from controller.protocol.control import NO_EPOCH, StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.simulator import NotInTime, PartitionView, Simulation, TraceRecord
 from controller.storage.batches import Record, encode_batch
 from controller.trace import IsrProposed

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.broker.fetcher import Fetcher, LeaderLink
@@ -18,16 +19,15 @@ from controller.broker.metadata import NOTHING_KNOWN, MetadataSnapshot
 from controller.broker.node import Node
 from controller.broker.partition import Role
 from controller.broker.records.fetch import DelayedFetch
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.codec import decode_request, encode_request_body, request_head
-from controller.protocol.control_values import (
+from controller.protocol.codec import RequestHeader, decode_request, encode_request_body, request_head
+from controller.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from controller.protocol.headers import RequestHeader
+from controller.protocol.messages import ApiKey
 from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWorld, NotConverged, missing
 from controller.simulator.metadata_interning import KEPT, MetadataInterning
 from controller.simulator.network import Pipe, SharedFrame, Socket
@@ -160,7 +160,7 @@ def _without_a_partition(snapshot: MetadataSnapshot) -> MetadataSnapshot:
 def _with_another_leader(snapshot: MetadataSnapshot) -> MetadataSnapshot:
     name, states = next(iter(snapshot.topics.items()))
     number, state = next(iter(states.items()))
-    other = dataclasses.replace(state, leader=state.leader + 1)
+    other = msgspec.structs.replace(state, leader=state.leader + 1)
     return dataclasses.replace(snapshot, topics={**snapshot.topics, name: {**states, number: other}})
 
 
@@ -265,7 +265,7 @@ def _request(leader: int, broker_epoch: int, live: int = 40) -> UpdateMetadataRe
 def test_what_is_decoded_once_is_what_each_would_have_decoded(version: int, follow: bool) -> None:
     interning = MetadataInterning()
     ours: dict[str, Any] = {"partitions_follow": follow, "complete_but": ("t",) if follow else None}
-    requests = {epoch: dataclasses.replace(_request(1, epoch), **ours) for epoch in (7, 8, 9)}
+    requests = {epoch: msgspec.structs.replace(_request(1, epoch), **ours) for epoch in (7, 8, 9)}
     bodies = {epoch: encode_request_body(ApiKey.UPDATE_METADATA, version, one) for epoch, one in requests.items()}
     rest = bodies[7][16:]
     decoded = []
@@ -310,10 +310,10 @@ def test_brokers_that_go_the_same_way_come_to_the_same_snapshot_and_others_to_th
     interning, one, other = MetadataInterning(), _request(1, 7), _request(2, 7)
     first = interning.updated(NOTHING_KNOWN, one)
     assert first == NOTHING_KNOWN.updated(one)
-    assert interning.updated(NOTHING_KNOWN, dataclasses.replace(one, broker_epoch=8)) is first
+    assert interning.updated(NOTHING_KNOWN, msgspec.structs.replace(one, broker_epoch=8)) is first
     assert interning.updated(NOTHING_KNOWN, other) == NOTHING_KNOWN.updated(other) != first
     assert interning.updated(first, other) == first.updated(other)
-    moved = dataclasses.replace(one, controller_id=5)
+    moved = msgspec.structs.replace(one, controller_id=5)
     assert interning.updated(NOTHING_KNOWN, moved).controller_id == 5
 
 
@@ -328,6 +328,6 @@ def test_what_a_request_names_is_found_once_for_all_and_a_live_broker_is_one_obj
     first, second = found
     assert all(one is other for one, other in zip(first.live_brokers, second.live_brokers, strict=True))
     named = interning.named(first)
-    assert interning.named(dataclasses.replace(first, broker_epoch=8)) is named
+    assert interning.named(msgspec.structs.replace(first, broker_epoch=8)) is named
     assert interning.named(second) is not named
     assert named.among({("t", 3): "held", ("u", 3): "not named"}) == ["held"]

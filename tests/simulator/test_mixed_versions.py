@@ -11,10 +11,9 @@ import pytest
 from controller.broker.broker import Broker
 from controller.broker.isr_manager import IsrChanges
 from controller.broker.settings import BrokerSettings
-from controller.protocol.api_keys import ApiKey
-from controller.protocol.client_values import ApiVersion
+from controller.protocol.client import ApiVersion
 from controller.protocol.codec import Request
-from controller.protocol.versions import SUPPORTED, VersionRange
+from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
 from controller.simulator import Simulation
 
 OLD = VersionRange(0, 0)

@@ -11,7 +11,7 @@ from controller.clock import VirtualClock
 from controller.core.ports import PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
-from controller.protocol.control_values import UpdateMetadataRequest, UpdateMetadataResponse
+from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse
 from controller.simulator.network import Address, Network, Socket
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection, SimulatedPeers

@@ -21,20 +21,17 @@ from controller.protocol import (
     decode_request,
     request_head,
 )
-from controller.protocol.client_values import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from controller.protocol.client import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from controller.protocol.codec import encode_response_body
-from controller.protocol.messages import MESSAGES, ResponseValue
-from controller.protocol.produce_values import (
+from controller.protocol.messages import MESSAGES
+from controller.protocol.produce import (
     InitProducerIdResponse,
     ProducePartitionResult,
     ProduceRequest,
     ProduceResponse,
     ProduceTopicResult,
 )
+from controller.protocol.schema import ResponseValue
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE
 from controller.scenarios.records.workload import RecordWorkload
 from controller.simulator.disk import MemoryDisk

@@ -18,7 +18,7 @@ from controller.broker.replica_manager import RecordAccess, Refused, Replication
 from controller.broker.request_context import SLICE, Steps, finish
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     NO_DIVERGENCE,
     NO_LEADER_EPOCH,
     NO_OFFSET,
@@ -29,7 +29,7 @@ from controller.protocol.fetch_values import (
     FetchRequest,
     FetchResponse,
 )
-from controller.protocol.records import Records
+from controller.protocol.schema import Records
 from controller.quick import maker
 from controller.storage import FileRange, OffsetOutOfRange, PartitionLog, StorageError
 from controller.timer.operation import DelayedOperation

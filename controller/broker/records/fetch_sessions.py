@@ -19,7 +19,7 @@ from controller.broker.partition import NEVER_MS, FollowerState, Partition
 from controller.clock import Clock
 from controller.few import Few
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_DIVERGENCE,

@@ -20,7 +20,7 @@ from controller.broker.partition import Partition
 from controller.broker.replica_manager import RecordAccess, Refused, local_log, refused
 from controller.broker.request_context import SLICE, Job, Lane, Steps, Yielded
 from controller.protocol.errors import ErrorCode
-from controller.protocol.fetch_values import (
+from controller.protocol.fetch import (
     CONSUMER,
     DEBUGGING_CONSUMER,
     EARLIEST_TIMESTAMP,

@@ -23,15 +23,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from controller.broker.metadata import INTERNAL_TOPICS, MetadataCache
 from controller.broker.partition import LeaderState, Partition, Progress
 from controller.broker.ports import OffLoop
 from controller.broker.replica_manager import RecordAccess, Refused, refused
 from controller.broker.request_context import SLICE, SLICE_BYTES, Steps, finish
-from controller.protocol.admin_values import (
+from controller.protocol.admin import (
     NO_LOW_WATERMARK,
     UP_TO_HIGH_WATERMARK,
     DeleteRecordsPartition,
@@ -41,7 +43,7 @@ from controller.protocol.admin_values import (
     DeleteRecordsTopicResult,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.produce_values import (
+from controller.protocol.produce import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
@@ -51,7 +53,7 @@ from controller.protocol.produce_values import (
     ProduceResponse,
     ProduceTopicResult,
 )
-from controller.protocol.records import Records
+from controller.protocol.schema import Records
 from controller.quick import maker, quick
 from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC

@@ -12,7 +12,7 @@ from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Rows
 from controller.core.request_batch import RequestBatch
 from controller.core.shutdown_safety import held_back
 from controller.core.term import Term
-from controller.protocol.control_values import NO_BROKER_EPOCH, ControlledShutdownResponse, RemainingPartition
+from controller.protocol.control import NO_BROKER_EPOCH, ControlledShutdownResponse, RemainingPartition
 from controller.protocol.errors import ErrorCode
 
 

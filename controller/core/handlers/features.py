@@ -10,7 +10,7 @@ from controller.core.events import UpdateFeaturesRequested
 from controller.core.feature_rules import Levels, Refused, decide
 from controller.core.term import Term
 from controller.core.znode_changes import NeverStill, change_znode
-from controller.protocol.cluster_values import UpdatedFeature, UpdateFeaturesRequest, UpdateFeaturesResponse
+from controller.protocol.admin import UpdatedFeature, UpdateFeaturesRequest, UpdateFeaturesResponse
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_broker_registration, decode_feature, encode_feature

@@ -12,10 +12,10 @@ the one asked for, or the one that stands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from controller.core.events import AlterIsrRequested, IsrChangeNotification
 from controller.core.handlers import reassignment
@@ -24,7 +24,7 @@ from controller.core.partition_table import NO_STATE, Rows, all_members, padded
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, set_states, state_paths, take_in
 from controller.core.term import Term
-from controller.protocol.control_values import (
+from controller.protocol.control import (
     NO_BROKER_EPOCH,
     NO_TOPIC_ID,
     RECOVERED,

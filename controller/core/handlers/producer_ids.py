@@ -7,7 +7,7 @@ from __future__ import annotations
 from controller.core.events import AllocateProducerIdsRequested
 from controller.core.term import Term
 from controller.core.znode_changes import NeverStill, change_znode
-from controller.protocol.cluster_values import AllocateProducerIdsResponse
+from controller.protocol.control import AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ProducerIdBlock, decode_producer_id_block, encode_producer_id_block

@@ -26,8 +26,7 @@ from controller.core.reassignment_znodes import NotWritten, Partition, change_as
 from controller.core.repairs import serve_repaired
 from controller.core.state_writes import read_states
 from controller.core.term import Term
-from controller.protocol.errors import ErrorCode
-from controller.protocol.reassignment_values import (
+from controller.protocol.admin import (
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsResponse,
     OngoingPartition,
@@ -35,6 +34,7 @@ from controller.protocol.reassignment_values import (
     ReassignablePartitionResult,
     ReassignableTopicResult,
 )
+from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.request_size import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import replicas_fault

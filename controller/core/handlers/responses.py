@@ -13,8 +13,8 @@ from controller.core.handlers.topic_deletion import stop_replica_answered
 from controller.core.leadership import EpochRefused
 from controller.core.request_batch import NAMES
 from controller.core.term import Term
-from controller.protocol.api_keys import ApiKey
 from controller.protocol.errors import ErrorCode
+from controller.protocol.messages import ApiKey
 
 Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 _API = {

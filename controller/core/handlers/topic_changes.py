@@ -18,7 +18,7 @@ from controller.core.partition_table import Rows, padded
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import names_of
 from controller.core.term import Term
-from controller.protocol.control_values import NO_TOPIC_ID
+from controller.protocol.control import NO_TOPIC_ID
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.errors import DamagedZnode

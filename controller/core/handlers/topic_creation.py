@@ -21,7 +21,7 @@ from controller.core.placement import (
 from controller.core.term import Term
 from controller.core.topic_rules import collisions, name_fault
 from controller.core.topic_settings import config_fault
-from controller.protocol.client_values import (
+from controller.protocol.client import (
     CONFIG_SOURCE_TOPIC,
     CreatableTopic,
     CreatableTopicConfigs,
@@ -31,7 +31,7 @@ from controller.protocol.client_values import (
     CreatePartitionsTopicResult,
     CreateTopicsResponse,
 )
-from controller.protocol.control_values import NO_TOPIC_ID
+from controller.protocol.control import NO_TOPIC_ID
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
