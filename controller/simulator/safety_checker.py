@@ -145,6 +145,9 @@ class ByChoice:
                 continue
             if event.why in ELECTIONS and event.leader == going:
                 self._violated(INVARIANT, [node], f"{name}: {going} is elected ({event.why}), and is shutting down")
+            elif event.why == "alter isr" and going in event.isr and going not in event.previous_isr:
+                # AlterIsr 0, where it may, is no version of simulated brokers among themselves.
+                self._violated(INVARIANT, [node], f"{name}: {going} joins the ISR, and is shutting down")
             elif event.why == "controlled shutdown" and going in event.previous_isr and event.leader >= 0:
                 self._unnotified[going] = name
 

@@ -24,6 +24,7 @@ from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import set_states
 from controller.core.term import Term
+from controller.protocol.control_values import AlterIsrPartition
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
@@ -311,9 +312,16 @@ def one_that_goes_may_join(patch: Patch) -> None:
 
     def lenient(*arguments: Any) -> ErrorCode | None:
         error = decision(*arguments)
-        return None if error is ErrorCode.OPERATION_NOT_ATTEMPTED else error
+        joins = error in (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
+        return None if joins and _live(*arguments) else error
 
     patch.setattr(isr_changes, "_decision", lenient)
+
+
+def _live(term: Term, _sender: int, present: Any, asked: AlterIsrPartition, _version: int) -> bool:
+    """Return whether those who join live, in the incarnations that the leader names."""
+    joining = set(asked.new_isr).difference(present.isr)
+    return joining.issubset(term.context.broker_ids) and not isr_changes._of_earlier_lives(term, joining, asked)
 
 
 def a_later_leader_is_fenced(patch: Patch) -> None:
