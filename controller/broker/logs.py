@@ -22,6 +22,7 @@ from controller.storage import (
     StorageError,
     TopicPartition,
 )
+from controller.storage.directory import partition_of
 from controller.storage.producer_states import ProducersOfBroker, ProducerStates
 from controller.storage.settings import INT_MAX
 
@@ -36,7 +37,7 @@ class Logs:
     they must not use a log themselves. Directories that were offline at the start are not reported again. All logs
     together remember at most `producer_ids_max` producer ids.
 
-    Raises: AlreadyLocked, OutOfResources and DuplicateLogs; no directory stays open then.
+    Raises: AlreadyLocked and OutOfResources, and no directory stays open; DuplicateLogs, and nothing has changed.
     """
 
     def __init__(
@@ -53,11 +54,11 @@ class Logs:
         self.producers = ProducersOfBroker(producer_ids_max, self._producer_states)
         self.of_failures: list[Callable[[LogDirectory, Exception], None]] = []
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources] = {}
+        _refuse_duplicates(disk, [path for path in paths if path not in (unusable or {})])
         opened: list[LogDirectory] = []
         try:
             for path in paths:
                 opened.append(self._open(disk, path, wall_ms, (unusable or {}).get(path)))
-                _refuse_duplicates(opened)
         except BaseException:
             for directory in opened:
                 directory.unlock()
@@ -196,10 +197,23 @@ class Logs:
             raise first_error
 
 
-def _refuse_duplicates(opened: Sequence[LogDirectory]) -> None:
-    """As Kafka: a log that a failed directory has kept from before must not take the place of the one in use."""
-    *before, last = opened
-    for directory in before:
-        for key in last.logs:
-            if key in directory.logs:
-                raise DuplicateLogs(f"{key[0]}-{key[1]}", (directory.path, last.path))
+def _refuse_duplicates(disk: Disk, paths: Sequence[str]) -> None:
+    """Raise DuplicateLogs before a directory is opened, which removes the mark of a clean shutdown and repairs logs."""
+    found: dict[TopicPartition, str] = {}
+    for path in paths:
+        try:
+            names = disk.names(path)
+        except OSError:
+            continue  # there is none yet, or it is offline from its opening on
+        for name in names:
+            key = partition_of(name)
+            other = path if key is None else found.setdefault(key, path)
+            if key is not None and other != path and _are_directories(disk, name, (other, path)):
+                raise DuplicateLogs(f"{key[0]}-{key[1]}", (other, path))
+
+
+def _are_directories(disk: Disk, name: str, paths: Sequence[str]) -> bool:
+    try:
+        return all(disk.is_directory(f"{path}/{name}") for path in paths)
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ from controller.broker.upkeep import NoLogDirectory, Upkeep, opening_notes
 from controller.clock import VirtualClock
 from controller.protocol.errors import ErrorCode
 from controller.simulator.disk import MemoryDisk
-from controller.storage import LogDirectory, PartitionLog
+from controller.storage import DuplicateLogs, LogDirectory, PartitionLog
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, decode_offsets
 from tests.broker.harness import BROKER, KeptTrace, leader_and_isr, settings
 from tests.storage.batches import batch
@@ -239,3 +239,15 @@ def test_a_checkpoint_that_is_left_out_would_be_seen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(LogDirectory, "write_high_watermarks", lambda *_: None)
     with pytest.raises(AssertionError):
         test_each_checkpoint_is_written_at_its_first_time_and_not_before()
+
+
+def test_a_start_that_finds_a_log_in_two_directories_changes_nothing() -> None:
+    """Opened first, a directory would have lost its mark of a clean shutdown, and what recovery cuts off."""
+    kept = Kept(paths=PATHS)
+    for number, path in enumerate(PATHS):
+        kept.logs.directories[number].create((path[1:], 0))
+    kept.logs.close()
+    kept.disk.make_directory("/other/one-0")
+    with pytest.raises(DuplicateLogs, match="one-0"):
+        Logs(kept.disk, PATHS, lambda _topic: kept.settings.log, kept.clock.wall_ms)
+    assert all(CLEAN_SHUTDOWN in kept.disk.names(path) for path in PATHS)
