@@ -24,7 +24,7 @@ from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import set_states
 from controller.core.term import Term
-from controller.protocol.control_values import AlterIsrPartition
+from controller.protocol.control import AlterIsrPartition
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
