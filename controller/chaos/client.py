@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Any
 
 from controller.hosts.local_cluster import ask_metadata
-from controller.scenarios.host import HostFailure, PartitionView, TopicSpec
+from controller.scenarios.faults import HostFailure
+from controller.scenarios.host import PartitionView, TopicSpec
 from controller.scenarios.membership import failed_metadata, judge_metadata
 from controller.trace import MetadataSeen
 

@@ -10,8 +10,9 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 from controller.chaos.client import MetadataClient, create_topics, metadata_of
 from controller.chaos.clock import HostStallWatch, ScenarioClock
@@ -19,18 +20,25 @@ from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.record_clients import RecordClients
 from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS
-from controller.scenarios.faults import InjectedFault, kind_of
-from controller.scenarios.host import (
+from controller.pending import Task
+from controller.scenarios.faults import (
+    REAL,
     ZOOKEEPER,
-    ClusterSpec,
+    Cut,
+    Expire,
+    Fault,
     HostFailure,
+    Implementations,
+    Kill,
+    KillZooKeeper,
     Link,
-    Observation,
-    PartitionView,
-    Snapshot,
-    TopicSpec,
-    Workload,
+    Operation,
+    Pause,
+    Stop,
+    unsupported,
 )
+from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
+from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
@@ -47,6 +55,9 @@ HEARD_LIMIT_MS = 5_000.0
 HEARD_LOOK_MS = 20.0
 HEARD_ANSWER_S = 1.0
 _LOG_LINES = 12
+
+
+REAL_FAULTS: Implementations[Callable[[Any, Any], Task[None]]] = Implementations(REAL)
 
 
 class RealHost:
@@ -142,7 +153,7 @@ class RealHost:
                 for peer in self._cluster.nodes
                 if peer != node
             )
-        values |= dict(self._cluster.settings)
+        values |= self._cluster.properties
         path = self.folder / f"broker-{node}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         return path
@@ -164,25 +175,30 @@ class RealHost:
             f"{LOOPBACK}:{self._proxies.link(node, ZOOKEEPER - index, port)}" for index, port in enumerate(ports)
         )
 
-    async def kill(self, node: int) -> None:
-        kill(self._process(node))
+    @REAL_FAULTS.of(Kill)
+    async def _kill(self, fault: Kill) -> None:
+        kill(self._process(fault.broker))
 
-    async def stop(self, node: int) -> None:
+    @REAL_FAULTS.of(Stop)
+    async def _stop(self, fault: Stop) -> None:
+        node = fault.broker
         process = self._process(node)
         status = stop(process, STOP_GRACE_S)
         if status != 0:
             raise HostFailure(f"broker {node} ended with status {status} when asked to stop{self._log_tail(node)}")
         del self._processes[node]
 
-    async def pause(self, node: int) -> None:
-        pause(self._process(node))
+    @REAL_FAULTS.of(Pause)
+    async def _pause(self, fault: Pause) -> None:
+        pause(self._process(fault.broker))
 
     async def resume(self, node: int) -> None:
         resume(self._process(node))
 
-    async def cut(self, link: Link) -> None:
-        for target in self._targets(link):
-            self._proxied().cut(link.source, target)
+    @REAL_FAULTS.of(Cut)
+    async def _cut(self, fault: Cut) -> None:
+        for target in self._targets(fault.link):
+            self._proxied().cut(fault.link.source, target)
 
     async def heal(self, link: Link) -> None:
         for target in self._targets(link):
@@ -198,26 +214,30 @@ class RealHost:
             raise HostFailure("this run's links can't be cut: it was started without proxies")
         return self._proxies
 
-    async def inject(self, fault: InjectedFault) -> None:
-        raise HostFailure(f"{kind_of(fault)}: supported only in simulation")
+    async def inject(self, step: Fault | Operation) -> None:
+        problem = unsupported(step, REAL)
+        if problem is not None:
+            raise HostFailure(problem)
+        await REAL_FAULTS[step](self, step)
 
     async def heal_all(self) -> None:
-        raise HostFailure("mend: supported only in simulation")
+        raise HostFailure("mend is supported only in simulation")
 
-    async def expire(self, node: int) -> None:
+    @REAL_FAULTS.of(Expire)
+    async def _expire(self, fault: Expire) -> None:
         """Keeps the server from hearing of the session until it ends it: the only way to end another's session
         that needs nothing of the broker. Its link heals as soon as the session is gone."""
-        link = Link(node, ZOOKEEPER)
+        node = fault.broker
         session = self.observe().registered.get(node)
         if session is None:
             raise HostFailure(f"broker {node} has no session to end")
-        await self.cut(link)
+        await self._cut(Cut(source=node, target=ZOOKEEPER))
         deadline_ms = self.clock.now_ms() + 10 * self._cluster.session_timeout_ms
         while self.observe().registered.get(node) == session:
             if self.clock.now_ms() > deadline_ms:
                 raise HostFailure(f"the session of broker {node} did not end in ten times its timeout")
             await self.clock.sleep(10.0)
-        await self.heal(link)
+        await self.heal(Link(node, ZOOKEEPER))
 
     async def zookeeper_leader(self) -> int:
         deadline_ms = self.clock.now_ms() + LEADER_LIMIT_MS
@@ -230,7 +250,9 @@ class RealHost:
     def zookeepers_running(self) -> tuple[int, ...]:
         return tuple(server.index + 1 for server in self._ensemble().servers if server.running)
 
-    async def kill_zookeeper(self, server: int) -> None:
+    @REAL_FAULTS.of(KillZooKeeper)
+    async def _kill_zookeeper(self, fault: KillZooKeeper) -> None:
+        server = fault.number
         if server not in self.zookeepers_running():
             raise HostFailure(f"ZooKeeper server {server} is not running")
         self._ensemble().servers[server - 1].kill()

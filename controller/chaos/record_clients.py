@@ -13,7 +13,7 @@ from typing import Any
 
 from controller.chaos.client import interruptible
 from controller.log import logger
-from controller.scenarios.host import HostFailure
+from controller.scenarios.faults import HostFailure
 from controller.scenarios.records.history import (
     ACKNOWLEDGED,
     FAILED,

@@ -15,7 +15,7 @@ from controller.cli.scenario_options import add_scenario_options, chosen_scenari
 from controller.cli.values import integer, output_folder
 from controller.report.files import write_report
 from controller.report.summary import render_table, report_object, report_text
-from controller.scenarios.faults import HealAll, InjectedFault, kind_of
+from controller.scenarios.faults import REAL, unsupported
 from controller.scenarios.language import Scenario
 
 
@@ -63,11 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_simulated_faults(scenario: Scenario) -> None:
     """UsageError, before anything is started, for a step that no real host can take."""
     for index, step in enumerate(scenario.steps):
-        if step.when and isinstance(step, InjectedFault | HealAll):
-            raise UsageError(
-                f"{scenario.name}: steps[{index}]: {kind_of(step)} is supported only in simulation:"
-                f" camerlengo simulate {scenario.name}"
-            )
+        problem = unsupported(step, REAL) if step.when else None
+        if problem is not None:
+            raise UsageError(f"{scenario.name}: steps[{index}]: {problem}: camerlengo simulate {scenario.name}")
 
 
 def _numbered(folder: Path | None, number: int, runs: int) -> Path | None:

@@ -31,18 +31,17 @@ from controller.cli.workers import each_seed
 from controller.report.files import PAGE, write_report
 from controller.report.html import IndexedRun, first_violation, write_index
 from controller.report.summary import render_table, report_object, report_text
+from controller.scenarios.files import is_plan
 from controller.scenarios.judge import FAIL
 from controller.scenarios.language import Scenario
-from controller.scenarios.runner import cluster_spec
 from controller.simulator.columns import first_difference, log_text
 from controller.simulator.inspection import inside
-from controller.simulator.plan_file import is_plan
 from controller.simulator.run import ScenarioWorld, SimulationResult, simulate
 
 
 def run_scenario(arguments: argparse.Namespace, scenario: Scenario, seed: int) -> int:
     """In full, or up to `--until`: then there is a state to look at and no verdict."""
-    nodes = cluster_spec(scenario).nodes
+    nodes = scenario.cluster.nodes
     if arguments.show is not None and arguments.show not in nodes:
         raise UsageError(f"--show {arguments.show}: expected a broker from 1 to {nodes[-1]}")
     if arguments.until is not None and (arguments.json or arguments.report is not None or arguments.twice):
@@ -102,7 +101,7 @@ def _inside(arguments: argparse.Namespace, world: ScenarioWorld) -> str | None:
 
 def _write_log(arguments: argparse.Namespace, world: ScenarioWorld) -> None:
     if arguments.log is not None:
-        arguments.log.write_text(log_text(world.host.records(), cluster_spec(world.scenario).nodes))
+        arguments.log.write_text(log_text(world.host.records(), world.scenario.cluster.nodes))
 
 
 def _show(at_ms: float, line: str) -> None:

@@ -25,11 +25,12 @@ from controller.cli.values import output_file
 from controller.cli.workers import each_seed
 from controller.report.files import PAGE, write_report
 from controller.report.html import IndexedRun, first_violation, write_index
+from controller.scenarios.faults import describe
+from controller.scenarios.files import ScenarioError, load_plan, plan_text
 from controller.scenarios.judge import FAIL, PASS
+from controller.scenarios.language import Plan
 from controller.simulator.columns import first_difference, log_text
 from controller.simulator.inspection import inside
-from controller.simulator.plan import Plan, describe
-from controller.simulator.plan_file import PlanError, load_plan, plan_text
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.safety_checker import Violation
 from controller.simulator.shrinking import Shrinker
@@ -189,7 +190,7 @@ def chosen_plan(arguments: argparse.Namespace) -> Plan:
         return draw_plan(0 if arguments.seed is None else arguments.seed)
     try:
         plan = load_plan(Path(arguments.scenario))
-    except PlanError as error:
+    except ScenarioError as error:
         raise UsageError(str(error)) from error
     if arguments.seed is None:
         return plan

@@ -27,9 +27,9 @@ import msgspec
 from controller.report.files import PAGE, write_report
 from controller.report.html import IndexedRun, first_violation, write_index
 from controller.report.summary import Report, render_table
+from controller.scenarios.faults import describe
 from controller.scenarios.judge import FAIL, PASS, InvariantResult, Judgement
-from controller.scenarios.language import Cluster, Scenario
-from controller.simulator.plan import describe
+from controller.scenarios.language import ClusterSpec, Scenario
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.run import simulate
 from controller.simulator.swarm import PlanRun, run_plan
@@ -152,7 +152,7 @@ def plan_report(run: PlanRun) -> Report:
             f" {plan.cluster.session_timeout_ms} ms. Faults end among brokers {', '.join(map(str, plan.core))} at"
             f" {plan.calm_ms / 1000:g} s; the others are {plan.outside.value} from then on."
         ),
-        cluster=Cluster(
+        cluster=ClusterSpec(
             brokers=plan.cluster.brokers,
             zookeeper_servers=plan.cluster.zookeeper_servers,
             session_timeout_ms=plan.cluster.session_timeout_ms,

@@ -1,8 +1,13 @@
-"""From a scenario file, or the name of a built-in one, to a `Scenario`: parameters set, everything checked."""
+"""Scenarios and plans as TOML files: reading checks everything.
+
+A scenario's parameters are set as it is read. A plan that is written reads back as an equal plan. The key `plan`, whose
+value is the format, distinguishes a plan file from a scenario file.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -14,11 +19,29 @@ import msgspec
 
 from controller.scenarios.conditions import CONDITIONS, MILESTONES
 from controller.scenarios.event_counters import EVENT_COUNTERS
-from controller.scenarios.faults import InjectedFault, fault_error
+from controller.scenarios.faults import (
+    NODE_FIELDS,
+    BreakLogDirectory,
+    CreateTopic,
+    KillZooKeeper,
+    Reassign,
+    kind_of,
+)
 from controller.scenarios.invariants import INVARIANTS
-from controller.scenarios.language import Cluster, CreateTopics, Produce, Quiesce, Restart, Scenario, Wait
+from controller.scenarios.language import (
+    FORMAT,
+    ClusterSpec,
+    CreateTopics,
+    Happening,
+    Plan,
+    Produce,
+    Quiesce,
+    Scenario,
+    Wait,
+)
 from controller.scenarios.records.checks import RECORD_CHECKS
 from controller.scenarios.records.section import section_error
+from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 
 Parameter = str | int | float | bool
 
@@ -27,7 +50,7 @@ _LIMITS = {"brokers": (1, 1000), "zookeeper_servers": (1, 3), "session_timeout_m
 
 
 class ScenarioError(Exception):
-    """A scenario that can't be used; the message names the file and the place, and says what was expected."""
+    """A scenario or plan that can't be used; the message names the file and the place, and says what was expected."""
 
 
 def built_in() -> dict[str, str]:
@@ -59,25 +82,37 @@ def load_scenario(name_or_path: str, settings: Mapping[str, str] | None = None, 
         raise ScenarioError(
             f"{name_or_path}: expected a file, or one of {', '.join(names)}{near_miss(name_or_path, names)}"
         )
-    try:
-        return parse_scenario(path.read_text(), name_or_path, settings)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{name_or_path}: {error}") from error
+    return parse_scenario(_text(path), name_or_path, settings)
 
 
 def parse_scenario(text: str, source: str, settings: Mapping[str, str] | None = None) -> Scenario:
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{source}: not TOML: {error}") from error
+    tree = _tree(text, source)
     parameters = _parameters(tree.get("parameters", {}), dict(settings or {}), source)
     body = {key: _substitute(value, parameters, source) for key, value in tree.items() if key != "parameters"}
-    try:
-        scenario = msgspec.convert(body | {"parameters": parameters}, Scenario)
-    except msgspec.ValidationError as error:
-        raise ScenarioError(f"{source}: {error}") from error
+    scenario: Scenario = _converted(body | {"parameters": parameters}, Scenario, source)
     _check(scenario, source)
     return scenario
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+
+
+def _tree(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{source}: not TOML: {error}") from error
+
+
+def _converted(tree: dict[str, Any], kind: type[Any], source: str) -> Any:
+    try:
+        return msgspec.convert(tree, kind)
+    except msgspec.ValidationError as error:
+        raise ScenarioError(f"{source}: {error}") from error
 
 
 def _parameters(declared: Any, settings: dict[str, str], source: str) -> dict[str, Parameter]:
@@ -150,10 +185,6 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ScenarioError(f"{place}: after: no {step.after!r}; there are {', '.join(MILESTONES)}")
         if isinstance(step, Wait) and CONDITIONS[step.until].needs_node and step.node is None:
             raise ScenarioError(f"{place}: until = {step.until!r} needs a node")
-        if isinstance(step, Restart) and step.how not in ("clean", "hard"):
-            raise ScenarioError(f"{place}: how: expected clean or hard, found {step.how!r}")
-        if isinstance(step, InjectedFault) and (error := fault_error(step)) is not None:
-            raise ScenarioError(f"{place}: {error}")
         if isinstance(step, CreateTopics):
             _check_topics(step, scenario.cluster, place)
     _check_records(scenario, source)
@@ -175,7 +206,7 @@ def _check_records(scenario: Scenario, source: str) -> None:
         raise ScenarioError(f"{source}: workload.records: no step produces them")
 
 
-def _check_topics(step: CreateTopics, cluster: Cluster, place: str) -> None:
+def _check_topics(step: CreateTopics, cluster: ClusterSpec, place: str) -> None:
     if step.count < 1 or step.partitions < 1:
         raise ScenarioError(f"{place}: count and partitions: expected 1 or more")
     if not 1 <= step.replication_factor <= cluster.brokers:
@@ -183,3 +214,109 @@ def _check_topics(step: CreateTopics, cluster: Cluster, place: str) -> None:
             f"{place}: replication_factor: expected 1 to {cluster.brokers} (the brokers),"
             f" found {step.replication_factor}"
         )
+
+
+# -- plans
+
+
+def is_plan(path: Path) -> bool:
+    """Return True for a TOML file with a plan's key. An unreadable file is not a plan: its next reader reports why."""
+    try:
+        return "plan" in tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return False
+
+
+def load_plan(path: Path) -> Plan:
+    return parse_plan(_text(path), str(path))
+
+
+def parse_plan(text: str, source: str) -> Plan:
+    """Raise ScenarioError for what is not TOML, not a plan, or names brokers that there are not."""
+    tree = _tree(text, source)
+    untimed = [index for index, each in enumerate(tree.get("happenings", ())) if "at_ms" not in each]
+    if untimed:
+        raise ScenarioError(f"{source}: happenings[{untimed[0]}]: at_ms: expected a time")
+    plan: Plan = _converted(tree, Plan, source)
+    problem = plan_error(plan)
+    if problem is not None:
+        raise ScenarioError(f"{source}: {problem}")
+    return plan
+
+
+def plan_error(plan: Plan) -> str | None:
+    """What the types alone do not say; None if all is well."""
+    nodes = plan.cluster.nodes
+    if plan.plan != FORMAT:
+        return f"plan: expected format {FORMAT}, found {plan.plan}"
+    if not nodes or plan.cluster.zookeeper_servers < 1:
+        return "cluster: expected 1 or more brokers and ZooKeeper servers"
+    if not plan.core or not set(plan.core) <= set(nodes):
+        return f"core: expected some of {list(nodes)}, found {list(plan.core)}"
+    if plan.records is not None and (plan.records.rate_per_s <= 0 or plan.records.in_flight < 1):
+        return "records: expected a rate above 0 and 1 or more in flight"
+    if plan.records is not None and plan.records.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+        return f"records: acks: expected -1, 1 or 0, found {plan.records.acks}"
+    for index, happening in enumerate(plan.happenings):
+        error = _happening_error(plan, happening)
+        if error is not None:
+            return f"happenings[{index}] ({kind_of(happening)}): {error}"
+    return None
+
+
+def _happening_error(plan: Plan, happening: Happening) -> str | None:
+    cluster = plan.cluster
+    if not 0 <= happening.at_ms <= plan.calm_ms:
+        return f"at_ms: expected 0 to calm_ms ({plan.calm_ms:g}), found {happening.at_ms:g}"
+    for name in NODE_FIELDS:
+        node = getattr(happening, name, None)
+        if isinstance(node, int) and node not in cluster.nodes:
+            return f"{name}: expected 1 to {cluster.brokers}, found {node}"
+    match happening:
+        case KillZooKeeper(server=int(server)) if not 1 <= server <= cluster.zookeeper_servers:
+            return f"server: expected 1 to {cluster.zookeeper_servers}, found {server}"
+        case CreateTopic() if happening.replication_factor > cluster.brokers:
+            return f"replication_factor: expected 1 to {cluster.brokers} (the brokers)"
+        case Reassign() if not _are_nodes(plan, happening.replicas):
+            return f"replicas: expected brokers 1 to {cluster.brokers}, each once"
+        case BreakLogDirectory() if happening.directory not in cluster.log_directories:
+            return f"directory: expected one of {list(cluster.log_directories)}, found {happening.directory}"
+    return None
+
+
+def _are_nodes(plan: Plan, replicas: list[int]) -> bool:
+    return len(set(replicas)) == len(replicas) and set(replicas) <= set(plan.cluster.nodes)
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the plan as TOML."""
+    fields = msgspec.to_builtins(plan)
+    happenings, cluster, records = fields.pop("happenings"), fields.pop("cluster"), fields.pop("records")
+    lines = [f"{key} = {_value(value)}" for key, value in fields.items()]
+    lines += _table("[cluster]", cluster)
+    if records is not None:
+        lines += _table("[records]", records)
+    for happening in happenings:
+        lines += _table("[[happenings]]", happening)
+    return "\n".join(lines) + "\n"
+
+
+_UNLESS_SET = {"when": True, "as": "", "other_than": (), "racks": ()}
+"""Fields that are written only with another value."""
+
+
+def _table(head: str, fields: dict[str, Any]) -> list[str]:
+    written = {key: value for key, value in fields.items() if key not in _UNLESS_SET or value != _UNLESS_SET[key]}
+    return ["", head, *(f"{key} = {_value(value)}" for key, value in written.items())]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value)  # TOML's basic strings escape as JSON's do
+    if isinstance(value, float | int):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    return "[" + ", ".join(_value(item) for item in value) + "]"

@@ -13,31 +13,12 @@ from typing import Protocol
 
 from controller.clock import Clock
 from controller.pending import Task
-from controller.scenarios.faults import InjectedFault
+from controller.scenarios.faults import Fault, Link, Operation
+from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.trace import MetadataSeen, TraceEvent
 from controller.trace_records import TraceRecord
-
-ZOOKEEPER = 0
-"""The far end of a link to ZooKeeper; brokers count from 1 in scenarios."""
-
-
-class HostFailure(Exception):
-    """The host could not carry out a step (a process that did not start, a topic that was refused): the run could
-    not be made, which is another thing than an invariant that did not hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A directed link: what `source` (a broker) opens and sends to `target` (a broker, or ZOOKEEPER), with the
-    replies on it."""
-
-    source: int
-    target: int
-
-    def __str__(self) -> str:
-        return f"{self.source}->{'zookeeper' if self.target == ZOOKEEPER else self.target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +27,6 @@ class TopicSpec:
     partitions: int
     replication_factor: int
     config: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSpec:
-    """The cluster a scenario runs on: brokers 1..`brokers`, `racks` dealt out in turn where given, `settings` as
-    server.properties has them."""
-
-    brokers: int
-    zookeeper_servers: int
-    session_timeout_ms: int
-    racks: tuple[str, ...] = ()
-    settings: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def nodes(self) -> range:
-        return range(1, self.brokers + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,45 +99,26 @@ class ScenarioHost(Protocol):
     def start(self, node: int) -> Task[None]:
         """Starts a broker that is not running. Returns when its process runs, not when it is registered."""
 
-    def kill(self, node: int) -> Task[None]:
-        """SIGKILL: nothing is said to anybody."""
-
-    def stop(self, node: int) -> Task[None]:
-        """SIGTERM, a controlled shutdown. Returns when the process is gone."""
-
-    def pause(self, node: int) -> Task[None]: ...
-
     def resume(self, node: int) -> Task[None]: ...
-
-    def cut(self, link: Link) -> Task[None]: ...
 
     def heal(self, link: Link) -> Task[None]: ...
 
-    def inject(self, fault: InjectedFault) -> Task[None]:
-        """Begin a fault whose nodes are broker ids (or ZOOKEEPER, for the end of a link).
+    def inject(self, step: Fault | Operation) -> Task[None]:
+        """Begin a fault, or carry out an operation, whose names are resolved. `stop` returns when the process
+        has ended.
 
         Raises:
-            HostFailure: the fault is impossible in the present state, or not supported by this host.
+            HostFailure: it is impossible in the present state, or this host does not implement it.
         """
 
     def heal_all(self) -> Task[None]:
         """End every lasting fault. Raises HostFailure on a host that has no such faults."""
-
-    def expire(self, node: int) -> Task[None]:
-        """Ends the ZooKeeper session of a healthy broker, at the server."""
 
     def zookeeper_leader(self) -> Task[int]:
         """The number, from 1, of the server that leads the ensemble. HostFailure while there is none."""
 
     def zookeepers_running(self) -> tuple[int, ...]:
         """The servers that run, by number, in order."""
-
-    def kill_zookeeper(self, server: int) -> Task[None]:
-        """Send SIGKILL to one server of the ensemble.
-
-        Its clients lose their connections and connect to another server. Without a quorum no client is served and no
-        session expires.
-        """
 
     def start_zookeeper(self, server: int) -> Task[None]:
         """Starts a server that was killed. Returns when it serves, as part of the ensemble."""

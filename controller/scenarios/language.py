@@ -1,86 +1,41 @@
-"""The scenario language: what a scenario file may say, as typed values.
+"""The language of scenarios and plans: what a file may say, as typed values.
 
-A scenario is a TOML file with `name`, `description`, `parameters`, `cluster`, `steps`, `workload` and `expect`.
-Steps are carried out in order; each names what it does in `do`. A parameter is used as `"${name}"`: as the whole of
-a value it keeps its type, inside a longer string it is spelled out.
+A scenario is a TOML file with `name`, `description`, `parameters`, `cluster`, `steps`, `workload` and `expect`. Its
+steps are carried out in order, each once the one before has ended and not before its `at_ms`; each names what it does
+in `do`. A parameter is used as `"${name}"`: as the whole of a value it keeps its type, inside a longer string it is
+spelled out.
 
-Faults that only a simulated world can have are in `faults.py`. Where a step takes a `node`, it may say a broker's id,
+A plan is a TOML file with `plan = 1`: a cluster, and what happens to it and when. The swarm draws one from a seed. Its
+`happenings` are faults and operations in the same language; each begins at its `at_ms`, whatever the others do. A
+happening that makes no sense when its time comes (a broker is killed that is dead, a topic deleted that is not there)
+does nothing: so any part of a plan is a plan, and a plan can be shrunk. At `calm_ms` every fault ends among the brokers
+of the `core`; the others are from then on what `outside` says, and the core must come to rest without them.
+
+Faults, operations and what ends faults are in `faults.py`. Where a step takes a `node`, it may say a broker's id,
 `"controller"`, `"not-controller"` (the running, registered broker with the lowest id that is not the controller),
 `"leader:TOPIC:PARTITION"`, or a name given by an earlier step's `as`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Union
+
 import msgspec
 
-from controller.scenarios.faults import HealAll, SimulatedFault
-from controller.scenarios.step import NodeName, Step
-
-
-class _OneNode(Step, frozen=True, kw_only=True):
-    node: NodeName
-    name: str = msgspec.field(default="", name="as")
-    other_than: tuple[NodeName, ...] = ()
-
-
-class Start(Step, frozen=True, kw_only=True, tag="start"):
-    """Starts brokers that are not running: one, several, or all of the cluster's."""
-
-    nodes: tuple[NodeName, ...] | None = None
-
-
-class Kill(_OneNode, frozen=True, kw_only=True, tag="kill"):
-    """SIGKILL."""
-
-
-class Stop(_OneNode, frozen=True, kw_only=True, tag="stop"):
-    """SIGTERM: a controlled shutdown."""
-
-
-class Restart(_OneNode, frozen=True, kw_only=True, tag="restart"):
-    """Stops the broker (`how` "clean": SIGTERM; "hard": SIGKILL) and starts it again at once."""
-
-    how: str = "clean"
-
-
-class Pause(_OneNode, frozen=True, kw_only=True, tag="pause"):
-    """SIGSTOP."""
-
-
-class Resume(_OneNode, frozen=True, kw_only=True, tag="resume"):
-    """SIGCONT."""
-
-
-class Expire(_OneNode, frozen=True, kw_only=True, tag="expire"):
-    """Ends the broker's ZooKeeper session at the server."""
-
-
-class Cut(Step, frozen=True, kw_only=True, tag="cut"):
-    """Cuts the link that `source` opens to `target` (a node, or "zookeeper"): nothing passes, nothing is refused. `as`
-    names the source."""
-
-    source: NodeName
-    target: NodeName
-    name: str = msgspec.field(default="", name="as")
-
-
-class Heal(Step, frozen=True, kw_only=True, tag="heal"):
-    source: NodeName
-    target: NodeName
-
-
-class _OneServer(Step, frozen=True, kw_only=True):
-    server: NodeName
-    name: str = msgspec.field(default="", name="as")
-
-
-class KillZooKeeper(_OneServer, frozen=True, kw_only=True, tag="kill-zookeeper"):
-    """SIGKILL to one server of the ensemble: its number from 1, `"leader"`, `"follower"` (the lowest running one that
-    does not lead) or a name."""
-
-
-class StartZooKeeper(_OneServer, frozen=True, kw_only=True, tag="start-zookeeper"):
-    """Starts a server that was killed, on its own data, and waits until it serves."""
+from controller.scenarios.faults import (
+    CreateTopic,
+    ElectLeaders,
+    Fault,
+    HostileClient,
+    NodeName,
+    Operation,
+    SetConfig,
+    Step,
+    kinds,
+)
+from controller.scenarios.records.workload import ACKS_ALL
 
 
 class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
@@ -121,20 +76,39 @@ class Quiesce(Step, frozen=True, kw_only=True, tag="quiesce"):
     deadline_ms: float = 60_000.0
 
 
-ZooKeeperStep = KillZooKeeper | StartZooKeeper
-RecordStep = Produce | Quiesce
-BrokerStep = Kill | Stop | Restart | Pause | Resume | Expire
-SimulatedStep = SimulatedFault | HealAll
-"""Only in simulation."""
-AnyStep = Start | BrokerStep | Cut | Heal | ZooKeeperStep | CreateTopics | Wait | Let | RecordStep | SimulatedStep
+if TYPE_CHECKING:
+    ScenarioStep = Step
+    Happening = Fault | Operation
+else:
+    ScenarioStep = Union[kinds(Step)]  # noqa: UP007 - a declaration in faults.py needs no second place
+    Happening = Union[kinds(Fault, Operation)]  # noqa: UP007
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Brokers 1 to `brokers`; `racks` are assigned to them in turn; `settings` as server.properties has them."""
+
     brokers: int = 3
     zookeeper_servers: int = 1
-    session_timeout_ms: int = 2000
+    session_timeout_ms: int = 2_000
     racks: tuple[str, ...] = ()
-    settings: dict[str, str | int | bool] = {}
+    settings: Mapping[str, str | int | bool] = {}
+
+    @property
+    def nodes(self) -> range:
+        return range(1, self.brokers + 1)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The settings as text."""
+        return {key: property_text(value) for key, value in self.settings.items()}
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        return tuple(one.strip() for one in self.properties.get("log.dirs", "").split(",") if one.strip())
+
+
+def property_text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class RecordsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -179,9 +153,77 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
-    steps: tuple[AnyStep, ...]
+    steps: tuple[ScenarioStep, ...]
     description: str = ""
     parameters: dict[str, str | int | float | bool] = {}
-    cluster: Cluster = Cluster()
+    cluster: ClusterSpec = ClusterSpec()
     workload: WorkloadSection = WorkloadSection()
     expect: Expect = Expect()
+
+
+# -- plans
+
+FORMAT = 1
+UNCLEAN = "unclean.leader.election.enable"
+PROTOCOL = "inter.broker.protocol.version"
+
+
+class Outside(StrEnum):
+    """What becomes of the brokers outside the core."""
+
+    DEAD = "dead"
+    PAUSED = "paused"
+    CUT_OFF = "cut-off"
+
+
+class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clients that write to `topic` and read it, from when the plan first creates it on; brokers need `log.dirs`.
+    `acks`: -1 (all), 1 or 0. `in_flight`: requests a connection that are unanswered."""
+
+    topic: str
+    rate_per_s: float = 20.0
+    acks: int = ACKS_ALL
+    idempotent: bool = False
+    in_flight: int = 1
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`seed` is of everything that the plan does not say. `bound_ms`: how long after the calm the core may take to
+    come to rest, in virtual time."""
+
+    plan: int = FORMAT
+    name: str
+    seed: int
+    cluster: ClusterSpec
+    core: tuple[int, ...]
+    outside: Outside = Outside.DEAD
+    calm_ms: float
+    bound_ms: float = 60_000.0
+    metadata_interval_ms: float = 250.0
+    records: PlanRecords | None = None
+    happenings: tuple[Happening, ...] = ()
+
+    @property
+    def unclean_topics(self) -> frozenset[str]:
+        """Those of which a leader may come from outside the ISR at some time, whatever the brokers' settings say."""
+        asked = [each for each in self.happenings if isinstance(each, SetConfig | CreateTopic | ElectLeaders)]
+        return frozenset(each.topic for each in asked if _may_be_unclean(each))
+
+    @property
+    def has_hostile_clients(self) -> bool:
+        return any(isinstance(each, HostileClient) for each in self.happenings)
+
+    @property
+    def terms_last(self) -> bool:
+        """Whether nothing happens before the calm that may end a controller's term: what clients ask for may not."""
+        return all(isinstance(each, Operation | HostileClient) for each in self.happenings)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return tuple(each for each in self.happenings if not isinstance(each, Operation))
+
+
+def _may_be_unclean(operation: SetConfig | CreateTopic | ElectLeaders) -> bool:
+    if isinstance(operation, ElectLeaders):
+        return operation.unclean
+    return operation.config.get(UNCLEAN) == "true"

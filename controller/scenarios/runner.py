@@ -8,51 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import msgspec
 
 from controller.scenarios.conditions import CONDITIONS, MILESTONES, View
-from controller.scenarios.faults import HealAll, InjectedFault, LosePower, kind_of
-from controller.scenarios.host import (
+from controller.scenarios.faults import (
+    NODE_FIELDS,
     ZOOKEEPER,
-    ClusterSpec,
-    HostFailure,
-    Link,
-    PartitionView,
-    ScenarioHost,
-    Snapshot,
-    TopicSpec,
-    Workload,
-)
-from controller.scenarios.invariants import disagreement
-from controller.scenarios.language import (
-    AnyStep,
-    CreateTopics,
     Cut,
     Expire,
+    Fault,
     Heal,
+    HealAll,
+    HostFailure,
     Kill,
     KillZooKeeper,
-    Let,
+    LosePower,
+    NodeName,
+    OnServer,
+    Operation,
     Pause,
-    Produce,
-    Quiesce,
     Restart,
     Resume,
-    Scenario,
     Start,
     StartZooKeeper,
+    Step,
     Stop,
+    broker_id,
+    describe,
+    kind_of,
+)
+from controller.scenarios.host import PartitionView, ScenarioHost, Snapshot, TopicSpec, Workload
+from controller.scenarios.invariants import disagreement
+from controller.scenarios.language import (
+    ClusterSpec,
+    CreateTopics,
+    Let,
+    Produce,
+    Quiesce,
+    Scenario,
     Wait,
+    property_text,
 )
 from controller.scenarios.records.history import History
 from controller.scenarios.records.section import workload_of
 from controller.scenarios.records.workload import RecordWorkload
-from controller.scenarios.step import NodeName
 from controller.trace import FaultInjected, StepEnded, StepStarted
 
-NODE_FIELDS = ("node", "source", "target")
-"""In which faults name brokers."""
+S = TypeVar("S", bound=Step)
 POLL_MS = 20.0
 """How often a wait looks again. Looking costs nothing but for `leaders`, which reads ZooKeeper."""
 
@@ -77,12 +81,6 @@ class Outcome:
     history: History | None = None
 
 
-def cluster_spec(scenario: Scenario) -> ClusterSpec:
-    cluster = scenario.cluster
-    settings = tuple((key, _property(value)) for key, value in cluster.settings.items())
-    return ClusterSpec(cluster.brokers, cluster.zookeeper_servers, cluster.session_timeout_ms, cluster.racks, settings)
-
-
 def _workload(scenario: Scenario, host: str) -> Workload:
     section = scenario.workload.records
     produces = any(isinstance(step, Produce) and step.when for step in scenario.steps)
@@ -90,16 +88,12 @@ def _workload(scenario: Scenario, host: str) -> Workload:
     return Workload(scenario.workload.metadata_interval_ms, records)
 
 
-def _property(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 async def run_steps(scenario: Scenario, host: ScenarioHost, progress: Progress = lambda at_ms, line: None) -> Outcome:
     """Boots the host, takes every step, ends with a snapshot. The caller shuts the host down, whatever happened."""
     run = _Run(scenario, host, progress)
     outcome = run.outcome
     try:
-        await host.boot(cluster_spec(scenario), _workload(scenario, host.name))
+        await host.boot(scenario.cluster, _workload(scenario, host.name))
         for index, step in enumerate(scenario.steps):
             if step.when and not await run.take(index, step):
                 break
@@ -118,8 +112,7 @@ class _Run:
         self.host = host
         self.progress = progress
         self.outcome = Outcome()
-        self.names: dict[str, int] = {}
-        self.servers: dict[str, int] = {}
+        self.names = NodeNames(host, scenario.cluster)
         self.former: dict[int, int] = {}
         """The session that a broker had before the last fault that ended it."""
         self.producing = False
@@ -136,25 +129,27 @@ class _Run:
                 return snapshot
             await self.host.clock.sleep(5 * POLL_MS)
 
-    async def take(self, index: int, step: AnyStep) -> bool:
+    async def take(self, index: int, step: Step) -> bool:
         """Run one step, and report it to the trace and the observers. Return False if it failed: the scenario ends."""
-        kind = step.__struct_config__.tag
-        assert isinstance(kind, str)
-        nodes = await self._targets(step)
-        text = _describe(step, kind, nodes)
+        early_ms = step.at_ms - self.host.clock.now_ms()
+        if early_ms > 0:
+            await self.host.clock.sleep(early_ms)
+        kind = kind_of(step)
+        step = await self.names.resolved(step)
+        text = _describe(step)
         self.host.take(StepStarted(index, kind, text))
         self.progress(self.host.clock.now_ms(), text)
-        missing = await self._carry_out(step, nodes)
+        missing = await self._carry_out(step)
         self.host.take(StepEnded(index, kind, missing is None, missing or ""))
         if missing is not None:
             self.outcome.failure = f"step {index} ({text}): {missing}"
             self.progress(self.host.clock.now_ms(), f"failed: {missing}")
         return missing is None
 
-    async def _carry_out(self, step: AnyStep, nodes: list[int]) -> str | None:
+    async def _carry_out(self, step: Step) -> str | None:
         match step:
             case Wait():
-                return await self._wait(step, nodes)
+                return await self._wait(step)
             case Let():
                 await self.host.clock.sleep(step.ms)
             case Produce():
@@ -164,77 +159,38 @@ class _Run:
             case CreateTopics():
                 await self._create_topics(step)
             case Start():
-                for node in nodes:
-                    await self.host.start(node)
-            case Cut() | Heal():
-                await self._link(step, Link(nodes[0], nodes[1]))
-            case KillZooKeeper() | StartZooKeeper():
-                await self._server(step, nodes[0])
+                for node in step.nodes or ():
+                    await self.host.start(broker_id(node))
+            case Restart():
+                self._struck(step)
+                await self.host.inject(Kill(node=step.node) if step.how == "hard" else Stop(node=step.node))
+                await self.host.start(step.broker)
+            case Resume():
+                self._struck(step)
+                await self.host.resume(step.broker)
+            case Heal():
+                self._struck(step)
+                await self.host.heal(step.link)
+            case StartZooKeeper():
+                self._struck(step)
+                await self.host.start_zookeeper(step.number)
             case HealAll():
-                self._fault("mend", "everything")
+                self._struck(step)
                 await self.host.heal_all()
-            case InjectedFault():
-                await self._inject(step, nodes)
-            case Kill() | Stop() | Restart() | Pause() | Resume() | Expire():
-                await self._strike(step, nodes[0])
+            case Fault() | Operation():
+                self._struck(step)
+                await self.host.inject(step)
         return None
 
-    async def _strike(self, step: Kill | Stop | Restart | Pause | Resume | Expire, node: int) -> None:
-        if step.name:
-            self.names[step.name] = node
-        kind = str(step.__struct_config__.tag)
-        if isinstance(step, Kill | Stop | Restart | Expire):
-            self.former[node] = self.host.observe().registered.get(node, 0)
-        self._fault(kind, str(node))
-        match step:
-            case Kill():
-                await self.host.kill(node)
-            case Stop():
-                await self.host.stop(node)
-            case Restart():
-                await (self.host.kill(node) if step.how == "hard" else self.host.stop(node))
-                await self.host.start(node)
-            case Pause():
-                await self.host.pause(node)
-            case Resume():
-                await self.host.resume(node)
-            case Expire():
-                await self.host.expire(node)
-
-    async def _inject(self, step: InjectedFault, nodes: list[int]) -> None:
-        fault = _with_nodes(step, nodes)
-        if isinstance(fault, LosePower):  # the checkers count it as a kill
-            self.former[nodes[0]] = self.host.observe().registered.get(nodes[0], 0)
-            self._fault("kill", str(nodes[0]))
-        else:
-            self._fault(kind_of(fault), _details(fault))
-        await self.host.inject(fault)
-
-    async def _link(self, step: Cut | Heal, link: Link) -> None:
-        if isinstance(step, Cut):
-            if step.name:
-                self.names[step.name] = link.source
-            self._fault("cut", str(link))
-            await self.host.cut(link)
-        else:
-            self._fault("heal", str(link))
-            await self.host.heal(link)
-
-    async def _server(self, step: KillZooKeeper | StartZooKeeper, server: int) -> None:
-        if step.name:
-            self.servers[step.name] = server
-        self._fault("kill" if isinstance(step, KillZooKeeper) else "start", f"zookeeper {server}")
-        if isinstance(step, KillZooKeeper):
-            await self.host.kill_zookeeper(server)
-        else:
-            await self.host.start_zookeeper(server)
-
-    def _fault(self, fault: str, target: str) -> None:
+    def _struck(self, step: Step) -> None:
+        """Record in the trace that a fault begins or ends."""
+        if isinstance(step, Kill | LosePower | Stop | Restart | Expire):
+            self.former[step.broker] = self.host.observe().registered.get(step.broker, 0)
         self.fault_at_ms = self.host.clock.now_ms()
-        self.host.take(FaultInjected(fault, target))
+        self.host.take(_traced(step))
 
     async def _create_topics(self, step: CreateTopics) -> None:
-        config = tuple((key, _property(value)) for key, value in sorted(step.config.items()))
+        config = tuple((key, property_text(value)) for key, value in sorted(step.config.items()))
         topics = [
             TopicSpec(f"{step.prefix}{number}", step.partitions, step.replication_factor, config)
             for number in range(step.count)
@@ -265,17 +221,17 @@ class _Run:
             self.producing = False
             await self.host.quiesce(deadline_ms)
 
-    async def _wait(self, step: Wait, nodes: list[int]) -> str | None:
+    async def _wait(self, step: Wait) -> str | None:
         condition = CONDITIONS[step.until]
         deadline_ms = self.host.clock.now_ms() + step.deadline_ms
-        others = tuple(self._known(name) for name in step.other_than)
+        others = tuple(broker_id(name) for name in step.other_than)
         since_ms = self.fault_at_ms if step.after is None else None
         while True:
             partitions: Mapping[tuple[str, int], PartitionView] | None = None
             if condition.needs_partitions:
                 partitions = await self.host.leaders()
             running = self.host.running()
-            node = nodes[0] if nodes else None
+            node = None if step.node is None else broker_id(step.node)
             now_ms = self.host.clock.now_ms()
             view = View(self.host.observe(), now_ms, running, node, others, partitions, self.former)
             missing = None if step.after is None else MILESTONES[step.after](view)
@@ -288,52 +244,70 @@ class _Run:
                 return f"not within {step.deadline_ms:.0f} ms: {missing}"
             await self.host.clock.sleep(POLL_MS)
 
-    async def _targets(self, step: AnyStep) -> list[int]:
-        """The nodes that a step speaks of, by id."""
-        match step:
-            case Start(nodes=None):
-                return [node for node in cluster_spec(self.scenario).nodes if node not in self.host.running()]
-            case Start():
-                return [await self._node(name, ()) for name in step.nodes or ()]
-            case Cut() | Heal():
-                return [await self._node(step.source, ()), await self._node(step.target, ())]
-            case Wait():
-                return [] if step.node is None else [await self._node(step.node, step.other_than)]
-            case CreateTopics() | Let() | Produce() | Quiesce():
-                return []
-            case KillZooKeeper() | StartZooKeeper():
-                return [await self._zookeeper(step.server)]
-            case HealAll():
-                return []
-            case InjectedFault():
-                return [await self._node(getattr(step, name), ()) for name in NODE_FIELDS if hasattr(step, name)]
-            case _:
-                return [await self._node(step.node, step.other_than)]
 
-    async def _node(self, name: NodeName, other_than: Iterable[NodeName]) -> int:
-        if name == "zookeeper":
+def has_names(step: Step) -> bool:
+    """Return True if a step names a broker or a server, or gives a name to one."""
+    fields = (getattr(step, key, 0) for key in ("server", *NODE_FIELDS))
+    return bool(getattr(step, "name", "")) or any(isinstance(value, str) for value in fields)
+
+
+class NodeNames:
+    """The names that steps have for brokers and for ZooKeeper's servers, and what `as` has named."""
+
+    def __init__(self, host: ScenarioHost, cluster: ClusterSpec) -> None:
+        self._host = host
+        self._cluster = cluster
+        self._nodes: dict[str, int] = {}
+        self._servers: dict[str, int] = {}
+
+    async def resolved(self, step: S) -> S:
+        """Return the step with ids in place of names. HostFailure: a name means no broker or server now."""
+        changes: dict[str, Any] = {}
+        others = getattr(step, "other_than", ())
+        if others:
+            changes["other_than"] = tuple(self._known(name) for name in others)
+        for key in NODE_FIELDS:
+            name = getattr(step, key, None)
+            if name is not None:
+                changes[key] = await self._node(name, changes.get("other_than", ()))
+        if isinstance(step, Start):
+            if step.nodes is None:
+                running = self._host.running()
+                changes["nodes"] = tuple(node for node in self._cluster.nodes if node not in running)
+            else:
+                changes["nodes"] = tuple([await self._node(name, ()) for name in step.nodes])
+        if isinstance(step, OnServer):
+            changes["server"] = await self._zookeeper(step.server)
+        name = getattr(step, "name", "")
+        if name:
+            named = self._servers if isinstance(step, OnServer) else self._nodes
+            named[name] = next(changes[key] for key in ("server", *NODE_FIELDS) if key in changes)
+        return msgspec.structs.replace(step, **changes) if changes else step
+
+    async def _node(self, name: NodeName, other_than: Iterable[int]) -> int:
+        if name in ("zookeeper", ZOOKEEPER):
             return ZOOKEEPER
         if isinstance(name, str) and name.startswith("leader:"):
             return await self._leader(name)
         if name == "controller":
-            controller = self.host.observe().controller
+            controller = self._host.observe().controller
             if controller == -1:
                 raise HostFailure("a step names the controller, and there is none: wait for one first")
             return controller
         if name == "not-controller":
-            return self._not_controller({self._known(other) for other in other_than})
+            return self._not_controller(set(other_than))
         return self._known(name)
 
     async def _zookeeper(self, name: NodeName) -> int:
         """One server of the ensemble, by number."""
-        servers = range(1, self.scenario.cluster.zookeeper_servers + 1)
+        servers = range(1, self._cluster.zookeeper_servers + 1)
         if name == "leader":
-            return await self.host.zookeeper_leader()
+            return await self._host.zookeeper_leader()
         if name == "follower":
-            leader = await self.host.zookeeper_leader()
-            number = next((each for each in self.host.zookeepers_running() if each != leader), None)
+            leader = await self._host.zookeeper_leader()
+            number = next((each for each in self._host.zookeepers_running() if each != leader), None)
         else:
-            number = self.servers.get(name) if isinstance(name, str) else name
+            number = self._servers.get(name) if isinstance(name, str) else name
         if number is None or number not in servers:
             raise HostFailure(
                 f"ZooKeeper server {name!r}: expected leader, follower, 1 to {servers[-1]}, or a name given by `as`"
@@ -341,45 +315,50 @@ class _Run:
         return number
 
     def _not_controller(self, excluded: set[int]) -> int:
-        seen = self.host.observe()
+        seen = self._host.observe()
         for node in sorted(seen.registered):
-            if node != seen.controller and node not in excluded and node in self.host.running():
+            if node != seen.controller and node not in excluded and node in self._host.running():
                 return node
         raise HostFailure(f"no registered broker but the controller ({seen.controller}) and {sorted(excluded)}")
 
     async def _leader(self, name: str) -> int:
         _, topic, partition = (name.split(":") + ["", ""])[:3]
-        state = (await self.host.leaders()).get((topic, int(partition or 0)))
+        state = (await self._host.leaders()).get((topic, int(partition or 0)))
         if state is None or state.leader == -1:
             raise HostFailure(f"{name}: {'no such partition' if state is None else 'it has no leader'}")
         return state.leader
 
     def _known(self, name: NodeName) -> int:
-        nodes = cluster_spec(self.scenario).nodes
-        node = self.names.get(name) if isinstance(name, str) else name
+        nodes = self._cluster.nodes
+        node = self._nodes.get(name) if isinstance(name, str) else name
         if node is None or node not in nodes:
             raise HostFailure(f"node {name!r}: expected 1 to {nodes[-1]}, or a name given by an earlier step's `as`")
         return node
 
 
-def _with_nodes(fault: InjectedFault, nodes: list[int]) -> InjectedFault:
-    """With ids where names were."""
-    names = [name for name in NODE_FIELDS if hasattr(fault, name)]
-    return msgspec.structs.replace(fault, **dict(zip(names, nodes, strict=True)))
+def _traced(step: Step) -> FaultInjected:
+    """Return a fault, or the end of one, as the checkers and the timeline know it: by its broker, link or server."""
+    kind = kind_of(step)
+    match step:
+        case LosePower():
+            return FaultInjected("kill", str(step.broker))
+        case Kill() | Stop() | Restart() | Pause() | Resume() | Expire():
+            return FaultInjected(kind, str(step.broker))
+        case Cut() | Heal():
+            return FaultInjected(kind, str(step.link))
+        case KillZooKeeper() | StartZooKeeper():
+            return FaultInjected(kind.partition("-")[0], f"zookeeper {step.number}")
+        case HealAll():
+            return FaultInjected(kind, "everything")
+    return FaultInjected(kind, describe(step).partition(" ")[2])
 
 
-def _details(fault: InjectedFault) -> str:
-    """Format the fault's fields, except those with the value 0."""
-    fields = {name: getattr(fault, name) for name in fault.__struct_fields__ if name != "when"}
-    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fields.items() if value != 0}
-    return " ".join(f"{name}={value}" for name, value in shown.items())
-
-
-def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
-    """The step as a person would say it."""
+def _describe(step: Step) -> str:
+    """Describe a step whose names are resolved, for a person."""
+    kind = kind_of(step)
     match step:
         case Wait():
-            about = f" (broker {nodes[0]})" if nodes else ""
+            about = f" (broker {step.node})" if step.node is not None else ""
             after = f" after {step.after}" if step.after is not None else ""
             return f"wait until {step.until}{about}{after}, at most {step.deadline_ms / 1000:g} s"
         case Let():
@@ -394,16 +373,16 @@ def _describe(step: AnyStep, kind: str, nodes: list[int]) -> str:
         case Quiesce():
             return "stop producing, and read every partition to its end"
         case Cut() | Heal():
-            return f"{kind} link {Link(nodes[0], nodes[1])}"
+            return f"{kind} link {step.link}"
         case Start():
+            nodes = step.nodes or ()
             return f"start {'brokers' if len(nodes) != 1 else 'broker'} {', '.join(map(str, nodes))}"
         case Restart():
-            return f"restart broker {nodes[0]} ({step.how})"
+            return f"restart broker {step.broker} ({step.how})"
         case HealAll():
             return "mend (end all lasting faults)"
-        case InjectedFault():
-            return f"{kind} {_details(_with_nodes(step, nodes))}".rstrip()
         case KillZooKeeper() | StartZooKeeper():
-            return f"{kind.partition('-')[0]} ZooKeeper server {nodes[0]}"
-        case _:
-            return f"{kind} broker {nodes[0]}"
+            return f"{kind.partition('-')[0]} ZooKeeper server {step.number}"
+        case Kill() | Stop() | Pause() | Resume() | Expire():
+            return f"{kind} broker {step.broker}"
+    return describe(step)

@@ -4,9 +4,7 @@
 say. It imports neither kazoo nor any of the extras.
 """
 
-from controller.scenarios.host import PartitionView
-from controller.simulator.custom_node import CustomNode
-from controller.simulator.plan import (
+from controller.scenarios.faults import (
     AddPartitions,
     AskIsr,
     BreakDisk,
@@ -45,6 +43,8 @@ from controller.simulator.plan import (
     StepWall,
     Stop,
 )
+from controller.scenarios.host import PartitionView
+from controller.simulator.custom_node import CustomNode
 from controller.simulator.safety_checker import Violation
 from controller.simulator.simulation import BrokenInvariant, NotInTime, Simulation
 from controller.trace_records import TraceRecord

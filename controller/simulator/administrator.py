@@ -46,8 +46,7 @@ from controller.protocol.client import (
     DeleteTopicState,
 )
 from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrResponse, AlterIsrTopic
-from controller.simulator.network import Address
-from controller.simulator.plan import (
+from controller.scenarios.faults import (
     AddPartitions,
     AskIsr,
     CreateTopic,
@@ -57,12 +56,15 @@ from controller.simulator.plan import (
     Reassign,
     SetConfig,
 )
+from controller.simulator.network import Address
 from controller.simulator.requests import BrokerConnection
 from controller.zookeeper import paths
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.znode_sense import sound_partition_state
 
+DONE = "done"
+"""The outcome of an operation that was acknowledged."""
 ATTEMPTS = 20
 BETWEEN_MS = 150.0
 TIMEOUT_MS = 5_000
@@ -127,7 +129,7 @@ class Administrator:
                 continue
             if error == ErrorCode.NONE:
                 self.asked[place] = replace(asked, ended_ms=self._clock.now_ms(), acknowledged=True)
-                return "done"
+                return DONE
             problem = f"error {error}"
             settled = settled and error != ErrorCode.REQUEST_TIMED_OUT
             if error not in _AGAIN:
@@ -268,6 +270,7 @@ def _request(operation: Operation) -> tuple[ApiKey, Any]:
         changes = tuple(AlterableConfig(name, OPERATION_SET, value) for name, value in operation.config.items())
         resource = IncrementalAlterConfigsResource(RESOURCE_TOPIC, operation.topic, changes)
         return ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest((resource,))
+    assert isinstance(operation, AddPartitions)
     added = CreatePartitionsTopic(operation.topic, operation.partitions)
     return ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest((added,), TIMEOUT_MS)
 

@@ -24,7 +24,8 @@ from controller.protocol import (
     decode_response_body,
     encode_request_body,
 )
-from controller.scenarios.host import HostFailure, PartitionView, TopicSpec
+from controller.scenarios.faults import HostFailure
+from controller.scenarios.host import PartitionView, TopicSpec
 from controller.scenarios.membership import failed_metadata, judge_metadata
 from controller.simulator.network import Address
 from controller.simulator.requests import BrokerConnection

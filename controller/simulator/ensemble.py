@@ -13,7 +13,7 @@ from random import Random
 
 from controller.clock import Clock
 from controller.pending import Pending
-from controller.scenarios.host import HostFailure
+from controller.scenarios.faults import HostFailure
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 

@@ -9,35 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import msgspec
+
 from controller.broker.settings import BadSettings
 from controller.clock import VirtualClock
-from controller.scenarios.faults import InjectedFault
-from controller.scenarios.host import (
+from controller.scenarios.faults import (
     ZOOKEEPER,
-    ClusterSpec,
+    AskIsr,
+    ElectLeaders,
+    Fault,
     HostFailure,
     Link,
-    Observation,
-    PartitionView,
-    Snapshot,
-    TopicSpec,
-    Workload,
+    OnNode,
+    Operation,
+    Reassign,
+    Stop,
+    describe,
 )
+from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
+from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
+from controller.simulator.administrator import DONE, STRAY_ISRS, Administrator, stray_isr_request
 from controller.simulator.broker_process import Paces, SimulatedBroker, World
 from controller.simulator.client import SimulatedClient
 from controller.simulator.ensemble import Ensemble
-from controller.simulator.faults import Faults, as_happening
+from controller.simulator.faults import Faults
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import Observer, controller_epoch, partitions
-from controller.simulator.plan import describe
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.randomness import Streams
 from controller.simulator.record_clients import SimulatedRecordClients
 from controller.simulator.requests import BrokerConnection
 from controller.simulator.routes import Pipeline
-from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
+from controller.trace import EphemeralSeen, MetadataSeen, Noted, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
 from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
@@ -75,6 +80,7 @@ class SimulatedHost:
         self._outside = Process("outside")
         self._places: dict[Address, int] = {}
         self._faults: Faults | None = None
+        self._administrator: Administrator | None = None
 
     # -- what the rest of this room may reach, once it is booted
 
@@ -203,23 +209,16 @@ class SimulatedHost:
             settings["broker.rack"] = self._cluster.racks[(node - 1) % len(self._cluster.racks)]
         if self._workload.records:
             settings["log.dirs"] = "/logs"
-        return settings | dict(self._cluster.settings)
+        return settings | self._cluster.properties
 
-    async def kill(self, node: int) -> None:
-        self._process(node).kill()
-
-    async def stop(self, node: int) -> None:
-        process = self._process(node)
-        process.stop()
+    async def _until_stopped(self, node: int) -> None:
+        process = self._processes[node]
         limit_ms = self.clock.now_ms() + STOP_GRACE_MS
         while process.alive:
             if self.clock.now_ms() >= limit_ms:
                 raise HostFailure(f"broker {node} did not stop within {STOP_GRACE_MS / 1000:g} s")
             await self.clock.sleep(1.0)
         del self._processes[node]
-
-    async def pause(self, node: int) -> None:
-        self._process(node).pause()
 
     async def resume(self, node: int) -> None:
         self._process(node).resume()
@@ -255,22 +254,40 @@ class SimulatedHost:
         if link.source in self._processes:
             self._processes[link.source].connection.heal()
 
-    async def expire(self, node: int) -> None:
-        session = self._process(node).connection.session()
-        if session not in self._world.zookeeper.sessions():
-            raise HostFailure(f"broker {node} has no session to end")
-        self._world.zookeeper.expire(session)
+    # -- faults and operations
 
-    # -- faults of simulated worlds alone
-
-    async def inject(self, fault: InjectedFault) -> None:
-        happening = as_happening(fault, self.clock.now_ms())
-        undo = self._the_faults().begin(happening)
+    async def inject(self, step: Fault | Operation) -> None:
+        if isinstance(step, Operation | AskIsr):
+            await self._ask(step)
+            return
+        undo = self._the_faults().begin(msgspec.structs.replace(step, at_ms=self.clock.now_ms()))
         if undo is None:
-            raise HostFailure(f"{describe(happening)}: makes no sense now")
-        lasts_ms = getattr(fault, "for_ms", 0.0)
-        if lasts_ms:
-            self.clock.call_later(lasts_ms, undo)
+            if isinstance(step, OnNode):
+                self._process(step.broker)
+            raise HostFailure(f"{describe(step)}: impossible now")
+        if step.lasts_ms:
+            self.clock.call_later(step.lasts_ms, undo)
+        elif isinstance(step, Stop):
+            await self._until_stopped(step.broker)
+
+    async def _ask(self, step: Operation | AskIsr) -> None:
+        if self._administrator is None:
+            self._administrator = Administrator(
+                self.connection, self.clock, self._streams.stream("administrator"), self._world.addresses
+            )
+        if isinstance(step, AskIsr):
+            request = stray_isr_request(self._world.zookeeper, step)
+            if request is None:
+                raise HostFailure(f"{describe(step)}: impossible now")
+            wrong = await self._administrator.ask_isr(step, request)
+            if wrong is not None:
+                self.take(Noted("error", f"{STRAY_ISRS}: {wrong}"))
+        elif isinstance(step, Reassign | ElectLeaders) and step.znode:
+            self._the_faults().ask(step)
+        else:
+            outcome = await self._administrator.carry_out(step)
+            if outcome != DONE:
+                raise HostFailure(f"{describe(step)}: {outcome}")
 
     async def heal_all(self) -> None:
         self._the_faults().heal_all()
@@ -295,9 +312,6 @@ class SimulatedHost:
 
     def zookeepers_running(self) -> tuple[int, ...]:
         return self._ensemble.running
-
-    async def kill_zookeeper(self, server: int) -> None:
-        self._ensemble.kill(server)
 
     async def start_zookeeper(self, server: int) -> None:
         await self._ensemble.start(server)

@@ -42,11 +42,10 @@ from controller.protocol.client import (
 )
 from controller.protocol.codec import RequestHeader, encode_request
 from controller.protocol.errors import ProtocolError
+from controller.scenarios.faults import HostileClient, Undo
 from controller.simulator.broker_process import World
-from controller.simulator.faults_between import Undo
-from controller.simulator.hand_edits import controller_named
 from controller.simulator.network import Address, Socket
-from controller.simulator.plan import HostileClient
+from controller.simulator.observer import controller_named
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.senseless_requests import BAD_NAMES, INT_MAX, OF_BROKERS, OF_CLIENTS, Drawing
 from controller.trace_records import OBSERVER
@@ -233,7 +232,7 @@ class _Client:
 
     def _ask(self) -> None:
         """Any request that a client may make, without waiting for the answers to earlier ones."""
-        self._send(self._fault.node, senseless_request(self._drawing, self._rng.choice(OF_CLIENTS)))
+        self._send(self._fault.broker, senseless_request(self._drawing, self._rng.choice(OF_CLIENTS)))
 
     def _operate(self) -> None:
         """An operation, asked of the controller if there is one."""
@@ -241,17 +240,17 @@ class _Client:
 
     def _send_malformed(self) -> None:
         frame = senseless_request(self._drawing, self._rng.choice(OF_CLIENTS))
-        self._send(self._fault.node, malformed(self._rng, frame))
+        self._send(self._fault.broker, malformed(self._rng, frame))
 
     def _connect_only(self) -> None:
         if self._opened < CONNECTIONS_MAX:
             self._opened += 1
-            self._connection(self._fault.node)
+            self._connection(self._fault.broker)
 
     def _ask_and_drop(self) -> None:
         """Many requests at once over a connection that is closed while they are handled."""
         to_controller = self._rng.random() < AT_CONTROLLER
-        connection = self._connection(self._controller() if to_controller else self._fault.node)
+        connection = self._connection(self._controller() if to_controller else self._fault.broker)
         for _ in range(self._rng.randint(*PIPELINED)):
             if to_controller and self._rng.random() < AT_CONTROLLER:
                 connection.send(self._operations.request())
@@ -261,7 +260,7 @@ class _Client:
 
     def _controller(self) -> int:
         named = controller_named(self._world.zookeeper)
-        return named if named in self._world.addresses else self._fault.node
+        return named if named in self._world.addresses else self._fault.broker
 
     # -- connections
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 
 from controller.pending import Pending
-from controller.scenarios.host import ZOOKEEPER, Link
+from controller.scenarios.faults import ZOOKEEPER, AskIsr, HostFailure, Link, Operation, PauseController, Undo, describe
+from controller.scenarios.language import Happening, Outside, Plan
+from controller.scenarios.runner import NodeNames, has_names
 from controller.simulator.administrator import STRAY_ISRS, Administrator, Asked, stray_isr_request
 from controller.simulator.broker_process import SimulatedBroker
 from controller.simulator.faults import Faults
-from controller.simulator.faults_between import Undo
 from controller.simulator.host import SimulatedHost
-from controller.simulator.plan import AskIsr, Happening, Operation, Outside, PauseController, Plan, describe
 from controller.simulator.safety_checker import SafetyChecker
 from controller.trace import FaultInjected
 from controller.zookeeper.drive import drive
@@ -35,6 +35,7 @@ class Injector:
         self._host = host
         self._safety_checker = safety_checker
         self._administrator = administrator
+        self._names = NodeNames(host, plan.cluster)
         self._is_calm = False
         self._asking = 0
         self._wanted: dict[int, bool] = {}
@@ -42,6 +43,7 @@ class Injector:
         self.faults = Faults(
             host, plan.cluster.brokers, self.start, safety_checker.expires, safety_checker.data_loss.lost_power
         )
+        self.faults.shell  # noqa: B018 - the administrator's session begins with the run
         safety_checker.is_by_hand = self.faults.is_by_hand
 
     @property
@@ -53,7 +55,8 @@ class Injector:
         for node in self._plan.cluster.nodes:
             self.start(node)
         for happening in self._plan.happenings:
-            drive(self._at_its_time(happening, happening.at_ms))
+            if happening.when:
+                drive(self._at_its_time(happening, happening.at_ms))
 
     def take(self, happening: Happening) -> Pending[str]:
         """Has it happen at its time, at once if that is past. Answered when it is over: with what came of an operation,
@@ -66,6 +69,11 @@ class Injector:
         return "nothing" if self._is_calm else await self._carry_out(happening)
 
     async def _carry_out(self, happening: Happening) -> str:
+        if has_names(happening):
+            try:
+                happening = await self._names.resolved(happening)
+            except HostFailure:
+                return "nothing"
         if isinstance(happening, Operation):
             self.faults.trace(happening)
             if getattr(happening, "znode", False):
@@ -83,12 +91,11 @@ class Injector:
         if undo is None:
             return "nothing"
         self.faults.trace(happening)
-        lasts_ms = getattr(happening, "for_ms", 0.0)
         if isinstance(happening, PauseController) and happening.after_calm_ms:
             self._asking += 1
             self._ends_late.append((happening, undo))
-        elif lasts_ms:
-            await self._host.clock.sleep(lasts_ms)
+        elif happening.lasts_ms:
+            await self._host.clock.sleep(happening.lasts_ms)
             if not self._is_calm:
                 self._host.take(FaultInjected("end", describe(happening)))
                 undo()

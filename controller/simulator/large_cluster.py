@@ -23,9 +23,10 @@ from controller.broker.node import Node
 from controller.core.partition_table import NO_BROKER, Bools, Int32s, padded
 from controller.core.placement import assign_replicas
 from controller.core.term import Term
-from controller.scenarios.host import ClusterSpec, Workload
-from controller.simulator.hand_edits import controller_named
+from controller.scenarios.host import Workload
+from controller.scenarios.language import ClusterSpec
 from controller.simulator.host import SimulatedHost
+from controller.simulator.observer import controller_named
 from controller.simulator.safety_checker import SafetyChecker
 from controller.trace import FaultInjected
 from controller.zookeeper import paths
@@ -75,10 +76,10 @@ class LargeClusterSpec:
     another in some partition."""
 
     @property
-    def settings(self) -> tuple[tuple[str, str], ...]:
+    def settings(self) -> dict[str, str]:
         waits = ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "replica.lag.time.max.ms")
-        parked = tuple((name, str(PARKED_MS * times)) for times, name in enumerate(waits, start=1))
-        return (("log.dirs", "/logs"), *parked) if self.logs else ()
+        parked = {name: str(PARKED_MS * times) for times, name in enumerate(waits, start=1)}
+        return {"log.dirs": "/logs"} | parked if self.logs else {}
 
     def topics(self, rng: Random) -> dict[str, dict[int, tuple[int, ...]]]:
         """Each topic's assignment."""
@@ -97,7 +98,7 @@ class LargeClusterWorld:
         self.spec = spec
         self.safety_checker = SafetyChecker(clean=True)
         self.host = SimulatedHost(seed, self.safety_checker)
-        cluster = ClusterSpec(spec.brokers, 1, spec.session_timeout_ms, settings=spec.settings)
+        cluster = ClusterSpec(brokers=spec.brokers, session_timeout_ms=spec.session_timeout_ms, settings=spec.settings)
         booted = drive(self.host.boot(cluster, Workload(NEVER_MS)))
         self.clock = self.host.clock
         self.clock.run_until(lambda: booted.done, 10_000.0)
@@ -167,7 +168,7 @@ class LargeClusterWorld:
         """Their processes are killed, all at this moment."""
         for node in nodes:
             self.host.take(FaultInjected("kill", str(node)))
-            drive(self.host.kill(node)).result()
+            self.host.processes[node].kill()
             self.safety_checker.died(node)
 
     def until_converged(self, live: Sequence[int], limit_ms: float) -> float:

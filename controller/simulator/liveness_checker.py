@@ -20,9 +20,8 @@ from controller.protocol.messages import control_versions
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator
 from controller.simulator.broker_process import SimulatedBroker
-from controller.simulator.hand_edits import controller_named
 from controller.simulator.host import SimulatedHost
-from controller.simulator.observer import partitions
+from controller.simulator.observer import controller_named, partitions
 from controller.simulator.safety_checker import NOBODY, SafetyChecker
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (

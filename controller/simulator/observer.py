@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller.clock import Clock
+from controller.core.obstacles import named_in
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen
@@ -75,6 +76,13 @@ def controller_epoch(server: InMemoryZooKeeper) -> int:
     """What /controller_epoch holds; 0 where there is none."""
     row = server.row(paths.CONTROLLER_EPOCH)
     return 0 if row is None else decode_controller_epoch(row.path, row.data)
+
+
+def controller_named(server: InMemoryZooKeeper) -> int:
+    """Return the broker that /controller names, -1 if it names none."""
+    row = server.row(paths.CONTROLLER)
+    named = None if row is None else named_in(row)
+    return -1 if named is None else named
 
 
 def partitions(server: InMemoryZooKeeper) -> dict[tuple[str, int], PartitionView]:

@@ -17,10 +17,7 @@ from typing import get_args
 import msgspec
 from msgspec.structs import replace
 
-from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from controller.simulator.plan import (
-    PROTOCOL,
-    UNCLEAN,
+from controller.scenarios.faults import (
     AddPartitions,
     AskIsr,
     BreakDisk,
@@ -41,7 +38,6 @@ from controller.simulator.plan import (
     EpochEdit,
     Expire,
     Fault,
-    Happening,
     HostileClient,
     HostileKind,
     Isolate,
@@ -51,12 +47,8 @@ from controller.simulator.plan import (
     LoseReply,
     Lossy,
     Operation,
-    Outside,
     Pause,
     PauseController,
-    Plan,
-    PlanCluster,
-    PlanRecords,
     Reassign,
     Reset,
     ResetZooKeeper,
@@ -65,12 +57,14 @@ from controller.simulator.plan import (
     Slow,
     SlowDisk,
     SlowZooKeeper,
+    SpoiledZnode,
     SpoilZnode,
     StepWall,
     Stop,
 )
+from controller.scenarios.language import PROTOCOL, UNCLEAN, ClusterSpec, Happening, Outside, Plan, PlanRecords
+from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator.randomness import Streams
-from controller.simulator.spoiled_znodes import REGISTRATION, STATE, TOPIC
 
 SAFETY_MS = (4_000.0, 12_000.0)
 """The range of the time until all faults end."""
@@ -93,7 +87,7 @@ class _FaultParameters:
     """The random generator and the cluster from which the fields of a fault are chosen."""
 
     rng: Random
-    cluster: PlanCluster
+    cluster: ClusterSpec
 
     def node(self) -> int:
         return self.rng.choice(self.cluster.nodes)
@@ -182,7 +176,7 @@ def draw_plan(seed: int) -> Plan:
     calm_ms = round(rng.uniform(*SAFETY_MS))
     parameters = _FaultParameters(rng, cluster)
     operations = _operations(parameters, calm_ms)
-    happenings = [*operations, *_faults(parameters, operations, calm_ms, has_logs=has_logs)]
+    happenings: list[Happening] = [*operations, *_faults(parameters, operations, calm_ms, has_logs=has_logs)]
     left_out = rng.randint(0, (cluster.brokers - 1) // 2)
     core = tuple(sorted(rng.sample(cluster.nodes, cluster.brokers - left_out)))
     outside = rng.choice(list(Outside))
@@ -224,7 +218,9 @@ def _times(rng: Random, after_ms: float, between_ms: tuple[float, float], until_
         yield round(at_ms, 1)
 
 
-def _with_happenings(plan: Plan, more: Iterable[Happening], settings: dict[str, str] | None = None) -> Plan:
+def _with_happenings(
+    plan: Plan, more: Iterable[Happening], settings: Mapping[str, str | int | bool] | None = None
+) -> Plan:
     cluster = plan.cluster if settings is None else replace(plan.cluster, settings=settings)
     happenings = sorted((*plan.happenings, *more), key=lambda each: each.at_ms)
     return replace(plan, cluster=cluster, happenings=tuple(happenings))
@@ -234,14 +230,14 @@ def _created(plan: Plan) -> list[CreateTopic]:
     return [each for each in plan.happenings if isinstance(each, CreateTopic)]
 
 
-def _cluster(rng: Random) -> tuple[PlanCluster, bool, bool]:
+def _cluster(rng: Random) -> tuple[ClusterSpec, bool, bool]:
     """Return the cluster, whether its brokers hold logs, and whether clients write records."""
     settings = {"unclean.leader.election.enable": rng.choice(("false", "false", "true"))}
     has_records = rng.random() < WITH_RECORDS
     has_logs = has_records or rng.random() < WITH_LOGS
     if has_logs:
         settings |= {"log.dirs": "/logs", "replica.lag.time.max.ms": str(rng.choice((1_000, 3_000, 10_000)))}
-    cluster = PlanCluster(
+    cluster = ClusterSpec(
         brokers=rng.choice((3, 3, 3, 4, 5, 7)),
         zookeeper_servers=rng.choice((1, 3)),
         session_timeout_ms=rng.choice(SESSION_TIMEOUTS_MS),
@@ -503,12 +499,12 @@ def with_spoiled_znodes(plan: Plan) -> Plan:
 
 
 def _spoil(rng: Random, at_ms: float, topic: CreateTopic, brokers: int) -> SpoilZnode:
-    what = rng.choice((STATE, STATE, REGISTRATION, TOPIC))
+    what: SpoiledZnode = rng.choice(("state", "state", "registration", "topic"))
     return SpoilZnode(
         at_ms=at_ms,
         what=what,
-        topic=f"spoiled-{rng.randrange(3)}" if what == TOPIC else topic.topic,
-        partition=0 if what == TOPIC else rng.randrange(topic.partitions),
+        topic=f"spoiled-{rng.randrange(3)}" if what == "topic" else topic.topic,
+        partition=0 if what == "topic" else rng.randrange(topic.partitions),
         node=rng.randint(1, brokers),
         for_ms=round(rng.choice(SPOILED_LASTING_MS) * rng.uniform(0.5, 1.5)),
     )

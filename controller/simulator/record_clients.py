@@ -25,7 +25,7 @@ from controller.protocol.fetch import (
     ListOffsetsTopic,
 )
 from controller.protocol.framing import joined
-from controller.scenarios.host import HostFailure
+from controller.scenarios.faults import HostFailure
 from controller.scenarios.records.history import (
     FINAL,
     FOREIGN,

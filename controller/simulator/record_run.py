@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from controller.broker.partition import Partition, Role
+from controller.scenarios.faults import CreateTopic
 from controller.scenarios.host import PartitionView
 from controller.scenarios.invariants import Finding
+from controller.scenarios.language import Plan, PlanRecords
 from controller.scenarios.records import checks
 from controller.scenarios.records.checks import RecordChecker, RecordEvidence
 from controller.scenarios.records.delivery_audit import DeliveryAudit, beyond_high_watermark
 from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload
 from controller.simulator.host import SimulatedHost
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
-from controller.simulator.plan import CreateTopic, Plan, PlanRecords
 from controller.simulator.record_clients import WRONG_CRC
 from controller.storage import PartitionLog
 from controller.storage.batches import headers_of, whole_bytes

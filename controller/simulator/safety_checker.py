@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.scenarios.defects import EXPECTED_WITH
+from controller.scenarios.defects import expected_errors
+from controller.scenarios.faults import kind_of
 from controller.scenarios.invariants import election_troubles
+from controller.scenarios.language import Happening
 from controller.simulator.fencing import Fencing
-from controller.simulator.plan import Happening, kind_of
 from controller.trace import (
     BrokerRegistered,
     ControllerElected,
@@ -309,7 +310,7 @@ class SafetyChecker(Recorder):
 
     def expect_errors_of(self, happening: Happening) -> None:
         """Errors that this happening explains are no defects."""
-        words = EXPECTED_WITH.get(kind_of(happening), ())
+        words = expected_errors(kind_of(happening))
         self.expected_errors += tuple(one for one in words if one not in self.expected_errors)
 
     def is_clean(self, topic: str) -> bool:

@@ -13,14 +13,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from controller.simulator.plan import (
-    AddPartitions,
-    CreateTopic,
-    Happening,
-    Outside,
-    Plan,
-)
-from controller.simulator.plan_file import plan_error
+from controller.scenarios.faults import AddPartitions, CreateTopic
+from controller.scenarios.files import plan_error
+from controller.scenarios.language import Happening, Outside, Plan
 from controller.simulator.safety_checker import Violation
 from controller.simulator.swarm import run_plan
 

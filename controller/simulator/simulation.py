@@ -17,7 +17,22 @@ from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.protocol.messages import control_versions
-from controller.scenarios.host import ZOOKEEPER, ClusterSpec, Link, PartitionView, Workload
+from controller.scenarios.faults import (
+    ZOOKEEPER,
+    AddPartitions,
+    CreateTopic,
+    CutZooKeeper,
+    DeleteTopic,
+    Expire,
+    Fault,
+    Kill,
+    Link,
+    Operation,
+    Pause,
+    Stop,
+)
+from controller.scenarios.host import PartitionView, Workload
+from controller.scenarios.language import PROTOCOL, UNCLEAN, ClusterSpec, Plan
 from controller.simulator import hostile_clients
 from controller.simulator.administrator import Administrator
 from controller.simulator.columns import log_text
@@ -28,22 +43,6 @@ from controller.simulator.inspection import inside
 from controller.simulator.liveness_checker import LivenessChecker
 from controller.simulator.network import Address
 from controller.simulator.observer import controller_epoch, partitions
-from controller.simulator.plan import (
-    PROTOCOL,
-    UNCLEAN,
-    AddPartitions,
-    CreateTopic,
-    CutZooKeeper,
-    DeleteTopic,
-    Expire,
-    Fault,
-    Kill,
-    Operation,
-    Pause,
-    Plan,
-    PlanCluster,
-    Stop,
-)
 from controller.simulator.process import ProcessState
 from controller.simulator.run import trace_hash
 from controller.simulator.safety_checker import SafetyChecker, Violation
@@ -74,24 +73,20 @@ class BrokenInvariant(AssertionError):
 class SimulatedWorld:
     """See `Simulation`."""
 
-    def _build(self, plan: Plan, racks: tuple[str, ...]) -> None:
+    def _build(self, plan: Plan) -> None:
         """In place of a constructor: booted, with nothing begun."""
         cluster = plan.cluster
         self._brokers = cluster.nodes
         self.safety_checker = SafetyChecker(
-            clean=cluster.settings.get(UNCLEAN, "false") != "true",
-            leaders_write=control_versions(cluster.settings.get(PROTOCOL, "2.8")).alter_isr is None,
+            clean=cluster.properties.get(UNCLEAN, "false") != "true",
+            leaders_write=control_versions(cluster.properties.get(PROTOCOL, "2.8")).alter_isr is None,
         )
         self.safety_checker.unclean_topics = plan.unclean_topics
         if plan.has_hostile_clients:
             self.safety_checker.unclean_topics |= hostile_clients.TOPIC_NAMES
             self.safety_checker.terms_last = plan.terms_last
         self.host = SimulatedHost(plan.seed, self.safety_checker, kills_forget=False)
-        settings = tuple(sorted(cluster.settings.items()))
-        spec = ClusterSpec(
-            cluster.brokers, cluster.zookeeper_servers, cluster.session_timeout_ms, racks=racks, settings=settings
-        )
-        booted = drive(self.host.boot(spec, Workload(plan.metadata_interval_ms)))
+        booted = drive(self.host.boot(cluster, Workload(plan.metadata_interval_ms)))
         self.host.clock.run_until(lambda: booted.done, BOOT_LIMIT_MS)
         booted.result()
         world = self.host.world
@@ -302,14 +297,15 @@ class Simulation(SimulatedWorld):
     ) -> None:
         if brokers < 0 or zookeeper_servers < 1:
             raise ValueError(f"{brokers} brokers, {zookeeper_servers} ZooKeeper servers: expected 0 and 1 or more")
-        cluster = PlanCluster(
+        cluster = ClusterSpec(
             brokers=brokers,
             zookeeper_servers=zookeeper_servers,
             session_timeout_ms=session_timeout_ms,
+            racks=tuple(racks),
             settings=dict(settings or {}),
         )
         core = tuple(cluster.nodes)
-        self._build(Plan(name="simulation", seed=seed, cluster=cluster, core=core, calm_ms=math.inf), tuple(racks))
+        self._build(Plan(name="simulation", seed=seed, cluster=cluster, core=core, calm_ms=math.inf))
         if start:
             self.injector.begin()
 
@@ -317,7 +313,7 @@ class Simulation(SimulatedWorld):
     def of_plan(cls, plan: Plan) -> Simulation:
         """A plan's world, booted, with nothing begun: `injector.begin` starts its brokers and what it has happen."""
         world = cls.__new__(cls)
-        world._build(plan, ())
+        world._build(plan)
         return world
 
     # -- what is asked of it

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.scenarios.language import Plan
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
-from controller.simulator.plan import Plan
 from controller.simulator.record_run import RecordRun
 from controller.simulator.run import trace_hash
 from controller.simulator.safety_checker import Violation

@@ -23,10 +23,11 @@ from controller.cli.gc_tuning import seldom_collected
 from controller.cli.values import integer, number, number_from
 from controller.clock import VirtualClock
 from controller.report.summary import render_table
+from controller.scenarios.faults import CreateTopic, Kill
+from controller.scenarios.language import ClusterSpec, Happening, Plan
 from controller.scenarios.records.history import ACKNOWLEDGED
 from controller.scenarios.records.workload import RecordWorkload
 from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWorld
-from controller.simulator.plan import CreateTopic, Happening, Kill, Plan, PlanCluster
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import BrokerRegistered
@@ -155,7 +156,7 @@ def cluster_plan(brokers: int, partitions: int, virtual_ms: float, *, records: b
     return Plan(
         name="bench",
         seed=1,
-        cluster=PlanCluster(brokers=brokers, session_timeout_ms=6_000, settings=settings),
+        cluster=ClusterSpec(brokers=brokers, session_timeout_ms=6_000, settings=settings),
         core=tuple(range(1, brokers + 1)),
         calm_ms=SETTLE_MS + virtual_ms,
         metadata_interval_ms=10_000.0,  # clients that have their metadata seldom ask for it

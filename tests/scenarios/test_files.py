@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.scenarios.faults import Cut, Kill, Start
 from controller.scenarios.files import ScenarioError, built_in, load_scenario, parse_scenario
-from controller.scenarios.language import CreateTopics, Cut, Kill, Start, Wait
+from controller.scenarios.language import CreateTopics, Wait
 from controller.scenarios.records.section import expected_loss, workload_of
 
 SMALL = """

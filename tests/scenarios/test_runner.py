@@ -9,21 +9,26 @@ from typing import Any
 import pytest
 
 from controller.clock import VirtualClock
-from controller.scenarios.faults import InjectedFault, kind_of
-from controller.scenarios.files import parse_scenario
-from controller.scenarios.host import (
-    ClusterSpec,
+from controller.scenarios.faults import (
+    NODE_FIELDS,
+    Cut,
+    Expire,
+    Fault,
     HostFailure,
+    Kill,
+    KillZooKeeper,
     Link,
-    Observation,
-    PartitionView,
-    Snapshot,
-    TopicSpec,
-    Workload,
+    Operation,
+    Pause,
+    Stop,
+    kind_of,
 )
+from controller.scenarios.files import parse_scenario
+from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
+from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History, history_of
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
-from controller.scenarios.runner import NODE_FIELDS, Outcome, run_steps
+from controller.scenarios.runner import Outcome, run_steps
 from controller.trace import FaultInjected, MetadataSeen, StepEnded, StepStarted, TraceEvent
 from controller.trace_records import TraceRecord
 
@@ -54,44 +59,36 @@ class ScriptedHost:
         self.alive[node] = True
         self.calls.append(f"start {node}")
 
-    async def kill(self, node: int) -> None:
-        self.calls.append(f"kill {node}")
-        self.clock.call_later(100.0, lambda: self.alive.__delitem__(node))
-
-    async def stop(self, node: int) -> None:
-        self.calls.append(f"stop {node}")
-        del self.alive[node]
-
-    async def pause(self, node: int) -> None:
-        self.calls.append(f"pause {node}")
-
     async def resume(self, node: int) -> None:
         self.calls.append(f"resume {node}")
-
-    async def cut(self, link: Link) -> None:
-        self.calls.append(f"cut {link}")
 
     async def heal(self, link: Link) -> None:
         self.calls.append(f"heal {link}")
 
-    async def inject(self, fault: InjectedFault) -> None:
-        nodes = [f" {name}={getattr(fault, name)}" for name in NODE_FIELDS if hasattr(fault, name)]
-        self.calls.append(f"inject {kind_of(fault)}{''.join(nodes)}")
+    async def inject(self, step: Fault | Operation) -> None:
+        match step:
+            case Cut():
+                self.calls.append(f"cut {step.link}")
+            case KillZooKeeper():
+                self.calls.append(f"kill zookeeper {step.number}")
+            case Kill() | Stop() | Pause() | Expire():
+                self.calls.append(f"{kind_of(step)} {step.broker}")
+                if isinstance(step, Kill):
+                    self.clock.call_later(100.0, lambda: self.alive.__delitem__(step.broker))
+                if isinstance(step, Stop):
+                    del self.alive[step.broker]
+            case _:
+                nodes = [f" {name}={getattr(step, name)}" for name in NODE_FIELDS if hasattr(step, name)]
+                self.calls.append(f"inject {kind_of(step)}{''.join(nodes)}")
 
     async def heal_all(self) -> None:
         self.calls.append("mend")
-
-    async def expire(self, node: int) -> None:
-        self.calls.append(f"expire {node}")
 
     async def zookeeper_leader(self) -> int:
         return 2
 
     def zookeepers_running(self) -> tuple[int, ...]:
         return (1, 2, 3)
-
-    async def kill_zookeeper(self, server: int) -> None:
-        self.calls.append(f"kill zookeeper {server}")
 
     async def start_zookeeper(self, server: int) -> None:
         self.calls.append(f"start zookeeper {server}")

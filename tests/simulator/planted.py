@@ -30,7 +30,7 @@ from controller.core.context import Replicas
 from controller.core.controller import Controller
 from controller.core.handlers import broker_changes, isr_changes, topic_changes
 from controller.core.queue import EventQueue
-from controller.simulator.plan import Plan
+from controller.scenarios.language import Plan
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.safety_checker import Violation
 from controller.simulator.swarm import run_plan

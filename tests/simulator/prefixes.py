@@ -15,8 +15,8 @@ from controller.core.ports import PeerError
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
+from controller.scenarios.faults import BreakLogDirectory, ElectLeaders, Reassign, SetConfig
 from controller.simulator import Simulation
-from controller.simulator.plan import BreakLogDirectory, ElectLeaders, Reassign, SetConfig
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     FeatureZnode,

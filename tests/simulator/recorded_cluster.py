@@ -20,7 +20,8 @@ from controller.pending import Pending, Task
 from controller.protocol.codec import RequestHeader, decode_request, decode_response_body, encode_request_body
 from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
 from controller.protocol.schema import RequestValue
-from controller.scenarios.host import ClusterSpec, Workload
+from controller.scenarios.host import Workload
+from controller.scenarios.language import ClusterSpec
 from controller.simulator import requests
 from controller.simulator.broker_process import SimulatedBroker
 from controller.simulator.host import SimulatedHost

@@ -36,10 +36,10 @@ from controller.protocol.control import (
     ControlledShutdownRequest,
     IsrMember,
 )
+from controller.scenarios.faults import LoseReply, SlowZooKeeper
 from controller.simulator import Simulation
 from controller.simulator.columns import log_text
 from controller.simulator.custom_node import CustomNode
-from controller.simulator.plan import LoseReply, SlowZooKeeper
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     ControllerZnode,

@@ -6,18 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.simulator.by_znode import paused
-from controller.simulator.plan import (
-    CreateTopic,
-    Cut,
-    ElectLeaders,
-    Happening,
-    Kill,
-    PauseController,
-    Plan,
-    PlanCluster,
-    Reassign,
-)
+from controller.scenarios.faults import CreateTopic, Cut, ElectLeaders, Kill, PauseController, Reassign
+from controller.scenarios.language import ClusterSpec, Happening, Plan
+from controller.simulator.faults import paused
 from controller.simulator.safety_checker import ALL_MOVED, GIVEN_BACK, ByChoice
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import Noted, PartitionStateWritten
@@ -74,7 +65,7 @@ def test_a_reassignment_that_begins_during_a_pause(epoch: int, before: bool, end
     watched = Watched()
     if before:
         watched.committed(topic(moving=True), 1, 3)
-    watched.committed(paused()[0], 1, 3)
+    watched.committed(paused(), 1, 3)
     if ended:
         watched.committed(Delete(paths.CONTROLLER_PAUSE, ANY_VERSION), 1, 3)
     watched.committed(topic(moving=True), epoch, 3)
@@ -85,7 +76,7 @@ def test_a_topic_that_is_only_checked_is_still_there() -> None:
     """As whoever asks for its deletion checks it, while a partition of it is on its way (the swarm's seed 1218)."""
     watched = Watched()
     watched.committed(topic(moving=True), 1, 3)
-    watched.committed(paused()[0], 1, 3)
+    watched.committed(paused(), 1, 3)
     watched.committed(Check(paths.topic("t"), ANY_VERSION), 1, 3)
     watched.committed(topic(moving=True), 2, 3)
     assert watched.found == []
@@ -94,7 +85,7 @@ def test_a_topic_that_is_only_checked_is_still_there() -> None:
 @pytest.mark.parametrize(("epoch", "why", "expected"), [(2, "preferred", 1), (1, "preferred", 0), (2, "offline", 0)])
 def test_a_leader_given_back_during_a_pause(epoch: int, why: str, expected: int) -> None:
     watched = Watched()
-    watched.committed(paused()[0], 1, 3)
+    watched.committed(paused(), 1, 3)
     watched.state_written(3, given_back(epoch, why))
     assert len(watched.found) == expected
 
@@ -115,7 +106,7 @@ def plan(*happenings: Happening) -> Plan:
     return Plan(
         name="choices",
         seed=4,
-        cluster=PlanCluster(brokers=3, session_timeout_ms=1_000, settings={"log.dirs": "/logs"}),
+        cluster=ClusterSpec(brokers=3, session_timeout_ms=1_000, settings={"log.dirs": "/logs"}),
         core=(1, 2, 3),
         calm_ms=6_000.0,
         happenings=(created, *happenings),

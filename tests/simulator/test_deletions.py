@@ -15,8 +15,9 @@ from controller.pending import Task
 from controller.protocol.client import DeleteTopicsRequest, DeleteTopicState
 from controller.protocol.codec import encode_request_body
 from controller.protocol.messages import ApiKey
-from controller.scenarios.defects import OF_SPOILED_ZNODES
-from controller.scenarios.host import ClusterSpec, Link, TopicSpec, Workload
+from controller.scenarios.faults import Expire, Kill, Link, Pause
+from controller.scenarios.host import TopicSpec, Workload
+from controller.scenarios.language import ClusterSpec
 from controller.simulator import DeleteController, Simulation, SpoilZnode
 from controller.simulator.host import SimulatedHost
 from controller.trace import Noted
@@ -37,7 +38,7 @@ class Deleting:
     def __init__(self, seed: int) -> None:
         self.host = SimulatedHost(seed)
         self.rng = random.Random(seed)
-        self.do(self.host.boot(ClusterSpec(3, 1, 2_000), Workload()))
+        self.do(self.host.boot(ClusterSpec(), Workload()))
         self.server = self.host._world.zookeeper
         for node in NODES:
             self.do(self.host.start(node))
@@ -100,12 +101,12 @@ class Deleting:
     # -- what befalls it
 
     def kill(self, node: int) -> None:
-        self.do(self.host.kill(node))
+        self.do(self.host.inject(Kill(node=node)))
         self.pass_ms(self.rng.uniform(0, 4_000))
         self.do(self.host.start(node))
 
     def pause(self, node: int) -> None:
-        self.do(self.host.pause(node))
+        self.do(self.host.inject(Pause(node=node)))
         self.pass_ms(self.rng.uniform(0, 4_000))
         self.do(self.host.resume(node))
 
@@ -126,7 +127,7 @@ class Deleting:
         self.do(self.host.heal(link))
 
     def expire(self, node: int) -> None:
-        self.do(self.host.expire(node))
+        self.do(self.host.inject(Expire(node=node)))
 
 
 def deleted_under(seed: int, fault: str) -> None:
@@ -225,7 +226,7 @@ def test_a_topic_that_no_controller_can_read_stays_in_the_metadata_of_the_broker
 def with_topics(others: int) -> tuple[Simulation, int]:
     """A cluster at rest with the topic "gone" of one replica; and a broker that does not hold it."""
     world = Simulation(brokers=4, seed=3, session_timeout_ms=2_000)
-    world.safety_checker.expected_errors = OF_SPOILED_ZNODES
+    world.safety_checker.expected_errors = SpoilZnode.expected_errors
     world.run_until(lambda: len(world.registered) == 4)
     for name in ("gone", *(f"other-{number}" for number in range(others))):
         assert world.answer(world.create_topic(name, 1, 1)) == "done"

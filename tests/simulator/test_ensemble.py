@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from controller.clock import VirtualClock
-from controller.scenarios.host import HostFailure
+from controller.scenarios.faults import HostFailure
 from controller.simulator.ensemble import ELECTION_MS, JOIN_MS, Ensemble
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from controller.scenarios.files import load_plan
 from controller.simulator.columns import log_text
-from controller.simulator.plan_file import load_plan
 from controller.simulator.swarm import run_plan
 from tests.simulator.golden_logs import hold
 

@@ -8,10 +8,9 @@ import pytest
 
 from controller.broker.metrics import metrics_of
 from controller.core.obstacles import HIGHEST_EPOCH, Reason
-from controller.scenarios.defects import OF_HAND_EDITS
+from controller.scenarios.faults import ControllerEdit, EpochEdit
 from controller.simulator import DeleteController, EditController, EditControllerEpoch, Simulation
-from controller.simulator.hand_edits import EPOCHS
-from controller.simulator.plan import ControllerEdit, EpochEdit
+from controller.simulator.faults import EPOCHS
 from controller.trace import ControllerElected, ControllerResigned, Noted
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ClusterId, encode_cluster_id
@@ -27,7 +26,7 @@ def resting(topics: int = 1) -> Simulation:
     for number in range(topics):
         assert world.answer(world.create_topic(f"t{number}", 4, 2)) == "done"
     world.run_until_rest()
-    world.safety_checker.expected_errors = OF_HAND_EDITS
+    world.safety_checker.expected_errors = EditController.expected_errors
     return world
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import controller.simulator
-from controller.simulator import plan
-from controller.simulator.plan_file import PlanError, is_plan, load_plan, parse_plan, plan_text
+from controller.scenarios.faults import Fault, Operation, kinds
+from controller.scenarios.files import ScenarioError, is_plan, load_plan, parse_plan, plan_text
 from controller.simulator.plan_generator import draw_plan
+from controller.simulator.swarm import run_plan
+from controller.trace import FaultInjected
 
 SOUND = """
 plan = 1
@@ -52,6 +54,7 @@ def test_a_plan_may_say_little() -> None:
         ("node = 3", "node = 4", r"node: expected 1 to 3, found 4"),
         ('do = "kill"', 'do = "murder"', "murder"),
         ("node = 3", "", "node"),
+        ("at_ms = 1000", "", r"happenings\[0\]: at_ms: expected a time"),
         ("seed = 7", "seed =", "not TOML"),
         (
             'do = "kill"\nat_ms = 1000\nnode = 3',
@@ -66,18 +69,18 @@ def test_a_plan_may_say_little() -> None:
         (
             'do = "kill"\nat_ms = 1000\nnode = 3',
             'do = "add-partitions"\nat_ms = 1\ntopic = "t"\npartitions = 0',
-            "partitions: expected 1 or more",
+            r"Expected `int` >= 1 - at `\$\.happenings\[0\]\.partitions`",
         ),
         (
             'do = "kill"\nat_ms = 1000\nnode = 3',
             'do = "delete-topic"\nat_ms = 1\ntopic = ""',
-            "topic: expected a name",
+            r"length >= 1 - at `\$\.happenings\[0\]\.topic`",
         ),
     ],
 )
 def test_what_can_be_no_plan_is_refused(was: str, now: str, why: str) -> None:
     assert was in SOUND
-    with pytest.raises(PlanError, match=why):
+    with pytest.raises(ScenarioError, match=why):
         parse_plan(SOUND.replace(was, now), "small.toml")
 
 
@@ -89,7 +92,14 @@ def test_other_files_are_no_plans(tmp_path: Path) -> None:
 
 
 def test_the_simulators_face_has_every_happening() -> None:
-    kinds = [kind for kind in vars(plan).values() if isinstance(kind, type) and issubclass(kind, plan._Happening)]
-    names = {kind.__name__ for kind in kinds if not kind.__name__.startswith("_")}
-    assert len(names) > 25
+    names = {kind.__name__ for kind in kinds(Fault, Operation)}
+    assert len(names) > 35
     assert names - {*controller.simulator.__all__} == set()
+
+
+def test_a_plan_may_name_brokers_as_a_scenario_does() -> None:
+    named = parse_plan(SOUND.replace("node = 3", 'node = "controller"\nas = "first"'), "named.toml")
+    assert parse_plan(plan_text(named), "written") == named
+    struck = [each.event for each in run_plan(named).records if isinstance(each.event, FaultInjected)]
+    (killed,) = [each.target for each in struck if each.fault == "kill"][:1]
+    assert killed in ("1", "2", "3")

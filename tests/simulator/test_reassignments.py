@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controller.simulator.plan import CreateTopic, Depose, Happening, Kill, Plan, PlanCluster, Reassign, Stop
-from controller.simulator.plan_file import parse_plan, plan_text
+from controller.scenarios.faults import CreateTopic, Depose, Kill, Reassign, Stop
+from controller.scenarios.files import parse_plan, plan_text
+from controller.scenarios.language import ClusterSpec, Happening, Plan
 from controller.simulator.plan_generator import draw_plan, with_reassignments
 from controller.simulator.swarm import PlanRun, run_plan
 from controller.trace import PartitionStateWritten
@@ -20,7 +21,7 @@ def plan(*happenings: Happening, settings: dict[str, str] | None = None) -> Plan
     return Plan(
         name="moves",
         seed=1,
-        cluster=PlanCluster(brokers=4, session_timeout_ms=1_000, settings=settings or {}),
+        cluster=ClusterSpec(brokers=4, session_timeout_ms=1_000, settings=settings or {}),
         core=(1, 2, 3, 4),
         calm_ms=10_000.0,
         happenings=(created, *happenings),

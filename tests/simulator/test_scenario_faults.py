@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
-import typing
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from controller.chaos.host import REAL_FAULTS
 from controller.cli.main import main
-from controller.scenarios import faults
-from controller.scenarios.faults import HealAll, InjectedFault, SimulatedFault, fault_error, kind_of
+from controller.scenarios.faults import (
+    REAL,
+    SIMULATED,
+    AskIsr,
+    Fault,
+    HostFailure,
+    Kill,
+    Operation,
+    Pause,
+    Slow,
+    Step,
+    kind_of,
+    kinds,
+    unsupported,
+)
 from controller.scenarios.files import ScenarioError, parse_scenario
-from controller.scenarios.language import AnyStep
-from controller.simulator import plan
-from controller.simulator.faults import as_happening
+from controller.simulator.faults import SIMULATED_FAULTS
 from controller.simulator.run import SimulationResult, simulate
 from controller.trace import FaultInjected, StepEnded, StepStarted
 
-FAULTS: dict[str, type[InjectedFault]] = {
-    str(kind.__struct_config__.tag): kind for kind in typing.get_args(SimulatedFault)
-}
-STEPS = {str(kind.__struct_config__.tag) for kind in typing.get_args(AnyStep)}
-HAPPENINGS: dict[str, type[msgspec.Struct]] = {
-    str(kind.__struct_config__.tag): kind for kind in typing.get_args(plan.Fault)
-}
-PLANS_ALONE = {"ask-isr"}
-"""A request whose answer the checker of plans alone judges (`stray-isrs-refused`)."""
-FIELDS_OF_PLANS = {"at_ms", "after_calm_ms"}
-"""When it begins, and ends; a scenario has no calm."""
+
+def test_each_host_implements_the_faults_that_are_declared_for_it() -> None:
+    for host, implementations in ((REAL, REAL_FAULTS), (SIMULATED, SIMULATED_FAULTS)):
+        declared = {kind for kind in kinds(Fault) if host in kind.hosts}
+        assert set(implementations) == declared - {AskIsr}  # which the administrator asks
 
 
-def test_every_fault_of_a_plan_is_a_step_and_has_the_same_fields() -> None:
-    assert FAULTS.keys() == HAPPENINGS.keys() - (STEPS - FAULTS.keys()) - PLANS_ALONE
-    for name, kind in FAULTS.items():
-        assert set(kind.__struct_fields__) - {"when"} == set(HAPPENINGS[name].__struct_fields__) - FIELDS_OF_PLANS, name
+def test_every_fault_and_operation_says_what_it_does_and_what_ends_it() -> None:
+    steps = {kind_of(kind) for kind in kinds(Fault, Operation)}
+    assert len(steps) > 35
+    enders = {kind_of(kind) for kind in kinds(Step)} - steps
+    for kind in kinds(Fault):
+        assert kind.__doc__, kind
+        assert issubclass(kind, Fault)
+        assert kind.ended_by in enders, kind
+
+
+def test_a_host_without_an_implementation_says_so() -> None:
+    slow = Slow(source=1, target=2, slower=3.0)
+    assert unsupported(slow, SIMULATED) is None
+    assert unsupported(slow, REAL) == "slow is supported only in simulation"
+    assert unsupported(Kill(node=1), REAL) is None
+    paused = unsupported(Pause(node=1, for_ms=5), REAL)
+    assert paused == "pause: for_ms is supported only in simulation; end it with the step resume"
+    with pytest.raises(HostFailure, match="slow is supported only in simulation"):
+        REAL_FAULTS[slow]
 
 
 HEAD = """
@@ -165,11 +184,11 @@ def test_a_way_that_is_shut_for_good_is_found() -> None:
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        ('do = "lossy"\nsource = 1\ntarget = 2\nloss = 1.5', "loss: expected 0 to below 1"),
-        ('do = "slow"\nsource = 1\ntarget = 2\nslower = 0', "slower: expected more than 0"),
-        ('do = "cut-zookeeper"\nnode = 1\nway = "up"', "way: expected both, to or from"),
+        ('do = "lossy"\nsource = 1\ntarget = 2\nloss = 1.5', "Expected `float` < 1.0 - at `$.steps[4].loss`"),
+        ('do = "slow"\nsource = 1\ntarget = 2\nslower = 0', "Expected `float` > 0.0 - at `$.steps[4].slower`"),
+        ('do = "cut-zookeeper"\nnode = 1\nway = "up"', "Invalid enum value 'up' - at `$.steps[4].way`"),
         ('do = "slow"\nsource = 1\nslower = 2.0', "missing required field `target`"),
-        ('do = "slow"\nsource = 1\ntarget = 2\nslower = 2.0\nat_ms = 5', "unknown field"),
+        ('do = "slow"\nsource = 1\ntarget = 2\nslower = 2.0\nmost_ms = 5', "unknown field"),
     ],
 )
 def test_a_fault_that_can_not_be_meant_is_refused_with_its_place(step: str, said: str) -> None:
@@ -178,11 +197,21 @@ def test_a_fault_that_can_not_be_meant_is_refused_with_its_place(step: str, said
     assert said in str(refused.value)
 
 
-def test_a_scenarios_fault_is_the_plans() -> None:
-    fault = faults.Slow(source=1, target=2, slower=3.0, for_ms=4.0)
-    assert as_happening(fault, 9.0) == plan.Slow(at_ms=9.0, source=1, target=2, slower=3.0, for_ms=4.0)
-    assert fault_error(fault) is None
-    assert (kind_of(fault), kind_of(HealAll())) == ("slow", "mend")
+def test_a_step_begins_at_its_time_or_when_the_one_before_has_ended() -> None:
+    steps = ('do = "pause"\nnode = 1\nat_ms = 9000\nfor_ms = 100', 'do = "delete-controller"\nat_ms = 1')
+    began = {each.event.step: each.at_ms for each in run(*steps).report.records if isinstance(each.event, StepStarted)}
+    assert began["pause"] == began["delete-controller"] == 9_000.0
+
+
+def test_a_scenario_has_operations_too() -> None:
+    result = run(
+        'do = "create-topic"\ntopic = "more"\npartitions = 2\nreplication_factor = 3',
+        'do = "ask-isr"\ntopic = "topic-0"\npartition = 0\nhow = "ahead"',
+    )
+    assert result.report.verdict == "pass", [each for each in result.report.judgement.invariants if not each.held]
+    refused = run('do = "delete-topic"\ntopic = "no-such-topic"')
+    assert refused.could_not_run
+    assert "delete-topic topic=no-such-topic: error" in str(refused.report.judgement.invariants)
 
 
 @pytest.mark.parametrize("step", ['do = "lossy"\nsource = 1\ntarget = 2\nloss = 0.1', 'do = "mend"'])

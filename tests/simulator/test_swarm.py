@@ -13,22 +13,20 @@ import pytest
 from msgspec.structs import replace
 
 from controller.cli.main import main
-from controller.simulator.columns import first_difference
-from controller.simulator.plan import (
+from controller.scenarios.faults import (
     BreakLogDirectory,
     CreateTopic,
     ElectLeaders,
     Isolate,
     Kill,
-    Outside,
     PauseController,
-    Plan,
-    PlanCluster,
     Reset,
     SetConfig,
     kind_of,
 )
-from controller.simulator.plan_file import plan_error
+from controller.scenarios.files import plan_error
+from controller.scenarios.language import ClusterSpec, Outside, Plan
+from controller.simulator.columns import first_difference
 from controller.simulator.plan_generator import FAULTS as KINDS
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.shrinking import Shrinker
@@ -158,7 +156,7 @@ def small(*happenings: object, **changes: object) -> Plan:
     return Plan(
         name="small",
         seed=1,
-        cluster=PlanCluster(brokers=3),
+        cluster=ClusterSpec(brokers=3),
         core=(1, 2, 3),
         calm_ms=6_000.0,
         happenings=(

@@ -9,24 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from controller.scenarios.faults import BreakDisk, CreateTopic, ElectZooKeeper, Isolate, Kill, LosePower, SlowDisk
+from controller.scenarios.files import ScenarioError, parse_plan, plan_text
+from controller.scenarios.language import ClusterSpec, Happening, Outside, Plan, PlanRecords
 from controller.scenarios.records.history import ACKNOWLEDGED, FinalRead
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.liveness_checker import Unmet
-from controller.simulator.plan import (
-    BreakDisk,
-    CreateTopic,
-    ElectZooKeeper,
-    Happening,
-    Isolate,
-    Kill,
-    LosePower,
-    Outside,
-    Plan,
-    PlanCluster,
-    PlanRecords,
-    SlowDisk,
-)
-from controller.simulator.plan_file import PlanError, parse_plan, plan_text
 from controller.simulator.plan_generator import RECORDS, draw_plan
 from controller.simulator.record_clients import read_to_the_end
 from controller.simulator.record_run import RecordRun
@@ -39,7 +27,7 @@ def plan(*happenings: Happening, acks: int = -1, brokers: int = 3, min_insync: i
     return Plan(
         name="records",
         seed=2,
-        cluster=PlanCluster(
+        cluster=ClusterSpec(
             brokers=brokers,
             session_timeout_ms=1_000,
             settings={"log.dirs": "/logs", "replica.lag.time.max.ms": "1000"},
@@ -104,7 +92,7 @@ def test_a_plan_with_records_is_the_same_read_back() -> None:
     drawn = next(one for one in map(draw_plan, range(100)) if one.records is not None)
     assert parse_plan(plan_text(drawn), "it") == drawn
     assert any(isinstance(one, CreateTopic) and one.topic == RECORDS for one in drawn.happenings)
-    with pytest.raises(PlanError, match="acks"):
+    with pytest.raises(ScenarioError, match="acks"):
         parse_plan(plan_text(plan()).replace("acks = -1", "acks = 2"), "it")
 
 
@@ -175,7 +163,7 @@ def test_a_broker_that_lost_power_does_not_lead_on_before_it_is_registered_again
     stricken = Plan(
         name="back too early",
         seed=1043,
-        cluster=PlanCluster(
+        cluster=ClusterSpec(
             brokers=3,
             session_timeout_ms=2_000,
             settings={"log.dirs": "/logs", "replica.lag.time.max.ms": "1000"},
