@@ -141,9 +141,8 @@ def _one_controller(checker: LivenessChecker) -> Iterator[Unmet]:
             yield Unmet("converged", (node,), f"it leads in epoch {inside.controller.controller_epoch}, not {epoch}")
         elif inside.controller.active_controller_id != controller:
             yield Unmet("converged", (node,), f"it takes {inside.controller.active_controller_id} for controller (S10)")
-    for node, open_epoch in checker.safety_checker.open_terms():
-        if node in checker.core:
-            yield Unmet("old-terms-resigned", (node,), f"epoch {open_epoch} was never resigned")
+    for node, problem in checker.safety_checker.unresigned(checker.core):
+        yield Unmet("old-terms-resigned", (node,), problem)
 
 
 def _led(checker: LivenessChecker) -> Iterator[Unmet]:

@@ -9,12 +9,23 @@ those of the list in `docs/scenarios.md`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from controller.scenarios.checkers import (
+    KEPT_ALIKE,
+    Checker,
+    ElectionOrder,
+    OnEvent,
+    RequestOrder,
+    StateSoundness,
+    StateWrite,
+    TermEnds,
+    Violated,
+)
 from controller.scenarios.defects import expected_errors
 from controller.scenarios.faults import kind_of
-from controller.scenarios.invariants import election_troubles
 from controller.scenarios.language import Happening
 from controller.simulator.fencing import Fencing
 from controller.trace import (
@@ -25,7 +36,6 @@ from controller.trace import (
     Noted,
     PartitionStateWritten,
     ReplicaRoleApplied,
-    RequestAnswered,
     RequestSent,
     SessionStarted,
     TraceEvent,
@@ -50,7 +60,6 @@ ELECTIONS = frozenset({"initial", "offline", "controlled shutdown", "reassigned"
 GIVEN_BACK = "partitions go back to their preferred leaders"
 SHUTTING_DOWN = re.compile(r"\[controller \d+, epoch (\d+)\] broker (\d+) is shutting down.*")
 ALL_MOVED = "controlled shutdown: everything was moved"
-Violated = Callable[[str, Sequence[int], str], None]
 
 
 class ByChoice:
@@ -241,8 +250,6 @@ _record = tuple.__new__  # as TraceRecord's own, without a call between: one for
 _STATE = "/state"
 _TOPICS = paths.BROKER_TOPICS + "/"
 _WRITES = (SetData, Create)
-KEPT_ALIKE = 10_000
-"""How many contents of state znodes are kept decoded, and how many writes are known to be in order."""
 NOBODY = -1
 
 
@@ -285,14 +292,9 @@ class SafetyChecker(Recorder):
         self._alike: dict[bytes | None, PartitionState] = {}
         self._named: dict[str, tuple[str, int]] = {}
         self._rows: dict[str, Mapping[int, tuple[int, ...]]] = {}  # what was looked up in the present transaction
-        self._rightful: set[object] = set()  # writes that were found in order, asked whether one is among them
         self._assignments: dict[str, tuple[bytes | None, Mapping[int, tuple[int, ...]]]] = {}
-        self._terms: dict[tuple[int, int], int] = {}
-        self._over: dict[tuple[int, int], str] = {}
         self._ended: dict[int, float] = {}
         self._excused: set[int] = set()  # asked whether it holds a session, never walked
-        self._numbers: dict[tuple[type, int, int, int], int] = {}
-        self._asked: dict[tuple[int, int, int, int], str] = {}
         self.is_paused: Callable[[int], bool] = lambda _node: False
         self._roles: dict[tuple[int, str, int], tuple[int, int]] = {}
         self._begun: dict[str, tuple[int, int, int]] = {}  # leader epoch, the zxid that began it, version
@@ -300,6 +302,15 @@ class SafetyChecker(Recorder):
         self.data_loss = DataLossModel()
         self.subscribers: list[Callable[[TraceRecord], None]] = []
         self._by_choice = ByChoice(self.violated)
+        self._term_ends = TermEnds(self.violated)
+        self._soundness = StateSoundness(self.violated)
+        self.checkers: tuple[Checker, ...] = (
+            self._term_ends,
+            self._soundness,
+            RequestOrder(self.violated),
+            ElectionOrder(self.violated),
+        )
+        self._handlers = self._handlers_by_event()
         self.expected_errors: tuple[str, ...] = ()
         self.is_by_hand: Callable[[int], bool] = lambda _session: False
         """Whether a session's writes are an administrator's."""
@@ -333,16 +344,15 @@ class SafetyChecker(Recorder):
 
     def died(self, node: int) -> None:
         """The broker's process has ended: its terms with it, and what it applied."""
-        for term in self._terms:
-            if term[0] == node:
-                self._over.setdefault(term, "its process ended")
+        for checker in self.checkers:
+            checker.died(node)
         for key in [key for key in self._roles if key[0] == node]:
             del self._roles[key]
         self._incarnations.pop(node, None)
 
-    def open_terms(self) -> list[tuple[int, int]]:
-        """(node, epoch) of every term but the latest that was neither resigned nor ended with its process."""
-        return [term for term in self._terms if term not in self._over and term[1] != self._epoch]
+    def unresigned(self, nodes: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """Yield the nodes of terms before the latest that have not ended, with a description."""
+        return self._term_ends.unresigned(nodes, self._epoch)
 
     # -- ZooKeeper's writes, in the order of its transactions
 
@@ -418,8 +428,9 @@ class SafetyChecker(Recorder):
             assert named is not None
             self._named[path] = named
         assignment = self._assignment_of(named[0]).get(named[1], ())
-        for problem in _unsound(state, last, assignment, clean=self.is_clean(named[0])):
-            self.violated("partition-states-sound", [node], f"{_where(path)}: {problem}")
+        self._soundness.on_commit(
+            StateWrite(_where(path), node, state, last, assignment, clean=self.is_clean(named[0]))
+        )
 
     def _note_begun(self, path: str, leader_epoch: int) -> None:
         """After a write past all sessions (spoil-znode) the zxid of the leader epoch's first write is not known."""
@@ -463,32 +474,29 @@ class SafetyChecker(Recorder):
     def take(self, at_ms: float, node: int, event: TraceEvent) -> None:
         record = _record(TraceRecord, (at_ms, node, event))
         self.records.append(record)
-        check = _CHECKS.get(type(event))
-        if check is not None:
-            check(self, at_ms, node, event)
+        for handler in self._handlers.get(type(event), ()):
+            handler(at_ms, node, event)
         if self.subscribers:
             for subscriber in tuple(self.subscribers):
                 subscriber(record)
+
+    def _handlers_by_event(self) -> dict[type, tuple[OnEvent, ...]]:
+        """Return the methods by type of event: those of the checkers, then those of this class."""
+        own: dict[type, OnEvent] = {kind: partial(check, self) for kind, check in _CHECKS.items()}
+        handlers: dict[type, tuple[OnEvent, ...]] = {}
+        for table in (*(checker.on_event() for checker in self.checkers), own):
+            for kind, handler in table.items():
+                handlers[kind] = (*handlers.get(kind, ()), handler)
+        return handlers
 
     def _session_started(self, at_ms: float, node: int, event: SessionStarted) -> None:
         self._nodes[event.session] = node
 
     def _elected(self, at_ms: float, node: int, event: ControllerElected) -> None:
-        self._terms[node, event.controller_epoch] = event.session
-        if (node, event.controller_epoch) in self._over:
-            self._forget_term(node, event.controller_epoch)
         if event.session != self._winner and event.controller_epoch == self._epoch:
             self.violated("one-writer-an-epoch", [node], f"takes epoch {self._epoch} for its own, which it did not win")
 
-    def _forget_term(self, node: int, epoch: int) -> None:
-        """An epoch that was lowered by hand comes again: what is known of the earlier term says nothing of this one."""
-        del self._over[node, epoch]
-        self._numbers = {key: last for key, last in self._numbers.items() if key[1:3] != (node, epoch)}
-        self._asked = {key: api for key, api in self._asked.items() if key[:2] != (node, epoch)}
-
     def _resigned(self, at_ms: float, node: int, event: ControllerResigned) -> None:
-        if event.reason:
-            self._over[node, event.controller_epoch] = event.reason
         if self.terms_last:
             self.violated("terms-last", [node], f"epoch {event.controller_epoch} ended without a fault: {event.reason}")
 
@@ -501,8 +509,8 @@ class SafetyChecker(Recorder):
         self._ended[event.session] = at_ms
         if self._zookeeper is None or event.session in self._zookeeper.sessions():
             return  # it lives, and somebody deleted the znode
-        for (holder, epoch), session in self._terms.items():
-            if session != event.session or (holder, epoch) in self._over or session in self._excused:
+        for (holder, epoch), session in self._term_ends.open_terms():
+            if session != event.session or session in self._excused:
                 continue
             if epoch == self._epoch and not self.is_paused(holder):
                 self.violated("stops-before-its-session", [holder], f"its session ends, and it leads in epoch {epoch}")
@@ -518,56 +526,19 @@ class SafetyChecker(Recorder):
         self._incarnations[node] = event.broker_epoch
 
     def _written(self, at_ms: float, node: int, event: PartitionStateWritten) -> None:
-        """(2) Whoever is elected is first in the assignment's order."""
-        seen = (event.why, event.leader, event.isr, event.assignment, event.previous_isr, event.live, event.unclean)
-        if seen not in self._rightful:
-            problems = list(election_troubles(event))
-            for problem in problems:
-                self.violated("leaders-in-assignment-order", [node], problem)
-            if not problems:
-                if len(self._rightful) >= KEPT_ALIKE:
-                    self._rightful.clear()
-                self._rightful.add(seen)
         self._by_choice.state_written(node, event)
 
     def _sent(self, at_ms: float, node: int, event: RequestSent) -> None:
-        """(1) Nothing is sent in a term that was resigned, or whose session had to be given up for lost; (5)."""
-        term = (node, event.controller_epoch)
-        if term in self._over:
-            self.violated("no-write-after-resignation", [node], f"{event.api} in epoch {term[1]}: {self._over[term]}")
-        session = self._terms.get(term, 0)
+        """(1) Nothing is sent in a term whose session had to be given up for lost."""
+        session = self._term_ends.session((node, event.controller_epoch))
         ended_ms = self._ended.get(session)
         if ended_ms is not None and at_ms > ended_ms and session not in self._excused:
             self.violated(
                 "stops-before-its-session",
                 [node],
-                f"{event.api} in epoch {term[1]}, its session over at {ended_ms:.1f}",
+                f"{event.api} in epoch {event.controller_epoch}, its session over at {ended_ms:.1f}",
             )
-        self._in_order(node, event)
-        self._asked[node, event.controller_epoch, event.to_broker, event.sequence] = event.api
         self._by_choice.sent(event)
-
-    def _in_order(self, node: int, event: RequestSent | RequestAnswered) -> None:
-        """(5) A broker answers a term's requests in the order in which they were queued for it."""
-        key = (type(event), node, event.controller_epoch, event.to_broker)
-        last = self._numbers.get(key, -1)
-        if event.sequence <= last:
-            self.violated(
-                "requests-in-order",
-                [node, event.to_broker],
-                f"{key[0].__name__} {event.api} number {event.sequence} after {last}",
-            )
-        self._numbers[key] = event.sequence
-
-    def _answered(self, at_ms: float, node: int, event: RequestAnswered) -> None:
-        self._in_order(node, event)
-        api = self._asked.pop((node, event.controller_epoch, event.to_broker, event.sequence), event.api)
-        if api != event.api:
-            self.violated(
-                "requests-in-order",
-                [node, event.to_broker],
-                f"request number {event.sequence} was {api}, and the answer in its turn is to {event.api}",
-            )
 
     def _role(self, at_ms: float, node: int, event: ReplicaRoleApplied) -> None:
         """(2) While a broker lives, what it takes for a partition's leader epoch only grows, within one incarnation of
@@ -616,30 +587,6 @@ def _where(path: str) -> str:
     return path[len(_TOPICS) :].removesuffix(_STATE).replace("/partitions/", "-")
 
 
-def _unsound(
-    state: PartitionState, last: PartitionState | None, assignment: tuple[int, ...], *, clean: bool
-) -> list[str]:
-    """What is wrong with a state that was just written over the last one of the same incarnation."""
-    problems = []
-    members = set(state.isr)
-    if not members or len(members) < len(state.isr):
-        problems.append(f"the ISR is {list(state.isr)}")
-    if state.leader != NOBODY and state.leader not in members:
-        problems.append(f"leader {state.leader} is not in the ISR {list(state.isr)}")
-    if not members.issubset(assignment):
-        isr = list(state.isr)
-        problems.append(f"the ISR {isr} is not within the assignment {list(assignment)}")
-    if last is None:
-        return problems
-    if state.leader_epoch < last.leader_epoch:
-        problems.append(f"leader epoch {state.leader_epoch} after {last.leader_epoch}")
-    if state.leader != last.leader and state.leader_epoch <= last.leader_epoch:
-        problems.append(f"leader {state.leader} after {last.leader}, both in leader epoch {state.leader_epoch}")
-    if clean and state.leader not in (NOBODY, last.leader) and state.leader not in last.isr:
-        problems.append(f"leader {state.leader} was elected from outside the ISR {list(last.isr)}")
-    return problems
-
-
 _CHECKS: dict[type, Callable[..., None]] = {
     SessionStarted: SafetyChecker._session_started,
     ControllerElected: SafetyChecker._elected,
@@ -649,6 +596,5 @@ _CHECKS: dict[type, Callable[..., None]] = {
     BrokerRegistered: SafetyChecker._registered,
     PartitionStateWritten: SafetyChecker._written,
     RequestSent: SafetyChecker._sent,
-    RequestAnswered: SafetyChecker._answered,
     ReplicaRoleApplied: SafetyChecker._role,
 }
