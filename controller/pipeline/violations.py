@@ -1,99 +1,123 @@
-"""Violations of invariants, found in events: each rule yields the rows that violate it, with its name.
+"""Violations of invariants, found in events: the checkers of scenarios, fed with each run's events on Spark.
 
-The rules are those of the scenarios (docs/scenarios.md) that events can show. A rule that cannot tell (an assignment
-that no event named) finds nothing.
+The rules are those of `scenarios/checkers.py` that logs and traces can show. A rule that cannot tell (an
+assignment that no event named, whether unclean elections are allowed) finds nothing.
 """
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Iterator
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from controller.pipeline.metrics import PARTITION
+from controller.scenarios.checkers import (
+    CONTROLLER_EPOCH_BACK,
+    STATE_RULES,
+    TWO_WRITERS,
+    UNCLEAN_LEADER,
+    EpochWriters,
+    StateWrite,
+    election_errors,
+)
+from controller.trace import PartitionStateWritten
 
-TWO_WRITERS = "two writers in a controller epoch"
-CONTROLLER_EPOCH_BACK = "a controller epoch that did not grow"
-LEADER_EPOCH_BACK = "a leader epoch that went back"
-TWO_LEADERS = "two leaders in a leader epoch"
-LEADER_OUTSIDE_ISR = "a leader outside its ISR"
-EMPTY_ISR = "an empty ISR"
-ISR_OUTSIDE_ASSIGNMENT = "an ISR outside the assignment"
 ASSIGNMENT_ORDER = "a leader that is not the first in assignment order"
 RULES = (
     TWO_WRITERS,
     CONTROLLER_EPOCH_BACK,
-    LEADER_EPOCH_BACK,
-    TWO_LEADERS,
-    LEADER_OUTSIDE_ISR,
-    EMPTY_ISR,
-    ISR_OUTSIDE_ASSIGNMENT,
+    *(rule for rule in STATE_RULES if rule != UNCLEAN_LEADER),
     ASSIGNMENT_ORDER,
 )
+
+_DDL = "rule string, run string, at_us long, topic string, partition long, detail string"
+_ARROW = pa.schema(
+    [("rule", pa.string()), ("run", pa.string()), ("at_us", pa.int64()), ("topic", pa.string())]
+    + [("partition", pa.int64()), ("detail", pa.string())]
+)
+_OF_ROW = ("run", "at_us", "topic", "partition")
+_BATCH = 10_000
+"""Rows that are Python objects at a time."""
 
 
 def violations(events: DataFrame, states: DataFrame) -> DataFrame:
     """rule, run, at, topic, partition (null where it is no partition's), detail."""
-    parts = [_two_writers(events), _controller_epochs(events), *_of_states(states)]
-    return reduce(DataFrame.unionByName, parts).orderBy("run", "at", "rule", "topic", "partition")
-
-
-def _rows(frame: DataFrame, rule: str, detail: Column, topic: bool = True) -> DataFrame:
-    own = [f.col("topic"), f.col("partition")]
-    none = [f.lit(None).cast("string").alias("topic"), f.lit(None).cast("bigint").alias("partition")]
-    return frame.select(f.lit(rule).alias("rule"), "run", "at", *(own if topic else none), detail.alias("detail"))
-
-
-def _two_writers(events: DataFrame) -> DataFrame:
-    """Find epochs with several writers. A writer was elected in the epoch, or wrote a partition's state in it."""
-    wrote = events.where(
+    at_us = f.unix_micros("at").alias("at_us")
+    writers = events.where(
         f.col("event").isin("ControllerElected", "PartitionStateWritten") & f.col("controller_epoch").isNotNull()
-    )
-    # A state that a controller logs was written by the node of that line.
-    writers = wrote.groupBy("run", "controller_epoch").agg(
-        f.sort_array(f.collect_set("node")).alias("nodes"), f.max("at").alias("at")
-    )
-    detail = f.concat(f.lit("epoch "), f.col("controller_epoch"), f.lit(": brokers "), f.array_join("nodes", ", "))
-    return _rows(writers.where(f.size("nodes") > 1), TWO_WRITERS, detail, topic=False)
-
-
-def _controller_epochs(events: DataFrame) -> DataFrame:
-    elected = events.where(f.col("event") == "ControllerElected")
-    highest = f.max("controller_epoch").over(
-        Window.partitionBy("run").orderBy("at", "place").rowsBetween(Window.unboundedPreceding, -1)
-    )
-    back = elected.withColumn("highest", highest).where(f.col("controller_epoch") <= f.col("highest"))
-    detail = f.concat(
-        f.lit("broker "), f.col("node"), f.lit(" elected in epoch "), f.col("controller_epoch"),
-        f.lit(" after epoch "), f.col("highest"),
+    ).select("run", at_us, "place", "event", f.col("node").cast("bigint").alias("node"), "controller_epoch")
+    written = states.select(
+        "run", at_us, "topic", "partition", "incarnation", "controller_epoch", "zk_version", "leader", "leader_epoch",
+        "isr", "assignment", "why", "unclean",
     )  # fmt: skip
-    return _rows(back, CONTROLLER_EPOCH_BACK, detail, topic=False)
-
-
-def _of_states(states: DataFrame) -> list[DataFrame]:
-    ids = f.array_join("isr", ",")
-    leader_and_isr = f.concat(f.lit("leader "), f.col("leader"), f.lit(", ISR "), ids)
-    led = f.col("leader") >= 0
-    back = states.where(f.col("leader_epoch") < f.col("previous_epoch"))
-    both = f.concat(f.lit("leader epoch "), f.col("leader_epoch"), f.lit(" after "), f.col("previous_epoch"))
-    by_epoch = Window.partitionBy(*PARTITION, "incarnation", "leader_epoch")
-    rivals = states.where(led).withColumn("leaders", f.collect_set("leader").over(by_epoch))
-    two = rivals.where(f.size("leaders") > 1).dropDuplicates([*PARTITION, "incarnation", "leader_epoch"])
-    two_detail = f.concat(
-        f.lit("leader epoch "), f.col("leader_epoch"), f.lit(": brokers "), f.array_join(f.sort_array("leaders"), ", ")
+    rows = writers.unionByName(written, allowMissingColumns=True)
+    found = rows.groupBy("run").applyInArrow(_violations, _DDL)
+    return found.select("rule", "run", f.timestamp_micros("at_us").alias("at"), "topic", "partition", "detail").orderBy(
+        "run", "at", "rule", "topic", "partition"
     )
-    outside = f.array_except("isr", "assignment")
-    first = f.element_at(f.filter("assignment", lambda replica: f.array_contains(f.col("isr"), replica)), 1)
+
+
+def _violations(table: pa.Table) -> pa.Table:
+    """As `applyInArrow` calls it: with the rows of one run."""
+    order = ("at_us", "controller_epoch", "zk_version", "place")
+    ordered = table.sort_by([(name, "ascending") for name in order])
+    found = list(_found(row for batch in ordered.to_batches(_BATCH) for row in batch.to_pylist()))
+    return pa.Table.from_pylist(found, schema=_ARROW)
+
+
+def _found(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    writers, shared = EpochWriters(complete=False), set[int]()
+    last: dict[tuple[str, int], tuple[int, PartitionStateWritten]] = {}
+    for row in rows:
+        problems: list[tuple[str, str]] = []
+        if row["event"] == "ControllerElected":
+            problems += writers.elected(row["node"], row["controller_epoch"])
+        elif row["event"] is not None:
+            # A state that a controller logs was written by the node of that line.
+            problem = writers.wrote(row["node"], row["controller_epoch"])
+            problems += [] if problem is None else [(TWO_WRITERS, problem)]
+        else:
+            key = (row["topic"], row["partition"])
+            state = _state(row)
+            incarnation, before = last.get(key, (0, None))
+            problems += _of_state(state, before if incarnation == row["incarnation"] else None, row)
+            last[key] = (row["incarnation"], state)
+        for rule, detail in problems:
+            if rule != TWO_WRITERS or row["controller_epoch"] not in shared:
+                yield {name: row[name] for name in _OF_ROW} | {"rule": rule, "detail": detail}
+            if rule == TWO_WRITERS:
+                shared.add(row["controller_epoch"])  # once for each epoch
+
+
+def _state(row: dict[str, Any]) -> PartitionStateWritten:
+    isr = tuple(row["isr"])
+    return PartitionStateWritten(
+        controller_epoch=row["controller_epoch"],
+        topic=row["topic"],
+        partition=row["partition"],
+        why=row["why"] or "",
+        leader=row["leader"],
+        leader_epoch=row["leader_epoch"],
+        isr=isr,
+        zk_version=row["zk_version"],
+        assignment=tuple(row["assignment"] or ()),
+        previous_isr=isr,
+        live=isr,
+        unclean=bool(row["unclean"]),
+    )
+
+
+def _of_state(
+    state: PartitionStateWritten, last: PartitionStateWritten | None, row: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
+    assignment = None if row["assignment"] is None else state.assignment
+    write = StateWrite(f"{state.topic}-{state.partition}", -1, state, last, assignment)
+    for rule, problem in ((rule, check(write)) for rule, check in STATE_RULES.items()):
+        if problem is not None:
+            yield rule, problem
     # After this election the ISR holds its live members alone, so the first of the assignment among them must lead.
-    clean = led & f.array_contains("isr", f.col("leader")) & ~f.col("unclean")
-    unordered = states.where(clean & (f.col("why") == "offline") & (first != f.col("leader")))
-    order_detail = f.concat(leader_and_isr, f.lit(", assignment "), f.array_join("assignment", ","))
-    return [
-        _rows(back, LEADER_EPOCH_BACK, both),
-        _rows(two, TWO_LEADERS, two_detail),
-        _rows(states.where(led & ~f.array_contains("isr", f.col("leader"))), LEADER_OUTSIDE_ISR, leader_and_isr),
-        _rows(states.where(f.size("isr") == 0), EMPTY_ISR, leader_and_isr),
-        _rows(states.where(f.size(outside) > 0), ISR_OUTSIDE_ASSIGNMENT, order_detail),
-        _rows(unordered, ASSIGNMENT_ORDER, order_detail),
-    ]
+    if assignment is not None and state.why == "offline" and not state.unclean and state.leader in state.isr:
+        for problem in election_errors(state):
+            yield ASSIGNMENT_ORDER, problem

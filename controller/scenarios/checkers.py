@@ -191,51 +191,119 @@ class StateView(Protocol):
 class StateWrite:
     """A state of a partition that a node wrote over the last one of the same incarnation.
 
-    `clean`: leaders come only from the last ISR. `why`: the reason of the write, if it is known: then only a change of
-    the ISR may leave the leader epoch as it is.
+    `assignment`: None if it is unknown. `clean`: leaders come only from the last ISR. `why`: the reason of the write,
+    if it is known: then only a change of the ISR may leave the leader epoch as it is.
     """
 
     where: str
     node: int
     state: StateView
     last: StateView | None
-    assignment: Sequence[int]
+    assignment: Sequence[int] | None
     clean: bool = False
     why: str | None = None
 
 
+def _empty_isr(write: StateWrite) -> str | None:
+    isr = write.state.isr
+    return None if isr and len(set(isr)) == len(isr) else f"the ISR is {list(isr) or 'empty'}"
+
+
+def _leader_outside_isr(write: StateWrite) -> str | None:
+    state = write.state
+    if state.leader == NO_BROKER or state.leader in state.isr:
+        return None
+    return f"leader {state.leader} is not in the ISR {list(state.isr)}"
+
+
+def _isr_outside_assignment(write: StateWrite) -> str | None:
+    if write.assignment is None or set(write.state.isr).issubset(write.assignment):
+        return None
+    return f"the ISR {list(write.state.isr)} is not within the assignment {list(write.assignment)}"
+
+
+def _leader_epoch_back(write: StateWrite) -> str | None:
+    if write.last is None:
+        return None
+    grown = write.state.leader_epoch - write.last.leader_epoch
+    if grown > 0 or (grown == 0 and write.why in (None, "alter isr")):
+        return None
+    return f"leader epoch {write.state.leader_epoch} after {write.last.leader_epoch}"
+
+
+def _two_leaders(write: StateWrite) -> str | None:
+    state, last = write.state, write.last
+    if last is None or state.leader == last.leader or state.leader_epoch > last.leader_epoch:
+        return None
+    return f"leader {state.leader} after {last.leader}, both in leader epoch {state.leader_epoch}"
+
+
+def _unclean_leader(write: StateWrite) -> str | None:
+    state, last = write.state, write.last
+    if not write.clean or last is None or state.leader in (NO_BROKER, last.leader) or state.leader in last.isr:
+        return None
+    return f"leader {state.leader} was elected from outside the ISR {list(last.isr)}"
+
+
+UNCLEAN_LEADER = "a leader from outside the ISR"
+STATE_RULES: Mapping[str, Callable[[StateWrite], str | None]] = {
+    "an empty ISR": _empty_isr,
+    "a leader outside its ISR": _leader_outside_isr,
+    "an ISR outside the assignment": _isr_outside_assignment,
+    "a leader epoch that went back": _leader_epoch_back,
+    "two leaders in a leader epoch": _two_leaders,
+    UNCLEAN_LEADER: _unclean_leader,
+}
+"""(2) What must not be written, and a function that describes it, or returns None."""
+
+
 class StateSoundness(Checker):
     """(2) Leader epochs only grow; a leader is in the ISR, or -1 with an ISR that is not empty; the ISR is within the
-    assignment."""
+    assignment (`STATE_RULES`)."""
 
     invariants = ("partition-states-sound",)
 
     def on_commit(self, write: StateWrite) -> None:
-        for problem in _state_errors(write.state, write.assignment):
-            self._violated("partition-states-sound", [write.node], f"{write.where}: {problem}")
-        if write.last is not None:
-            for problem in _change_errors(write, write.state, write.last):
+        for rule in STATE_RULES.values():
+            problem = rule(write)
+            if problem is not None:
                 self._violated("partition-states-sound", [write.node], f"{write.where}: {problem}")
 
 
-def _state_errors(state: StateView, assignment: Sequence[int]) -> Iterator[str]:
-    members = set(state.isr)
-    if not members or len(members) < len(state.isr):
-        yield f"the ISR is {list(state.isr) or 'empty'}"
-    if state.leader != NO_BROKER and state.leader not in members:
-        yield f"leader {state.leader} is not in the ISR {list(state.isr)}"
-    if not members.issubset(assignment):
-        yield f"the ISR {list(state.isr)} is not within the assignment {list(assignment)}"
+TWO_WRITERS = "two writers in a controller epoch"
+CONTROLLER_EPOCH_BACK = "a controller epoch that did not grow"
 
 
-def _change_errors(write: StateWrite, state: StateView, last: StateView) -> Iterator[str]:
-    must_grow = write.why not in (None, "alter isr")
-    if state.leader_epoch < last.leader_epoch or (must_grow and state.leader_epoch == last.leader_epoch):
-        yield f"leader epoch {state.leader_epoch} after {last.leader_epoch}"
-    if state.leader != last.leader and state.leader_epoch <= last.leader_epoch:
-        yield f"leader {state.leader} after {last.leader}, both in leader epoch {state.leader_epoch}"
-    if write.clean and state.leader not in (NO_BROKER, last.leader) and state.leader not in last.isr:
-        yield f"leader {state.leader} was elected from outside the ISR {list(last.isr)}"
+class EpochWriters:
+    """(1) An epoch is won once, epochs only grow, and only the node that won one writes in it.
+
+    By what nodes recorded. The simulator checks the same by the sessions of ZooKeeper's transactions, which also tell
+    an epoch that was edited by hand (`SafetyChecker._committed`). `complete`: every election is recorded; otherwise the
+    first node that writes in an epoch is taken for its winner.
+    """
+
+    def __init__(self, *, complete: bool) -> None:
+        self._complete = complete
+        self._owners: dict[int, int] = {}
+        self._highest: int | None = None
+
+    def elected(self, node: int, epoch: int) -> Iterator[tuple[str, str]]:
+        """Yield what an election violates: the rule, and a description."""
+        owner = self._owners.setdefault(epoch, node)
+        if owner != node:
+            yield TWO_WRITERS, f"epoch {epoch} won by {owner} and by {node}"
+        if self._highest is not None and epoch <= self._highest:
+            yield CONTROLLER_EPOCH_BACK, f"epoch {epoch} won after epoch {self._highest}, by {node}"
+        self._highest = epoch if self._highest is None else max(self._highest, epoch)
+
+    def wrote(self, node: int, epoch: int) -> str | None:
+        """Return what a write in an epoch violates (`TWO_WRITERS`), described."""
+        owner = self._owners.get(epoch)
+        if owner is None and not self._complete:
+            self._owners[epoch] = owner = node
+        if owner == node:
+            return None
+        return f"written by {node} in epoch {epoch}, which was won by {'no controller' if owner is None else owner}"
 
 
 ELECTIONS_FROM_ISR = ("offline", "controlled shutdown", "reassigned", "preferred")

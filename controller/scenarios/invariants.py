@@ -15,6 +15,7 @@ from itertools import pairwise
 from controller.scenarios.checkers import (
     Checker,
     ElectionOrder,
+    EpochWriters,
     RequestOrder,
     StateSoundness,
     TermEnds,
@@ -62,22 +63,16 @@ def one_writer_an_epoch(evidence: Evidence) -> Finding:
 
 
 def _writers(evidence: Evidence) -> Iterator[str]:
-    winners: dict[int, int] = {}
+    writers = EpochWriters(complete=True)
+    for record in evidence.records:
+        if isinstance(record.event, ControllerElected):
+            yield from (problem for _, problem in writers.elected(record.node, record.event.controller_epoch))
     for record in evidence.records:
         event = record.event
-        if isinstance(event, ControllerElected):
-            if event.controller_epoch in winners:
-                yield f"epoch {event.controller_epoch} won by {winners[event.controller_epoch]} and by {record.node}"
-            if winners and event.controller_epoch < max(winners):
-                yield f"epoch {event.controller_epoch} won after epoch {max(winners)}"
-            winners[event.controller_epoch] = record.node
-    for record in evidence.records:
-        event = record.event
-        if isinstance(event, PartitionStateWritten) and winners.get(event.controller_epoch) != record.node:
-            yield (
-                f"{event.topic}-{event.partition} written by {record.node} in epoch {event.controller_epoch},"
-                f" which was won by {winners.get(event.controller_epoch, 'no controller')}"
-            )
+        if isinstance(event, PartitionStateWritten):
+            problem = writers.wrote(record.node, event.controller_epoch)
+            if problem is not None:
+                yield f"{event.topic}-{event.partition} {problem}"
     yield from _late_writes(evidence)
 
 
