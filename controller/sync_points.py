@@ -19,7 +19,7 @@ POINTS: Mapping[str, str] = {
     # The channels (core/channels.py), on the network's loop: all of its connections stand still meanwhile.
     "channel: request taken": "a request is first in its queue; whether the term still holds has not been looked at",
     "channel: answered": "a broker has answered; the answer has not been made an event",
-    # The timer (timer/threaded.py), on its own thread.
+    # The timer (labs/thread_timer.py), on its own thread.
     "timer: task taken": "a task that is due is no longer pending; it has not been run",
     # ZooKeeper (zookeeper/kazoo_*.py), on the thread that asks.
     "zookeeper: request made": "a request has been made; it belongs to no session yet",

@@ -88,8 +88,7 @@ from controller.protocol.fetch import FetchRequest
 from controller.protocol.messages import SUPPORTED, ApiKey, control_versions
 from controller.protocol.produce import ACKS_NONE, ProduceRequest
 from controller.protocol.schema import RequestValue
-from controller.timer.on_clock import TimerOnClock
-from controller.timer.task import TimerTask
+from controller.timer.purgatory import DelayedOperation
 from controller.trace import Noted, RequestRefused, Trace
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
 
@@ -160,10 +159,9 @@ class Broker:
         self.isr_changes = IsrChanges(
             settings, identity, self.replicas, self.metadata, peers, clock, trace, progress, isr_writes
         )
-        timer = TimerOnClock(clock, on_error=self._answer_failed) if self.data is None else self.data.timer
-        self.topic_waits = MetadataWait(self.metadata, timer, clock, self._answer_failed)
+        self.topic_waits = MetadataWait(self.metadata, clock, self._answer_failed)
         self._creation = Creation(events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata)
-        self.elections = Elections(events, self.metadata, timer, clock, self._answer_failed)
+        self.elections = Elections(events, self.metadata, clock, self._answer_failed)
         self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = Deletion(events, self.metadata, self.topic_waits, clock, topic_ids)
@@ -484,7 +482,7 @@ class Broker:
         forced = request.manner == SHUTDOWN_FORCED
         self._events.put(ControlledShutdownRequested(request.broker_id, request.broker_epoch, answer, forced))
 
-    def _answer_failed(self, _operation: TimerTask, error: Exception) -> None:
+    def _answer_failed(self, _operation: DelayedOperation, error: Exception) -> None:
         """Of a request that waited: the others go on."""
         self._note("error", "".join(traceback.format_exception(error)).rstrip())
 

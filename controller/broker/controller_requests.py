@@ -67,10 +67,7 @@ from controller.protocol.client import (
 )
 from controller.protocol.control import NO_TOPIC_ID
 from controller.protocol.errors import ErrorCode
-from controller.timer.operation import DelayedOperation
-from controller.timer.ports import Timer
-from controller.timer.purgatory import Purgatory
-from controller.timer.task import TimerTask
+from controller.timer.purgatory import DelayedOperation, Purgatory
 
 A = TypeVar("A")
 
@@ -400,21 +397,20 @@ class DelayedElectLeader(DelayedOperation):
 
 
 class Elections:
-    """Handles ElectLeaders. `timer` is shared by all waiting requests of the broker; `on_error` is called if an answer
+    """Handles ElectLeaders. `on_error` is called if an answer
     could not be made."""
 
     def __init__(
         self,
         events: EventSink,
         metadata: MetadataCache,
-        timer: Timer,
         clock: Clock,
-        on_error: Callable[[TimerTask, Exception], None],
+        on_error: Callable[[DelayedOperation, Exception], None],
     ) -> None:
         self._events = events
         self._metadata = metadata
         self._clock = clock
-        self.purgatory: Purgatory[TopicPartition, DelayedElectLeader] = Purgatory(timer, on_error=on_error)
+        self.purgatory: Purgatory[TopicPartition, DelayedElectLeader] = Purgatory(clock, on_error=on_error)
 
     def metadata_changed(self) -> None:
         """Those that wait are few and each may wait for many partitions: all are tried once."""

@@ -27,9 +27,7 @@ from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
 from controller.protocol.messages import ApiKey
 from controller.storage import LogDirectory
-from controller.timer.on_clock import TimerOnClock
-from controller.timer.purgatory import Purgatory
-from controller.timer.task import TimerTask
+from controller.timer.purgatory import DelayedOperation, Purgatory
 from controller.trace import Noted, Trace
 
 Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], Steps | None]
@@ -38,7 +36,7 @@ see `request_context.py`."""
 
 
 class DataPlane:
-    """`timer` holds the timeouts of waiting requests. `off_loop` does long work. `directory_failed` is called for each
+    """`off_loop` does long work. `directory_failed` is called for each
     log directory that fails, once its replicas are offline."""
 
     def __init__(
@@ -60,7 +58,6 @@ class DataPlane:
         self._replicas = replicas
         self.logs = logs
         self._report_failed_directory = directory_failed
-        self.timer = TimerOnClock(clock, on_error=self._failed)
         self.progress = Progress(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
         self.follower_throttle = Quota(settings.broker_id, clock, *configs.throttle("follower"))
@@ -79,13 +76,13 @@ class DataPlane:
         replicas.of_stops.append(self._stopped)
         logs.of_failures.append(self._directory_failed)
         self.produces: Purgatory[tuple[str, int], DelayedProduce] = Purgatory(
-            self.timer, purge_interval=settings.producer_purgatory_purge_interval_requests, on_error=self._failed
+            clock, purge_interval=settings.producer_purgatory_purge_interval_requests, on_error=self._failed
         )
         self.fetches: Purgatory[tuple[str, int], DelayedFetch] = Purgatory(
-            self.timer, purge_interval=settings.fetch_purgatory_purge_interval_requests, on_error=self._failed
+            clock, purge_interval=settings.fetch_purgatory_purge_interval_requests, on_error=self._failed
         )
         self.deletions: Purgatory[tuple[str, int], DelayedDeleteRecords] = Purgatory(
-            self.timer, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
+            clock, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
         )
         self.throttle = ReplicationThrottle(settings.broker_id, clock, *configs.throttle("leader"))
         reading = FetchReading(self.access, self.progress, clock, self.throttle)
@@ -105,7 +102,7 @@ class DataPlane:
             ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(logs, replicas).handle,
         }
 
-    def _failed(self, operation: TimerTask, error: Exception) -> None:
+    def _failed(self, operation: DelayedOperation, error: Exception) -> None:
         """A request that waited and whose answer could not be made: the others go on."""
         self._trace.emit(Noted("error", "".join(traceback.format_exception(error)).rstrip()))
 

@@ -45,10 +45,7 @@ from controller.protocol.control import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
 from controller.protocol.primitives import written
-from controller.timer.operation import DelayedOperation
-from controller.timer.ports import Timer
-from controller.timer.purgatory import Purgatory
-from controller.timer.task import TimerTask
+from controller.timer.purgatory import DelayedOperation, Purgatory
 from controller.zookeeper.znode_sense import TOPIC_NAME_LENGTH_MAX
 
 Partitions: TypeAlias = Mapping[int, UpdateMetadataPartitionState]
@@ -277,19 +274,17 @@ class DelayedTopics(DelayedOperation):
 
 
 class MetadataWait:
-    """`timer` is shared by all waiting requests of the broker; `on_error` is called if an answer could not be made,
-    and the others are still made."""
+    """`on_error` is called if an answer could not be made; the others are still made."""
 
     def __init__(
         self,
         metadata: MetadataCache,
-        timer: Timer,
         clock: Clock,
-        on_error: Callable[[TimerTask, Exception], None],
+        on_error: Callable[[DelayedOperation, Exception], None],
     ) -> None:
         self._metadata = metadata
         self._clock = clock
-        self.purgatory: Purgatory[str, DelayedTopics] = Purgatory(timer, on_error=on_error)
+        self.purgatory: Purgatory[str, DelayedTopics] = Purgatory(clock, on_error=on_error)
 
     def __len__(self) -> int:
         return self.purgatory.delayed

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from controller.broker.setting_types import Address, address_text
-from controller.clock import Clock
+from controller.clock import Clock, Timer
 from controller.core.channels import ControllerChannels
 from controller.core.ports import EventSink, PeerError, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread
@@ -90,7 +90,7 @@ class SocketConnection:
         self._writing: asyncio.Task[None] | None = None
         self._opened: Pending[None] | None = None
         self._asking: _Asking | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         """Of what is waited for: the connection, or an answer."""
         self._correlation_id = 0
         self._over: PeerError | None = None
@@ -136,7 +136,7 @@ class SocketConnection:
             self._open_once()
 
     def _end_after(self, timeout_ms: float, late: PeerError) -> None:
-        self._timer = self._network.loop.call_later(timeout_ms / 1_000.0, self._end, late)
+        self._timer = self._network.clock.call_later(timeout_ms, lambda: self._end(late))
 
     def _open_once(self) -> None:
         if self._opening is None:

@@ -33,7 +33,6 @@ from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
 from controller.hosts.broker_id import Kept, generate_broker_id, keep, kept_broker_id, unreadable
-from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread
@@ -85,7 +84,7 @@ class BrokerProcess:
         self._notices: queue.SimpleQueue[_Notice] = queue.SimpleQueue()
         self._rng = random.Random()
         self._network = NetworkThread()
-        self._clock = RealClock(self._network)
+        self._clock = self._network.clock
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
         self._network.loop.set_exception_handler(self._tripped)
         self._server = Server(self._network, limits_of(settings), self._trace)

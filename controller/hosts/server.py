@@ -28,6 +28,7 @@ from typing import TypeAlias
 from controller.broker.request_context import Respond, Steps
 from controller.broker.setting_types import Listener
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings
+from controller.clock import Timer
 from controller.hosts.network import NetworkThread
 from controller.hosts.scheduling import TURN_S, Turns, Working
 from controller.protocol.errors import MalformedFrame, ProtocolError
@@ -192,6 +193,7 @@ class Connection:
         self._socket = sock
         self._listener = listener
         self._loop = server.network.loop
+        self._clock = server.network.clock
         self._buffer = FrameBuffer(request_bytes_max)
         self._frames: deque[bytes] = deque()
         self._slots: deque[_Slot] = deque()
@@ -209,8 +211,8 @@ class Connection:
         self._closed = False
         self._active_s = self._loop.time()
         self._arrived_s = self._active_s
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: Timer | None = None
+        self._stall_timer: Timer | None = None
         self._watch_idle()
         self._throttle()
 
@@ -267,7 +269,7 @@ class Connection:
         self._note_large()
         self._arrived_s = self._active_s
         if self._stall_timer is None and self._buffer.is_within:
-            self._stall_timer = self._loop.call_later(self._server.stall_ms / 1_000.0, self._watch_stall)
+            self._stall_timer = self._clock.call_later(self._server.stall_ms, self._watch_stall)
         self._frames.extend(frames)
         if self._waiting:
             self._throttle()
@@ -437,7 +439,7 @@ class Connection:
             self._server.note("info", f"connection closed: idle for {idle_ms} ms")
             self._dispose()
             return
-        self._idle_timer = self._loop.call_at(since_s + idle_s, self._watch_idle)
+        self._idle_timer = self._clock.call_later((since_s + idle_s - self._loop.time()) * 1_000.0, self._watch_idle)
 
     def _watch_stall(self) -> None:
         """While a request has begun to arrive. The time when this connection is not read does not count."""
@@ -450,7 +452,7 @@ class Connection:
             self._server.note("warning", f"connection closed: no byte of a request that has begun in {stall_ms} ms")
             self._dispose()
             return
-        self._stall_timer = self._loop.call_at(since_s + stall_ms / 1_000.0, self._watch_stall)
+        self._stall_timer = self._clock.call_later(stall_ms - (now_s - since_s) * 1_000.0, self._watch_stall)
 
     def _dispose(self) -> None:
         if self._closed:
@@ -689,7 +691,7 @@ class Server:
             return True
         if self._first_since_s is None:
             self._first_since_s = self.network.loop.time()
-            self.network.loop.call_later(self._limits.stall_ms / 1_000.0, self._look_at_large)
+            self.network.clock.call_later(self._limits.stall_ms, self._look_at_large)
         return next(iter(self._large)) is connection
 
     @property

@@ -16,12 +16,17 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Generic
 
-from controller.timer.operation import PENDING, UNWATCHED, DelayedOperation, OperationState
-from controller.timer.purgatory import PURGE_INTERVAL, AlreadyWatched
-from controller.timer.report import log_failure
-from controller.timer.task import TimerTask
-from controller.timer.threaded import monotonic_ms
-from controller.timer.watchers import K, O
+from controller.labs.thread_timer import monotonic_ms
+from controller.timer.purgatory import (
+    PENDING,
+    PURGE_INTERVAL,
+    AlreadyWatched,
+    DelayedOperation,
+    K,
+    O,
+    OperationState,
+    log_failed_operation,
+)
 
 POLL_S = 0.2
 CLOSING_LIMIT_S = 10.0
@@ -50,7 +55,7 @@ class OldPurgatory(Generic[K, O]):
         self,
         *,
         purge_interval: int = PURGE_INTERVAL,
-        on_error: Callable[[TimerTask, Exception], None] = log_failure,
+        on_error: Callable[[DelayedOperation, Exception], None] = log_failed_operation,
         clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         self._purge_interval = purge_interval
@@ -80,11 +85,11 @@ class OldPurgatory(Generic[K, O]):
 
     def try_complete_else_watch(self, operation: O, keys: Collection[K]) -> bool:
         """As `ThreadedPurgatory.try_complete_else_watch`."""
-        if operation.judge is not UNWATCHED or operation.has_ended():
+        if operation.arbiter is not None or operation.has_ended():
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True
-        operation.judge = self
+        operation.arbiter = self
         for key in keys:
             watchers = self._watchers_of(key)
             watchers.lock.acquire()  # as the new design has it: `with` takes twice as long
@@ -123,6 +128,9 @@ class OldPurgatory(Generic[K, O]):
             self._guard.release()
         return True
 
+    def report(self, operation: DelayedOperation, error: Exception) -> None:
+        self._on_error(operation, error)
+
     def close(self, limit_s: float = CLOSING_LIMIT_S) -> None:
         """Nothing expires any more once this returns. TimeoutError: an answer is still being given."""
         with self._queue_changed:
@@ -150,10 +158,7 @@ class OldPurgatory(Generic[K, O]):
         while not self._closed:
             operation = self._poll_expired()
             if operation is not None:
-                try:
-                    operation.run()
-                except Exception as error:  # noqa: BLE001 - whatever one raises, the others expire
-                    self._on_error(operation, error)
+                operation.expire()
             self._purge_what_is_over_the_interval()
 
     def _poll_expired(self) -> O | None:

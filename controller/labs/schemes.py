@@ -23,8 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.timer.task import TimerTask
-from controller.timer.wheel import TimingWheel
+from controller.timer.wheel import TimerTask, TimingWheel
 
 
 class RingNode:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.timer.task import Bucket, TimerTask
-from controller.timer.wheel import TimingWheel, Wheel
+from controller.timer.wheel import Bucket, TimerTask, TimingWheel, Wheel
 
 NAME = "timing-wheel.svg"
 TICK_MS, WHEEL_SIZE, DELAY_MS = 1, 10, 232

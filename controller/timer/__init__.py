@@ -1,22 +1,16 @@
-"""A timer for a million outstanding tasks: start and cancel in constant time, on a hierarchical timing wheel.
+"""The hierarchical timing wheel, and the purgatory for requests that wait.
 
-    timer = VirtualTimer()                       # or ThreadTimer(), AsyncioTimer(): the same start, cancel, restart
-    task = TimerTask(lambda: print("late"))      # or a subclass that overrides `run`
-    timer.start(task, 200)                       # the delay is the timer's to know, the task does not keep it
-    task = timer.call_later(200, callback)       # the two in one, for less
-    timer.cancel(task)                           # True: it will not run
-    timer.restart(task, 500)                     # pending or not
-    timer.advance_to(1_000)                      # VirtualTimer alone: runs what is due, tick by tick; how many
-    len(timer), task.pending, task.due_ms
+    wheel = TimingWheel()                        # resolution 1 ms, 20 buckets a wheel
+    wheel.start(TimerTask(callback), 200)        # 200 ms from `wheel.now_ms`
+    task.cancel()                                # constant time
+    wheel.turn(now_ms)                           # True: tasks of the next tick that is due are ready
+    wheel.take()                                 # the next ready task, or None
 
-Rooms that know no host import from here. The drivers that have a host are in `controller.timer.threaded`
-(`ThreadTimer`, a thread of its own) and `controller.timer.on_loop` (`AsyncioTimer`); `controller.timer.on_clock`
-(`TimerOnClock`) has a `controller.clock.Clock`, whichever host's it is. `Timer` is what they share.
+The wheel knows no host: a driver reads a clock, turns the wheel and runs the tasks. In the product the driver is
+`controller.hosts.network.RealClock`, whose timers all are on one wheel. `controller.timer.purgatory` needs any object
+with `call_later`, such as a `controller.clock.Clock`.
 """
 
-from controller.timer.ports import Timer
-from controller.timer.task import COMPILED, TimerTask
-from controller.timer.virtual import VirtualTimer
-from controller.timer.wheel import AlreadyStarted, TimerError, TimingWheel
+from controller.timer.wheel import COMPILED, AlreadyStarted, TimerError, TimerTask, TimingWheel
 
-__all__ = ["COMPILED", "AlreadyStarted", "Timer", "TimerError", "TimerTask", "TimingWheel", "VirtualTimer"]
+__all__ = ["COMPILED", "AlreadyStarted", "TimerError", "TimerTask", "TimingWheel"]

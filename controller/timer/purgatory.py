@@ -1,33 +1,49 @@
-"""The purgatory: where requests wait that can't be answered yet, each until its condition holds or its time is over.
+"""The purgatory: holds requests that wait for a condition, each until the condition holds or its time is over.
 
-    operation  -- watches -->  keys           news of a key: `check_and_complete(key)` tries who watches it
-    operation  -- is in ---->  the timer      which ends it when its time is over
+    operation  -- watches -->  keys           `check_and_complete(key)` tries the operations that watch the key
+    operation  -- is in ---->  the timer      which expires it when its time is over
 
 Whichever comes first ends the operation and answers; the other finds it ended. An operation that has ended leaves the
-timer at once, in constant time. It stays in the watch lists, where finding it would cost a search, until a purge, or
-until its cohort lets it go as its time comes. E estimates how many operations are in them. It grows by one with each
-that is watched, shrinks by those let go, and is set to the number of those that are pending just before a purge, so
-that what is watched meanwhile adds to it: it errs upwards, never downwards. A purge begins when E exceeds the pending
-by more than an interval (source: Kafka's DelayedOperationPurgatory, 0.9 to 3.9), and by more than a share of them, for
-it looks at all that are pending, too: so its cost an operation is constant however many those are. E less the pending
-is how many have ended since the last purge and not been let go, and that is what is counted.
+timer at once, in constant time. It stays in the watch lists, where finding it would cost a search, until its list is
+next checked or until a purge.
 
-This one is for a host with one thread, as a simulator or an event loop is; it takes no lock.
-`controller.timer.threaded_purgatory` is for threads.
+E estimates how many operations are in the lists. It grows by one with each that is watched and is set to the number of
+pending ones at a purge, so it errs upwards, never downwards. A purge begins when E exceeds the pending by more than an
+interval (source: Kafka's DelayedOperationPurgatory, 0.9 to 3.9), and by more than a share of them, because a purge
+looks at all pending operations too: so its cost an operation is constant however many those are. E less the pending is
+the number of operations that have ended since the last purge, and that is what is counted.
+
+For one thread, that of the timer's callbacks; it takes no lock. The timer is the host's clock: the process's
+timing wheel on a real host, the world's event heap in the simulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Generic
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Sequence
+from enum import IntEnum
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from controller.timer.native import mypyc_attr
-from controller.timer.operation import CANCELLED, EXPIRED, PENDING, UNWATCHED, DelayedOperation, OperationState
-from controller.timer.ports import Timer
-from controller.timer.report import log_failure
-from controller.timer.task import IN_BUNDLE, NOWHERE, Bucket, TimerTask
-from controller.timer.virtual import VirtualTimer
-from controller.timer.watchers import K, O, WatchLists
+from controller.clock import Timer
+from controller.log import logger
+from controller.timer.wheel import mypyc_attr
+
+
+class OperationState(IntEnum):
+    Pending = 0
+    """It is not answered: its condition does not hold yet, and its timeout has not expired."""
+    Completed = 1
+    """Its condition holds, or it was completed by force."""
+    Expired = 2
+    """Its timeout expired first; it was answered with the data available."""
+    Cancelled = 3
+    """What it waits for no longer exists; the code that cancelled it answers."""
+
+
+PENDING: Final = OperationState.Pending
+COMPLETED: Final = OperationState.Completed
+EXPIRED: Final = OperationState.Expired
+CANCELLED: Final = OperationState.Cancelled
 
 PURGE_INTERVAL = 1_000
 """Kafka's: how many ended operations in the watch lists are worth a purge. More costs memory, fewer cost time."""
@@ -36,8 +52,188 @@ PURGE_SHARE = 2.0
 rule."""
 
 
+class CallsLater(Protocol):
+    """What of a `controller.clock.Clock` is needed."""
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None], /) -> Timer: ...
+
+
+class CompletionArbiter(Protocol):
+    """Decides which of several events ends an operation."""
+
+    def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
+        """Move a pending operation to `end`. Return whether this call did."""
+
+    def report(self, operation: DelayedOperation, error: Exception) -> None:
+        """Handle an exception of an operation that completed, or expired, on its own."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DelayedOperation(metaclass=ABCMeta):
+    """A request that waits. Override `try_complete` and `on_complete`, and `on_expiration` if needed.
+
+    An operation is equal to itself alone: `__eq__` and `__hash__` stay object's. Each ends once: `on_complete` is
+    called once, however many would complete it and whether or not its time is over at that moment, or not at all
+    after a cancellation, whose caller answers. `state` says how it ended, already while `on_complete` runs. No lock is
+    held while any of the three runs, so all of them may call the purgatory again, for any key.
+    """
+
+    __slots__ = ("arbiter", "state", "timeout_ms", "timer", "watches")
+    watches: tuple[Any, ...]
+    """For a purgatory, which sets it: the keys that it was watched under."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        """`timeout_ms` counts from when it is watched; 0 or less: it is tried once, and then its time is over."""
+        self.timeout_ms = timeout_ms
+        self.state: OperationState = PENDING
+        self.arbiter: CompletionArbiter | None = None
+        """The purgatory that watches it, or did. None: it may still be watched."""
+        self.timer: Timer | None = None
+        """For a purgatory: what will expire it."""
+
+    @abstractmethod
+    def try_complete(self) -> bool:
+        """Check the condition; if it holds, `return self.force_complete()`, else False.
+
+        Called by one thread at a time, at any time between being passed to a purgatory and the operation's end: first
+        of all before it is watched.
+        """
+
+    @abstractmethod
+    def on_complete(self) -> None:
+        """Answer, with what there is by then: the condition may not hold (`state` is Expired then)."""
+
+    def on_expiration(self) -> None:  # noqa: B027 - overriding it is optional
+        """Called after `on_complete`, if the operation expired: for counters."""
+
+    def force_complete(self) -> bool:
+        """Complete it whatever its condition says. True: this call did. False: it had ended before."""
+        if not self._settle(COMPLETED):
+            return False
+        self.on_complete()
+        return True
+
+    def has_ended(self) -> bool:
+        return self.state is not PENDING
+
+    def expire(self) -> None:
+        """Its time is over; the timer calls this."""
+        if self._settle(EXPIRED):
+            try:
+                self.on_complete()
+                self.on_expiration()
+            except Exception as error:
+                if self.arbiter is None:
+                    raise
+                self.arbiter.report(self, error)
+
+    def _settle(self, end: OperationState) -> bool:
+        if self.arbiter is not None:
+            return self.arbiter.settle(self, end)
+        if self.state is not PENDING:
+            return False
+        self.state = end
+        return True
+
+
+K = TypeVar("K", bound=Hashable)
+O = TypeVar("O", bound=DelayedOperation)  # noqa: E741 - an operation, beside a key
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class WatchLists(Generic[K, O]):
+    """Lists of operations by key; a key that no operation watches has none.
+
+    A new operation is appended to `newcomers`. It is entered in the list of each of its keys when the operations of any
+    key are next requested, so one that has ended by then is never entered. The caller sets an operation's keys in
+    `watches` and appends it to `newcomers` itself. Keys are plain: comparing two that have a hash raises nothing.
+    """
+
+    __slots__ = ("_entered", "by_key", "newcomers")
+
+    def __init__(self) -> None:
+        self.by_key: dict[K, list[O]] = {}
+        self.newcomers: list[O] = []
+        """In order of arrival; in no list of a key yet. Always the same list."""
+        self._entered = 0
+        """How many newcomers there were before those."""
+
+    @property
+    def arrived(self) -> int:
+        """How many operations came, ever."""
+        return self._entered + len(self.newcomers)
+
+    def of(self, key: K) -> list[O]:
+        """Those that watch the key now, in order of arrival; some may have ended."""
+        if self.newcomers:
+            self.enter_newcomers()
+        watching = self.by_key.get(key)
+        return [] if watching is None else watching[:]
+
+    def enter_newcomers(self) -> None:
+        """Enter newcomers under each of their keys, as often as it is named. If that raises (a hash that is a call
+        beyond the interpreter's depth), they stay newcomers from the one at which it did."""
+        newcomers, by_key = self.newcomers, self.by_key
+        entered = 0
+        try:
+            for operation in newcomers:
+                if operation.state is PENDING:
+                    for key in operation.watches:
+                        try:
+                            by_key[key].append(operation)
+                        except KeyError:
+                            by_key[key] = [operation]
+                entered += 1
+        finally:
+            self._entered += entered
+            del newcomers[:entered]
+
+    def sweep(self, key: K) -> int:
+        """Remove what has ended from the key's list. Return the number removed."""
+        before = self.by_key.get(key)
+        if before is None:
+            return 0
+        left = [operation for operation in before if operation.state is PENDING]
+        if left:
+            self.by_key[key] = left
+        else:
+            del self.by_key[key]
+        return len(before) - len(left)
+
+    def sweep_all(self) -> int:
+        """Remove what has ended from all lists. Return the number of entries removed. Newcomers stay such. They
+        are looked at, and freed, in order of arrival, which is mostly that in which they lie in memory."""
+        gone = 0
+        left: list[O] = []
+        for operation in self.newcomers:
+            if operation.state is PENDING:
+                left.append(operation)
+            else:
+                gone += len(operation.watches)
+        self._entered += len(self.newcomers) - len(left)
+        self.newcomers[:] = left
+        for key in list(self.by_key):
+            gone += self.sweep(key)
+        return gone
+
+    def take(self, key: K) -> list[O]:
+        """Remove and return those that watch the key."""
+        self.enter_newcomers()
+        return self.by_key.pop(key, [])
+
+    def watched_keys(self) -> list[K]:
+        """Return every key that an operation watches."""
+        self.enter_newcomers()
+        return list(self.by_key)
+
+    def watched(self) -> int:
+        """Return the number of entries, an operation counting once a key, newcomers too; counted now."""
+        waiting = sum([len(operation.watches) for operation in self.newcomers])
+        return waiting + sum(map(len, list(self.by_key.values())))
+
+
 class AlreadyWatched(Exception):
-    """An operation was handed to a purgatory for the second time, or has ended."""
+    """An operation was passed to a purgatory for the second time, or has ended."""
 
     def __init__(self, operation: DelayedOperation) -> None:
         super().__init__(operation)
@@ -47,21 +243,25 @@ class AlreadyWatched(Exception):
         return f"operation {self.operation!r} can't be watched again; it is {self.operation.state.name}"
 
 
+def log_failed_operation(operation: DelayedOperation, error: Exception) -> None:
+    logger.opt(exception=error).error("a delayed operation failed: {!r}", operation)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Purgatory(Generic[K, O]):
-    """`K` is the type of keys, `O` that of operations. The timer may be shared with other purgatories and tasks.
+    """`K` is the type of keys, `O` that of operations. The timer may be shared with other purgatories and callbacks.
 
-    `on_error` is called for an operation that raised when its key was checked; the others are still checked.
-    ValueError: `purge_interval` below 1, `purge_share` below 0.
+    `on_error` is called for an operation that raised when its key was checked, or when it expired; the others are
+    unaffected. ValueError: `purge_interval` below 1, `purge_share` below 0.
     """
 
     def __init__(
         self,
-        timer: Timer,
+        timer: CallsLater,
         *,
         purge_interval: int = PURGE_INTERVAL,
         purge_share: float = PURGE_SHARE,
-        on_error: Callable[[TimerTask, Exception], None] = log_failure,
+        on_error: Callable[[DelayedOperation, Exception], None] = log_failed_operation,
         watchers: WatchLists[K, O] | None = None,
     ) -> None:
         if purge_interval < 1:
@@ -69,32 +269,24 @@ class Purgatory(Generic[K, O]):
         if purge_share < 0:
             raise ValueError(f"purge_share {purge_share}: expected 0 or more")
         self._timer = timer
-        self._wheel = timer if isinstance(timer, VirtualTimer) else None
-        """A timer that knows bundles: who comes right after one with the same timeout is of its cohort."""
-        self._fresh = timer._fresh if isinstance(timer, VirtualTimer) else Bucket(0)
-        """Its last is what was started last, if the clock has not moved since."""
-        self._last: TimerTask = NOWHERE
-        """The last that was started by itself."""
         self._purge_interval = purge_interval
         self._purge_share = purge_share
         self._on_error = on_error
         self._watchers: WatchLists[K, O] = WatchLists() if watchers is None else watchers
-        self._cohort = self._watchers.cohorts[-1]
+        self._newcomers = self._watchers.newcomers
         self._ended = 0
         """Of those that were watched."""
-        self._gone = 0
-        """How many of them are in no list any more, or fewer."""
+        self._ended_at_purge = 0
         self._purge_beyond = purge_interval
         """While no more than so many have ended, no purge can be worth it."""
         self.purges = 0
         self.purged = 0
-        """Entries of watch lists that purges have left out."""
+        """Entries of watch lists that purges have removed."""
 
     @property
     def delayed(self) -> int:
         """Operations that are watched and pending."""
-        last = self._cohort  # `handed_in`, asked at each append
-        return self._watchers.came_before + last.released + len(last.members) - self._ended
+        return self._watchers.arrived - self._ended
 
     @property
     def watched(self) -> int:
@@ -110,45 +302,34 @@ class Purgatory(Generic[K, O]):
         """
         if self._ended > self._purge_beyond:
             self._purge_if_worth_it(self._ended)
-        if operation.judge is not UNWATCHED:
+        if operation.arbiter is not None or operation.state is not PENDING:
             raise AlreadyWatched(operation)
         if operation.try_complete():
             return True
         # Nothing can have happened since: one thread.
-        operation.judge = self
+        operation.arbiter = self
         operation.watches = keys = tuple(keys)  # the caller's may change
-        cohort = self._cohort
-        cohort.members.append(operation)
+        self._newcomers.append(operation)
         try:
             hash(keys)  # an unhashable key is refused now, not during a check of another key
-            if (
-                self._fresh._previous is cohort
-                and operation.timeout_ms == cohort.timeout_ms
-                and operation._next is None  # who is in a timer already is refused there
-            ):
-                operation._due_ms = cohort._due_ms
-                operation._next = operation._previous = IN_BUNDLE
-                return False
-            if self._wheel is None:
-                self._timer.start(operation, operation.timeout_ms)
-            else:
-                self._start(operation, self._wheel)
+            timeout_ms = operation.timeout_ms
+            operation.timer = self._timer.call_later(timeout_ms if timeout_ms > 0 else 0, operation.expire)
         except Exception:
             self.settle(operation, CANCELLED)
             raise
         return operation.state is not PENDING
 
     def check_and_complete(self, key: K) -> int:
-        """Something about `key` has changed: tries every operation that watches it; how many this call completed."""
+        """Try every operation that watches `key`, because something about it has changed. Return the number that this
+        call completed."""
         watchers = self._watchers
-        last = watchers.cohorts[-1]
-        if last.entered != len(last.members) or len(watchers.cohorts) > 1:
-            watchers.let_in()
+        if watchers.newcomers:
+            watchers.enter_newcomers()
         watching = watchers.by_key.get(key)  # as `WatchLists.of`, without a call
         return 0 if watching is None else self._complete_those(key, watching[:])
 
     def _complete_those(self, key: K, watching: Sequence[O]) -> int:
-        """`watching`: who watches the key."""
+        """`watching`: the operations that watch the key."""
         completed = 0
         ended = False
         for operation in watching:
@@ -175,67 +356,40 @@ class Purgatory(Generic[K, O]):
         return [operation for key in self._watchers.watched_keys() for operation in self.cancel_for_key(key)]
 
     def purge(self) -> int:
-        """Leaves ended operations out of every watch list; how many entries that were."""
+        """Remove ended operations from every watch list. Return the number of entries removed."""
         self._purged_at(self._ended)
-        self._last = NOWHERE
         gone = self._watchers.sweep_all()
-        for cohort in self._watchers.drop_empty():
-            self._timer.cancel(cohort)
         self.purges += 1
         self.purged += gone
         return gone
 
     def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
-        """For operations: see `Judge`. It leaves the timer at once."""
+        """For operations: see `CompletionArbiter`. The operation leaves the timer at once."""
         if operation.state is not PENDING:
             return False
         operation.state = end
         self._ended += 1
-        following = operation._next
-        if following is IN_BUNDLE:
-            operation._next = None
-        elif self._wheel is not None:  # its few steps are taken here, since the call costs as much
-            if following is not None:
-                previous = operation._previous
-                previous._next = following
-                following._previous = previous
-                operation._next = None
-                operation._previous = NOWHERE
-        elif end is not EXPIRED:
-            self._timer.cancel(operation)
+        timer = operation.timer
+        if timer is not None:
+            operation.timer = None  # refers to the operation
+            if end is not EXPIRED:
+                timer.cancel()
         return True
 
-    def _start(self, operation: O, wheel: VirtualTimer) -> None:
-        """By itself, unless the one right before it is due with it: then a cohort begins."""
-        timeout_ms = operation.timeout_ms
-        last = self._last
-        if self._fresh._previous is last and last._due_ms == wheel.now_ms + timeout_ms and operation._next is None:
-            self._cohort.members.pop()
-            cohort = self._cohort = self._watchers.open(timeout_ms)
-            wheel.start(cohort, timeout_ms)
-            cohort.members.append(operation)
-            operation._due_ms = cohort._due_ms
-            operation._next = operation._previous = IN_BUNDLE
-            self._last = NOWHERE
-        else:
-            wheel.start(operation, timeout_ms)
-            self._last = operation
+    def report(self, operation: DelayedOperation, error: Exception) -> None:
+        self._on_error(operation, error)
 
     def _try(self, operation: O) -> bool:
         return operation.try_complete()
 
     def _purged_at(self, ended: int) -> None:
-        self._gone = ended
-        self._watchers.take_released()
+        self._ended_at_purge = ended
         self._purge_beyond = ended + self._purge_interval
 
     def _purge_if_worth_it(self, ended: int) -> None:
         """`ended`: in all, and more than `_purge_beyond`."""
-        self._gone += self._watchers.take_released()
-        there = ended - self._gone  # in the lists, or more
-        early = self._purge_interval - there
-        short = self._purge_share * self.delayed - there
-        if short < 0 and early < 0:
+        short = self._purge_share * self.delayed - (ended - self._ended_at_purge)
+        if short < 0:
             self.purge()
         else:  # with each that ends, one more has ended and one fewer is pending
-            self._purge_beyond = ended + max(int(short / (1 + self._purge_share)), early)
+            self._purge_beyond = ended + int(short / (1 + self._purge_share))

@@ -23,12 +23,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from controller.timer.task import COMPILED, NOWHERE, BareTask, Bucket, CallbackTask, TimerTask
+T = TypeVar("T")
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this is mypyc's build."""
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+try:
+    from mypy_extensions import mypyc_attr as mypyc_attr
+except ImportError:  # only the compiler, which brings it, evaluates it
+
+    def mypyc_attr(*attrs: str, **kwattrs: object) -> Callable[[T], T]:
+        return lambda cls: cls
+
 
 NEVER_MS: Final = 1 << 62
 """Later than anything: `next_ms` of a wheel in which nothing is started."""
@@ -36,6 +47,82 @@ MAX_DELAY_MS: Final = 1 << 44
 """557 years; a task that is started for later than that is pending until it is cancelled, and never runs."""
 MAX_WHEEL_SIZE: Final = 1 << 16
 FIRES_LAST: Final = 1 << 30
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TimerTask:
+    """Something to be done once, later. Give it a callback, or override `run`; a timer may call a callback without
+    asking `run`.
+
+    It may be started again (on any timer) once it has run or been cancelled, and it may be in one timer at a time.
+    """
+
+    __slots__ = ("_callback", "_due_ms", "_next", "_previous")
+    # Not set until the task is started: a fifth of what it costs to make one and start it. Nor is their type said in
+    # `__init__`, where the interpreter would do something for it.
+    _due_ms: i64
+    _previous: TimerTask  # `NOWHERE` again while the task is in no timer, lest it keep its neighbour
+
+    def __init__(self, callback: Callable[[], None] | None = None) -> None:
+        self._callback = callback
+        self._next: TimerTask | None = None  # None exactly while the task is in no timer
+
+    def run(self) -> None:
+        """Called once for each start that was not cancelled; the task is in no timer then, and may be started again."""
+        if self._callback is not None:
+            self._callback()
+
+    def cancel(self) -> None:
+        """As `TimingWheel.cancel`, whichever wheel it is in."""
+        following = self._next
+        if following is not None:
+            previous = self._previous
+            previous._next = following
+            following._previous = previous
+            self._next = None
+            self._previous = NOWHERE
+
+    @property
+    def pending(self) -> bool:
+        """Started, and neither run nor cancelled."""
+        return self._next is not None
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due, on its timer's clock, before clipping to a tick; when it was, if it is pending no more.
+        AttributeError before its first start."""
+        return self._due_ms
+
+
+NOWHERE: Final = TimerTask()
+"""Before a task that is in no timer."""
+DUE_BEFORE_ALL_MS: Final = -(1 << 62)
+
+
+class Bucket(TimerTask):
+    """A ring of tasks. It is due before any of them, which ends an iteration over tasks that are due together."""
+
+    __slots__ = ("level", "queued")
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._previous = self
+        self._next = self
+        self._due_ms = DUE_BEFORE_ALL_MS
+        self.level = level
+        self.queued = False  # in the queue of buckets; one that holds tasks always is
+
+    @property
+    def empty(self) -> bool:
+        return self._next is self
+
+    def count(self) -> int:
+        counted = 0
+        task = self._next
+        while task is not None and task is not self:
+            counted += 1
+            task = task._next
+        return counted
 
 
 class TimerError(Exception):
@@ -71,8 +158,6 @@ class TimingWheel:
     """`tick_ms` is how finely time is cut: a task fires at the start of the tick in which it is due, so up to
     `tick_ms` - 1 early, as in Kafka. `wheel_size` trades buckets for cascades; the order of firing does not depend
     on it. Times are whole milliseconds on an axis that begins at `start_ms`. ValueError.
-
-    `cancel` is not for subclasses to override: `controller.timer.purgatory` takes its steps itself.
     """
 
     __slots__ = (
@@ -124,7 +209,7 @@ class TimingWheel:
 
         AlreadyStarted: it is pending, here or elsewhere.
         """
-        if task._next is not None and task.pending:
+        if task._next is not None:
             raise AlreadyStarted(f"{task!r} is started already, due at {task._due_ms} ms")
         due_ms: i64 = self.now_ms + delay_ms
         task._due_ms = due_ms
@@ -135,25 +220,6 @@ class TimingWheel:
         task._previous = last
         task._next = fresh
         fresh._previous = last._next = task
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerTask:
-        """A new task that calls `callback`, started: as `start`, whose lines are here again, without what a new
-        task needs not be asked. Making one and starting it takes a third longer."""
-        if COMPILED:
-            task = CallbackTask(callback)
-        else:
-            task = BareTask()
-            task._callback = callback
-        due_ms: i64 = self.now_ms + delay_ms
-        task._due_ms = due_ms
-        if due_ms < self._soonest_ms and self._sooner(task, delay_ms):
-            return task
-        fresh = self._fresh
-        last = fresh._previous
-        task._previous = last
-        task._next = fresh
-        fresh._previous = last._next = task
-        return task
 
     def cancel(self, task: TimerTask) -> bool:
         """True: it was pending in this timer, and will not run. False: it has run, is running or was cancelled."""

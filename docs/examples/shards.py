@@ -18,14 +18,12 @@ from typing import Any, ClassVar
 
 from transitions import Machine
 
-from controller.clock import Clock
+from controller.clock import Clock, Timer
 from controller.core.events import ControllerChange, Event, Reelect, SessionExpired, Startup
 from controller.core.leadership import Won, elect, void_reason
 from controller.core.ports import Resign
 from controller.core.queue import EventQueue
 from controller.simulator import CustomNode, Simulation
-from controller.timer.on_clock import TimerOnClock
-from controller.timer.task import TimerTask
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ControllerMoved, LeaseExpired, SessionGone
@@ -100,7 +98,7 @@ class Office:
     leadership: Leadership
     shards: list[Shard] = field(default_factory=list)
     servers: tuple[int, ...] = ()
-    grace: dict[int, TimerTask] = field(default_factory=dict)
+    grace: dict[int, Timer] = field(default_factory=dict)
 
 
 Tell = Callable[[int, dict[str, int]], None]
@@ -119,7 +117,6 @@ class ShardController:
         self._count = shards
         self._zookeeper = zookeeper
         self._clock = clock
-        self._timer = TimerOnClock(clock)
         self._tell = tell
         self._office: Office | None = None
 
@@ -145,7 +142,7 @@ class ShardController:
         if office is not None:
             self._zookeeper.unwatch([SERVERS])
             for task in office.grace.values():
-                self._timer.cancel(task)
+                task.cancel()
 
     async def process(self, event: Event) -> None:
         """One event to its end. Whatever ends the term ends it here."""
@@ -217,9 +214,9 @@ class ShardController:
     def _wait_for_the_gone(self, office: Office) -> None:
         gone = {shard.owner for shard in office.shards if shard.state is ShardState.Waiting} - {NOBODY}
         for server in sorted(office.grace.keys() - gone):
-            self._timer.cancel(office.grace.pop(server))
+            office.grace.pop(server).cancel()
         for server in sorted(gone - office.grace.keys()):
-            office.grace[server] = self._timer.call_later(
+            office.grace[server] = self._clock.call_later(
                 GRACE_MS,
                 lambda server=server: self.events.put(GraceOver(server)),  # type: ignore[misc]
             )

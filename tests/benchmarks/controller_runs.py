@@ -19,8 +19,7 @@ from typing import Any
 
 from controller.core.leadership import Won, elect
 from controller.core.queue import EventQueue
-from controller.hosts.clock import RealClock
-from controller.hosts.network import NetworkThread
+from controller.hosts.network import NetworkThread, RealClock
 from controller.zookeeper import launch, paths
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
@@ -265,7 +264,7 @@ def bench(size: TreeSize, jars: Path | None = None, heap_mb: int | None = None) 
         with server:
             brokers = _Child("tests.benchmarks.acknowledging", str(size.brokers))
             try:
-                made = Bench(server, size, RealClock(network), brokers)
+                made = Bench(server, size, network.clock, brokers)
                 try:
                     yield made
                 finally:

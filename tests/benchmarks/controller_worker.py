@@ -31,7 +31,6 @@ from controller.core.controller import Controller
 from controller.core.events import BrokerChange, ControlledShutdownRequested, Event, Startup
 from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
-from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
@@ -133,7 +132,7 @@ class Worker:
     def __init__(self, hosts: str) -> None:
         self.notes = Notes()
         self._network = NetworkThread()
-        clock = RealClock(self._network)
+        clock = self._network.clock
         trace = NotingTrace(self.notes)
         self._thread = ControllerEventThread(clock, trace, self._tripped)
         self.events = EventQueue(QUEUE_LIMIT, threading.Lock(), self._thread.wake)

@@ -14,7 +14,6 @@ from typing import Any
 from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer
-from controller.hosts.clock import RealClock
 from controller.hosts.network import NetworkThread
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.jars import EmbeddedServerUnavailable
@@ -61,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     network.start()
     try:
         with server:
-            write_tree(server.connect_string, size, RealClock(network))
+            write_tree(server.connect_string, size, network.clock)
             loads = [_worker("load", server.connect_string) for _ in range(arguments.runs)]
             peers = [
                 _worker("kazoo", server.connect_string, str(size.topics), str(size.partitions))

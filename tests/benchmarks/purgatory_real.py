@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from controller.labs.old_purgatory import OldPurgatory
-from controller.timer.threaded import ThreadTimer
-from controller.timer.threaded_purgatory import ThreadedPurgatory
+from controller.labs.thread_timer import ThreadTimer
+from controller.labs.threaded_purgatory import ThreadedPurgatory
 from tests.benchmarks.purgatory_load import Load, key_sets, requests
 from tests.benchmarks.purgatory_runs import (
     NUL,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.timer.operation import DelayedOperation
-from controller.timer.virtual import VirtualTimer
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer.purgatory import DelayedOperation
 from tests.benchmarks.purgatory_load import Load, Requests
 
 HELD = 0.95

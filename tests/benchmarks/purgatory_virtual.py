@@ -11,8 +11,8 @@ from itertools import cycle
 
 import numpy as np
 
+from controller.labs.virtual_timer import VirtualTimer
 from controller.timer.purgatory import Purgatory
-from controller.timer.virtual import VirtualTimer
 from tests.benchmarks.purgatory_load import Load, Requests, key_sets, requests
 from tests.benchmarks.purgatory_runs import (
     NUL,

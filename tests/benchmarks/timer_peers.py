@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
-from controller.timer import TimerTask, VirtualTimer
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer import TimerTask
 
 Handles: TypeAlias = "list[Any]"
 

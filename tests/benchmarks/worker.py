@@ -21,7 +21,6 @@ from controller.core.loading import list_topics, load_states, load_topics, read_
 from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
 from controller.core.term import Term
-from controller.hosts.clock import RealClock
 from controller.hosts.network import NetworkThread
 from controller.pending import Task
 from controller.trace import NullTrace
@@ -100,7 +99,7 @@ async def _load(term: Term) -> dict[str, float]:
 def load(hosts: str) -> dict[str, Any]:
     network = NetworkThread()
     network.start()
-    clock = RealClock(network)
+    clock = network.clock
     client = ZooKeeperClient(KazooConnection(hosts, clock, SESSION_TIMEOUT_MS), clock, EventQueue(1))
     try:
         wait(client.start(), LIMIT_S)

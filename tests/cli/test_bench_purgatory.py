@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from controller.cli.main import main
-from controller.timer.operation import DelayedOperation, OperationState
-from controller.timer.purgatory import Purgatory
+from controller.timer.purgatory import DelayedOperation, OperationState, Purgatory
 from tests.benchmarks import purgatory as bench_purgatory
 from tests.benchmarks import purgatory_virtual as bench_purgatory_virtual
 from tests.benchmarks.pages import NoSuchTable, markdown, put_table

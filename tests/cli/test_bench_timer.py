@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
-from controller.timer import TimerTask, VirtualTimer
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer import TimerTask
 from tests.benchmarks import timer_measure as bench_timer_measure
 from tests.benchmarks import timer_peers as bench_timer_peers
 from tests.benchmarks.timer import Figures, Ratio, table

@@ -15,7 +15,6 @@ from controller.broker.setting_types import Listener
 from controller.broker.settings import parse_settings
 from controller.core.channels import ControllerChannels
 from controller.core.leadership import Won, elect
-from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
@@ -57,7 +56,7 @@ class OneNode:
     def __init__(self, server: str, chroot: str, session_timeout_ms: int) -> None:
         self.network = NetworkThread()
         self.network.start()
-        self.clock = RealClock(self.network)
+        self.clock = self.network.clock
         self.trace = KeptTrace()
         self.faults: list[BaseException] = []
         self.link = TcpLink(server)

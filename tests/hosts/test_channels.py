@@ -13,7 +13,6 @@ from controller.broker.request_context import Respond
 from controller.broker.setting_types import Address, Listener
 from controller.core.channels import ControllerChannels
 from controller.core.ports import ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
-from controller.hosts.clock import RealClock
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import PIECE_BYTES, SocketConnection, SocketPeers, socket_channels
 from controller.hosts.server import Limits, Server
@@ -89,7 +88,7 @@ class Wired:
     def channels(self, timeout_ms: float = LONG_MS) -> ControllerChannels:
         return socket_channels(
             SocketPeers(self.network, "1", self.dial),
-            RealClock(self.network),
+            self.network.clock,
             self.events,
             self.trace,
             request_timeout_ms=timeout_ms,

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from controller.hosts.clock import RealClock
 from tests.hosts.harness import running_network
 from tests.processes import eventually
 
@@ -19,7 +18,7 @@ def test_timers_fire_on_the_loop_in_order_of_due_time() -> None:
         return lambda: fired.append((number, threading.current_thread().name))
 
     with running_network() as network:
-        clock = RealClock(network)
+        clock = network.clock
         clock.call_later(600.0, note(3))
         clock.call_later(300.0, note(2))
         clock.call_later(0.0, note(1))
@@ -30,7 +29,7 @@ def test_timers_fire_on_the_loop_in_order_of_due_time() -> None:
 def test_a_cancelled_timer_does_not_fire_from_whichever_thread_it_was_cancelled() -> None:
     fired: list[str] = []
     with running_network() as network:
-        clock = RealClock(network)
+        clock = network.clock
         here = clock.call_later(500.0, lambda: fired.append("cancelled here"))
         here.cancel()
         here.cancel()
@@ -43,7 +42,7 @@ def test_a_cancelled_timer_does_not_fire_from_whichever_thread_it_was_cancelled(
 
 def test_a_sleep_takes_its_time() -> None:
     with running_network() as network:
-        clock = RealClock(network)
+        clock = network.clock
         began_ms = clock.now_ms()
         ended_ms: list[float] = []
         clock.sleep(50.0).on_done(lambda: ended_ms.append(clock.now_ms()))
@@ -53,7 +52,7 @@ def test_a_sleep_takes_its_time() -> None:
 
 def test_a_timer_that_fired_or_was_cancelled_is_freed_without_the_collector() -> None:
     with running_network() as network:
-        clock = RealClock(network)
+        clock = network.clock
         fired = threading.Event()
         gc.disable()
         try:

@@ -11,9 +11,8 @@ import pytest
 from controller.core.events import BrokerChange, Event, Reelect, Startup, TopicChange
 from controller.core.ports import Resign
 from controller.core.queue import EventQueue
-from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
-from controller.hosts.network import NetworkThread
+from controller.hosts.network import NetworkThread, RealClock
 from controller.pending import Pending, Task
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually
@@ -66,7 +65,7 @@ class Node:
 
 class Running:
     def __init__(self, network: NetworkThread) -> None:
-        self.clock = RealClock(network)
+        self.clock = network.clock
         self.trace = KeptTrace()
         self.faults: list[BaseException] = []
         self.thread = ControllerEventThread(self.clock, self.trace, self.faults.append)

@@ -13,7 +13,6 @@ from typing import Any
 from controller.broker.node import Node
 from controller.broker.settings import parse_settings
 from controller.core.ports import ControlRequest, Endpoint
-from controller.hosts.clock import RealClock
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
@@ -44,7 +43,7 @@ class RealStack:
         self.wired = Wired(server, suffix=chroot, session_timeout_ms=session_timeout_ms, create_chroot=True)
         self.trace = KeptTrace()
         self.faults: list[BaseException] = []
-        clock = RealClock(network)
+        clock = network.clock
         self.thread = ControllerEventThread(clock, self.trace, self.faults.append)
         settings = parse_settings(
             {

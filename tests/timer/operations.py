@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.timer.operation import DelayedOperation
+from controller.timer.purgatory import DelayedOperation
 
 
 class Switched(DelayedOperation):

@@ -24,24 +24,20 @@ COMPILED_TESTS = (
     "test_exactness.py",
     "test_wheel.py",
     "test_threaded.py",
-    "test_on_clock.py",
-    "test_on_loop.py",
+    "test_wheel_clock.py",
     "test_schemes_exactness.py",
     "test_purgatory.py",
     "test_purgatory_threads.py",
     "test_purgatory_turns.py",
     "test_sharded_watchers.py",
     "test_watchers.py",
-    "test_cohorts.py",
-    "test_threaded_cohorts.py",
-    "test_driven_cohorts.py",
     "test_limits.py",
 )
 LIMIT_S = 170
 SAID = 4_000
 """How many characters of what a command said tell why it failed."""
 PLANTED = """
-from controller.timer import VirtualTimer, wheel
+from controller.labs.virtual_timer import VirtualTimer
 from tests.timer.model import Advance, History, Model, Start, run_history
 from tests.timer.test_exactness import OnVirtualTimer
 history = History([Start(1, 10), Start(2, 30), Advance(100)])
@@ -49,7 +45,7 @@ for timer, limit_ms in ((VirtualTimer(), 20), (VirtualTimer(), 40)):
     timer._lowest.limit_ms = limit_ms
     print(run_history(OnVirtualTimer(timer), history) == run_history(Model(), history))
 """
-SAYS_WHICH = "from controller.timer import COMPILED, task, virtual, wheel; print(COMPILED, wheel.__file__)"
+SAYS_WHICH = "from controller.timer import COMPILED, wheel; print(COMPILED, wheel.__file__)"
 
 
 def build_hook() -> dict[str, Any]:

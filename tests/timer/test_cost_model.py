@@ -22,7 +22,7 @@ from controller.labs.cost_model import (
     mean_migrations,
 )
 from controller.timer import TimingWheel
-from controller.timer.task import Bucket, TimerTask
+from controller.timer.wheel import Bucket, TimerTask
 
 COSTS = UnitCosts(index=2.0, migrate=6.0)
 

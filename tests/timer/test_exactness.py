@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.timer import TimerTask, VirtualTimer
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer import TimerTask
 from tests.timer.model import History, Model, histories, run_history
 
 SHAPES = ((1, 20), (1, 2), (1, 3), (1, 256), (7, 5), (10, 20), (1_000, 4))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import Phase, given, settings
 
-from controller.timer import TimerTask, VirtualTimer
-from controller.timer.task import Bucket
-from controller.timer.wheel import Wheel
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer import TimerTask
+from controller.timer.wheel import Bucket, Wheel
 from tests.timer.model import History, histories
 from tests.timer.test_exactness import check
 

@@ -1,4 +1,4 @@
-"""What is not for any size: how deep answers may complete one another, and what it takes to count a wheel's tasks."""
+"""How deep answers may complete one another."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from functools import partial
 
 import pytest
 
-from controller.timer import TimerTask, VirtualTimer
-from controller.timer.on_clock import TimerOnClock
-from controller.timer.operation import OperationState
-from controller.timer.purgatory import Purgatory
-from controller.timer.threaded import ThreadTimer
-from controller.timer.threaded_purgatory import ThreadedPurgatory
+from controller.labs.threaded_purgatory import ThreadedPurgatory
+from controller.timer.purgatory import OperationState, Purgatory
 from tests.timer.operations import Switched
+from tests.timer.wheel_clock import CountedClock
 
 DEEP = 10_000
 SHALLOW = 50
@@ -46,7 +43,7 @@ def chain(
 
 @EACH_KIND
 def test_answers_may_complete_one_another_to_some_depth(kind: type[Purgatory[int, Switched]]) -> None:
-    operations = chain(kind(VirtualTimer()), SHALLOW, lambda work: work())
+    operations = chain(kind(CountedClock()), SHALLOW, lambda work: work())
     assert {operation.state for operation in operations} == {Completed}
 
 
@@ -56,7 +53,7 @@ def test_answers_that_only_queue_what_they_set_off_complete_one_another_to_any_d
 ) -> None:
     """Kafka's way since KAFKA-8334: what an answer sets off is queued, and done when the answer has been given."""
     queue: deque[Callable[[], object]] = deque()
-    operations = chain(kind(VirtualTimer()), DEEP, queue.append)
+    operations = chain(kind(CountedClock()), DEEP, queue.append)
     while queue:
         queue.popleft()()
     assert {(operation.state, operation.answers) for operation in operations} == {(Completed, 1)}
@@ -67,7 +64,7 @@ def test_a_chain_beyond_the_interpreters_limit_breaks_off_and_all_that_was_not_r
     kind: type[Purgatory[int, Switched]],
 ) -> None:
     heard: list[Exception] = []
-    timer = VirtualTimer()
+    timer = CountedClock()
     purgatory = kind(timer, on_error=lambda _, error: heard.append(error))
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(min(before, 1_000))
@@ -85,20 +82,3 @@ def test_a_chain_beyond_the_interpreters_limit_breaks_off_and_all_that_was_not_r
         operation.told = None
     timer.advance_to(200)
     assert {(operation.state, operation.answers) for operation in operations[depth:]} == {(Expired, 1)}
-
-
-def test_a_hosts_timer_knows_how_many_are_pending_without_counting_them() -> None:
-    """A bare wheel and a virtual timer count, when asked, what is in their buckets; one with a thread, what is in
-    cohorts, and not under its lock."""
-    virtual = VirtualTimer()
-    for delay_ms in (1, 30, 5_000):
-        virtual.start(TimerTask(), delay_ms)
-    assert len(virtual) == 3
-    assert TimerOnClock.__len__.__code__.co_names == ("_pending",)
-    with ThreadTimer() as threaded:
-        purgatory: ThreadedPurgatory[str, Switched] = ThreadedPurgatory(threaded)
-        for _ in range(100):
-            purgatory.try_complete_else_watch(Switched(timeout_ms=3_600_000), ["a"])
-        threaded.call_later(3_600_000, lambda: None)
-        with threaded._lock:
-            assert len(threaded) == 101

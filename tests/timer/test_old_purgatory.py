@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from controller.labs.old_purgatory import OldPurgatory
-from controller.timer.operation import OperationState
-from controller.timer.purgatory import AlreadyWatched
+from controller.timer.purgatory import AlreadyWatched, OperationState
 from tests.timer.operations import Switched
 
 LIMIT_S = 20.0

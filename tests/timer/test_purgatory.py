@@ -5,10 +5,10 @@ Everything here holds for the threaded one too, which runs the same tests.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,44 +16,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.timer import AlreadyStarted, Timer, TimerTask, VirtualTimer
-from controller.timer.on_loop import AsyncioTimer
-from controller.timer.operation import OperationState
-from controller.timer.purgatory import AlreadyWatched, Purgatory
-from controller.timer.threaded import ThreadTimer, TimerClosed
-from controller.timer.threaded_purgatory import ThreadedPurgatory
+from controller.labs.thread_timer import ThreadTimer, TimerClosed
+from controller.labs.threaded_purgatory import ThreadedPurgatory
+from controller.timer.purgatory import AlreadyWatched, DelayedOperation, OperationState, Purgatory
+from tests.hosts.harness import running_network
+from tests.processes import eventually
 from tests.timer.operations import Switched
+from tests.timer.wheel_clock import CountedClock, WheelClock
 
 Pending, Completed, Expired, Cancelled = OperationState
-Make = Callable[..., Purgatory[str, Switched]]
 
 
-class Behind:
-    """A timer that is no wheel, as a host's is: a purgatory has to ask it."""
+@dataclass(frozen=True)
+class Make:
+    """Makes a kind of purgatory, and a timer for it whose time is the test's to move."""
 
-    def __init__(self, timer: Timer) -> None:
-        self.timer = timer
+    purgatory: Callable[..., Purgatory[str, Switched]]
+    timer: Callable[[], Any]
 
-    def __len__(self) -> int:
-        return len(self.timer)
-
-    def start(self, task: TimerTask, delay_ms: int) -> None:
-        self.timer.start(task, delay_ms)
-
-    def restart(self, task: TimerTask, delay_ms: int) -> None:
-        self.timer.restart(task, delay_ms)
-
-    def cancel(self, task: TimerTask) -> bool:
-        return self.timer.cancel(task)
+    def __call__(self, timer: Any, **settings: Any) -> Purgatory[str, Switched]:
+        return self.purgatory(timer, **settings)
 
 
 KINDS: dict[str, Make] = {
-    "one thread": Purgatory,
-    "one thread, no wheel": lambda timer, **settings: Purgatory(Behind(timer), **settings),
-    "threads": ThreadedPurgatory,
-    "one shard": partial(ThreadedPurgatory, shards=1),
+    "wheel": Make(Purgatory, WheelClock),
+    "virtual clock": Make(Purgatory, CountedClock),
+    "threads": Make(ThreadedPurgatory, CountedClock),
+    "one shard": Make(partial(ThreadedPurgatory, shards=1), WheelClock),
 }
 EACH_KIND = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
+
+
+FAR_MS = 3_600_000
 
 
 def fails(message: str) -> None:
@@ -62,7 +56,7 @@ def fails(message: str) -> None:
 
 @EACH_KIND
 def test_what_can_be_answered_at_once_is_not_kept(make: Make) -> None:
-    timer = VirtualTimer()
+    timer = make.timer()
     purgatory = make(timer)
     assert purgatory.try_complete_else_watch(operation := Switched(on=True), ["a"])
     assert (operation.state, operation.answers, operation.looks) == (Completed, 1, 1)
@@ -71,7 +65,7 @@ def test_what_can_be_answered_at_once_is_not_kept(make: Make) -> None:
 
 @EACH_KIND
 def test_news_of_any_of_its_keys_complete_it_and_it_leaves_the_timer_at_once(make: Make) -> None:
-    timer = VirtualTimer()
+    timer = make.timer()
     purgatory = make(timer)
     operations = [Switched(name) for name in "xyz"]
     for operation in operations:
@@ -93,12 +87,12 @@ def test_news_of_any_of_its_keys_complete_it_and_it_leaves_the_timer_at_once(mak
 @EACH_KIND
 @pytest.mark.parametrize("timeout_ms", [0, -1, 1, 200])
 def test_when_its_time_is_over_it_answers_and_then_counts(make: Make, timeout_ms: int) -> None:
-    timer = VirtualTimer()
+    timer = make.timer()
     purgatory = make(timer)
     operation = Switched(timeout_ms=timeout_ms)
     seen: list[tuple[OperationState, int, int]] = []
-    operation.told = lambda: seen.append((operation.state, operation.expirations, timer.now_ms))
-    assert purgatory.try_complete_else_watch(operation, ["a"]) == (timeout_ms <= 0)
+    operation.told = lambda: seen.append((operation.state, operation.expirations, timer.now_ms()))
+    assert not purgatory.try_complete_else_watch(operation, ["a"])
     timer.advance_to(1_000)
     assert seen == [(Expired, 0, max(timeout_ms, 0))]
     assert (operation.answers, operation.expirations) == (1, 1)
@@ -110,7 +104,7 @@ def test_when_its_time_is_over_it_answers_and_then_counts(make: Make, timeout_ms
 
 @EACH_KIND
 def test_completion_by_force_comes_before_the_time_or_after_it_but_never_twice(make: Make) -> None:
-    timer = VirtualTimer()
+    timer = make.timer()
     purgatory = make(timer)
     purgatory.try_complete_else_watch(operation := Switched(timeout_ms=10), ["a"])
     assert operation.force_complete()
@@ -125,7 +119,7 @@ def test_completion_by_force_comes_before_the_time_or_after_it_but_never_twice(m
 
 @EACH_KIND
 def test_cancelled_operations_are_handed_over_and_never_answered(make: Make) -> None:
-    timer = VirtualTimer()
+    timer = make.timer()
     purgatory = make(timer)
     both, other, done = Switched("both"), Switched("other"), Switched("done")
     for operation, keys in ((both, ["a", "b"]), (other, ["b"]), (done, ["a"])):
@@ -143,7 +137,7 @@ def test_cancelled_operations_are_handed_over_and_never_answered(make: Make) -> 
 
 @EACH_KIND
 def test_an_answer_may_watch_check_and_cancel_under_its_own_key(make: Make) -> None:
-    timer = VirtualTimer()
+    timer = make.timer()
     purgatory = make(timer)
     first, second, third, fourth = (Switched(name) for name in ("first", "second", "third", "fourth"))
     for operation in (first, second, fourth):
@@ -168,8 +162,8 @@ def test_an_answer_may_watch_check_and_cancel_under_its_own_key(make: Make) -> N
 
 @EACH_KIND
 def test_one_that_raises_is_reported_and_harms_no_other(make: Make) -> None:
-    timer = VirtualTimer()
-    heard: list[tuple[TimerTask, str]] = []
+    timer = make.timer()
+    heard: list[tuple[DelayedOperation, str]] = []
     purgatory = make(timer, on_error=lambda operation, error: heard.append((operation, str(error))))
     looks, answers, sound = Switched("looks"), Switched("answers"), Switched("sound")
     for operation in (looks, answers, sound):
@@ -187,7 +181,7 @@ def test_one_that_raises_is_reported_and_harms_no_other(make: Make) -> None:
 
 @EACH_KIND
 def test_what_the_first_look_raises_is_its_callers_and_nothing_is_kept(make: Make) -> None:
-    purgatory = make(timer := VirtualTimer())
+    purgatory = make(timer := make.timer())
     operation = Switched(on=True)
     operation.told = partial(fails, "no number")
     with pytest.raises(OSError, match="no number"):
@@ -197,28 +191,18 @@ def test_what_the_first_look_raises_is_its_callers_and_nothing_is_kept(make: Mak
 
 @EACH_KIND
 def test_an_operation_is_watched_once(make: Make) -> None:
-    purgatory = make(VirtualTimer())
+    purgatory = make(make.timer())
     purgatory.try_complete_else_watch(operation := Switched("fetch"), ["a"])
     with pytest.raises(AlreadyWatched, match="operation fetch can't be watched again; it is Pending"):
         purgatory.try_complete_else_watch(operation, ["a"])
     operation.force_complete()
     with pytest.raises(AlreadyWatched, match="it is Completed"):
-        make(VirtualTimer()).try_complete_else_watch(operation, ["a"])
-
-
-@EACH_KIND
-def test_one_that_is_in_a_timer_already_is_not_watched(make: Make) -> None:
-    timer = VirtualTimer()
-    purgatory = make(timer)
-    timer.start(operation := Switched(), 500)
-    with pytest.raises(AlreadyStarted):
-        purgatory.try_complete_else_watch(operation, ["a"])
-    assert (operation.state, operation.answers, purgatory.delayed, len(timer)) == (Cancelled, 0, 0, 0)
+        make(make.timer()).try_complete_else_watch(operation, ["a"])
 
 
 @EACH_KIND
 def test_it_watches_what_it_was_handed_in_with_whatever_becomes_of_the_callers_list(make: Make) -> None:
-    purgatory = make(VirtualTimer())
+    purgatory = make(make.timer())
     purgatory.try_complete_else_watch(operation := Switched(), keys := ["a", "a", "b"])
     keys[:] = ["c"]
     assert purgatory.purge() == 0
@@ -240,7 +224,7 @@ def test_a_timer_that_is_closed_leaves_no_operation_that_nobody_ends(make: Make)
 
 @EACH_KIND
 def test_a_key_that_has_no_hash_leaves_no_operation_that_nobody_ends(make: Make) -> None:
-    purgatory: Any = make(timer := VirtualTimer())
+    purgatory: Any = make(timer := make.timer())
     with pytest.raises(TypeError, match="unhashable"):
         purgatory.try_complete_else_watch(operation := Switched(), ["a", []])
     assert (operation.state, operation.answers, purgatory.delayed, len(timer)) == (Cancelled, 0, 0, 0)
@@ -252,7 +236,7 @@ def test_a_purge_begins_when_the_estimate_exceeds_the_pending_by_the_interval(
     make: Make, interval: int, share: float, pending: int, purged_at: int
 ) -> None:
     """Kafka's rule. `purged_at`: with the how manieth operation, if all but the first `pending` end at once."""
-    purgatory = make(VirtualTimer(), purge_interval=interval, purge_share=share)
+    purgatory = make(make.timer(), purge_interval=interval, purge_share=share)
     for count in range(1, purged_at + 1):
         assert purgatory.purges == 0, f"at {count}"
         purgatory.try_complete_else_watch(operation := Switched(), ["a", str(count)])
@@ -263,7 +247,7 @@ def test_a_purge_begins_when_the_estimate_exceeds_the_pending_by_the_interval(
 
 
 def test_with_many_pending_a_purge_waits_until_as_many_have_ended() -> None:
-    purgatory: Purgatory[str, Switched] = Purgatory(VirtualTimer(), purge_interval=10, purge_share=0.5)
+    purgatory: Purgatory[str, Switched] = Purgatory(CountedClock(), purge_interval=10, purge_share=0.5)
     for _ in range(100):
         purgatory.try_complete_else_watch(Switched(), ["a"])
     for count in range(52):
@@ -276,7 +260,7 @@ def test_with_many_pending_a_purge_waits_until_as_many_have_ended() -> None:
 @EACH_KIND
 def test_whatever_ends_operations_the_lists_stay_within_their_bound(make: Make) -> None:
     """S60, KAFKA-664, KAFKA-1989: a key that never has news, and operations that end elsewhere."""
-    timer = VirtualTimer()
+    timer = make.timer()
     purgatory = make(timer, purge_interval=100)
     for count in range(5_000):
         purgatory.try_complete_else_watch(operation := Switched(timeout_ms=20), ["quiet", f"once {count}"])
@@ -290,9 +274,7 @@ def test_whatever_ends_operations_the_lists_stay_within_their_bound(make: Make) 
     assert (purgatory.watched, purgatory.delayed, purgatory._watchers.watched_keys()) == (0, 0, [])
 
 
-def leftover_blocks(
-    purgatory: Purgatory[str, Switched], timer: VirtualTimer, operations: int, timeout_ms: int = 5
-) -> int:
+def leftover_blocks(purgatory: Purgatory[str, Switched], timer: Any, operations: int, timeout_ms: int = 5) -> int:
     """How many more blocks of memory are in use after so many operations than before them. Each ends, by force or in
     its time, while they run; with a longer timeout than they take, all by force."""
 
@@ -302,8 +284,8 @@ def leftover_blocks(
             if one % 2 or timeout_ms > 5:
                 operation.force_complete()
             if one % 50 == 0:
-                timer.advance_to(timer.now_ms + 1)
-        timer.advance_to(timer.now_ms + 10)
+                timer.advance_to(timer.now_ms() + 1)
+        timer.advance_to(timer.now_ms() + 10)
         purgatory.purge()
         gc.collect()
 
@@ -316,7 +298,7 @@ def leftover_blocks(
 @EACH_KIND
 @pytest.mark.parametrize(("operations", "timeout_ms"), [(50_000, 5), (10_000, 3_600_000)])
 def test_operations_leave_the_memory_where_it_was(make: Make, operations: int, timeout_ms: int) -> None:
-    assert leftover_blocks(make(timer := VirtualTimer()), timer, operations, timeout_ms) < 200
+    assert leftover_blocks(make(timer := make.timer()), timer, operations, timeout_ms) < 200
 
 
 def test_a_purgatory_that_never_purges_is_found() -> None:
@@ -324,27 +306,24 @@ def test_a_purgatory_that_never_purges_is_found() -> None:
         def purge(self) -> int:
             return 0
 
-    assert leftover_blocks(Hoards(timer := VirtualTimer()), timer, 2_000, 3_600_000) > 2_000
+    assert leftover_blocks(Hoards(timer := CountedClock()), timer, 2_000, 3_600_000) > 2_000
 
 
-def test_a_purgatory_lives_on_an_event_loop() -> None:
-    async def on_loop() -> tuple[Switched, Switched]:
-        timer = AsyncioTimer()
-        purgatory: Purgatory[str, Switched] = Purgatory(timer)
-        over = asyncio.Event()
-        told, expires = Switched(), Switched(timeout_ms=5)
-        expires.told = over.set
-        for operation in (told, expires):
-            purgatory.try_complete_else_watch(operation, ["a"])
-        told.on = True
-        assert purgatory.check_and_complete("a") == 1
-        await asyncio.wait_for(over.wait(), 20)
-        assert (purgatory.delayed, len(timer)) == (0, 0)
-        timer.close()
-        return told, expires
+def test_a_purgatory_lives_on_the_network_thread() -> None:
+    with running_network() as network:
+        purgatory: Purgatory[str, Switched] = Purgatory(network.clock)
+        completes, expires = Switched(timeout_ms=FAR_MS), Switched(timeout_ms=5)
 
-    told, expires = asyncio.run(on_loop())
-    assert (told.state, expires.state, told.answers, expires.answers) == (Completed, Expired, 1, 1)
+        def watch() -> None:
+            for operation in (completes, expires):
+                purgatory.try_complete_else_watch(operation, ["a"])
+            completes.on = True
+            assert purgatory.check_and_complete("a") == 1
+
+        network.call(watch)
+        eventually(expires.has_ended, "the second expired")
+        assert (purgatory.delayed, len(network.clock._wheel)) == (0, 0)
+    assert (completes.state, expires.state, completes.answers, expires.answers) == (Completed, Expired, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -357,11 +336,11 @@ def test_a_purgatory_lives_on_an_event_loop() -> None:
 )
 def test_settings_that_cant_be_meant_are_refused(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ThreadedPurgatory[str, Switched](VirtualTimer(), **setting)
+        ThreadedPurgatory[str, Switched](CountedClock(), **setting)
 
 
 STEPS = st.one_of(
-    st.tuples(st.just("watch"), st.integers(0, 30), st.sets(st.sampled_from("abc"), min_size=1), st.booleans()),
+    st.tuples(st.just("watch"), st.integers(1, 30), st.sets(st.sampled_from("abc"), min_size=1), st.booleans()),
     st.tuples(st.just("news"), st.sampled_from("abc"), st.integers(0, 30)),
     st.tuples(st.just("force"), st.integers(0, 30)),
     st.tuples(st.just("cancel"), st.sampled_from("abc")),
@@ -398,8 +377,8 @@ def check_any_sequence(timer: Any, purgatory: Purgatory[str, Switched], steps: l
             timeout_ms, keys, on = what
             operation = Switched(timeout_ms=timeout_ms, on=on)
             model.rows.append((operation, keys, now_ms + timeout_ms))
-            model.states.append(Completed if on else Expired if timeout_ms == 0 else Pending)
-            assert purgatory.try_complete_else_watch(operation, sorted(keys)) == (on or timeout_ms == 0)
+            model.states.append(Completed if on else Pending)
+            assert purgatory.try_complete_else_watch(operation, sorted(keys)) == on
         elif step == "news":
             key, chosen = what
             for row in model.pending(key)[: chosen % 3]:
@@ -430,5 +409,5 @@ def check_any_sequence(timer: Any, purgatory: Purgatory[str, Switched], steps: l
 @EACH_KIND
 @given(steps=st.lists(STEPS, max_size=40))
 def test_any_sequence_ends_the_same_operations_in_the_same_way_as_a_list_would(make: Make, steps: list[Any]) -> None:
-    timer = VirtualTimer()
+    timer = make.timer()
     check_any_sequence(timer, make(timer, purge_interval=3), steps)

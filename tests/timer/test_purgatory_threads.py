@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from controller.timer import TimerTask, VirtualTimer
-from controller.timer.operation import CANCELLED, COMPLETED, EXPIRED, PENDING, DelayedOperation, OperationState
-from controller.timer.sharded_watchers import ShardedWatchLists
-from controller.timer.threaded import ThreadTimer
-from controller.timer.threaded_purgatory import ThreadedPurgatory
-from controller.timer.threaded_watchers import ThreadedWatchLists
+from controller.labs.thread_timer import ThreadTimer
+from controller.labs.threaded_purgatory import ShardedWatchLists, ThreadedPurgatory
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer import TimerTask
+from controller.timer.purgatory import CANCELLED, COMPLETED, EXPIRED, PENDING, DelayedOperation, OperationState
 from tests.timer.operations import Switched
 
 LIMIT_S = 20.0
@@ -93,7 +92,7 @@ def check_a_change_before_the_watch_is_seen(kind: type[Shared]) -> None:
 
 
 class LateTimer:
-    """Something happens on another thread just before a task is started."""
+    """Something happens on another thread just before a callback is set."""
 
     def __init__(self) -> None:
         self.timer = VirtualTimer()
@@ -102,16 +101,10 @@ class LateTimer:
     def __len__(self) -> int:
         return len(self.timer)
 
-    def start(self, task: TimerTask, delay_ms: int) -> None:
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerTask:
         if self.before_start is not None:
             elsewhere(self.before_start)
-        self.timer.start(task, delay_ms)
-
-    def restart(self, task: TimerTask, delay_ms: int) -> None:
-        self.timer.restart(task, delay_ms)
-
-    def cancel(self, task: TimerTask) -> bool:
-        return self.timer.cancel(task)
+        return self.timer.call_later(delay_ms, callback)
 
 
 def check_what_ends_before_its_start_leaves_the_timer(kind: type[Shared]) -> None:
@@ -131,7 +124,7 @@ def check_who_comes_first_is_the_only_one(kind: type[Shared]) -> None:
         operation = Switched()
         purgatory.try_complete_else_watch(operation, ["a"])
         cancelled: list[Switched] = []
-        works: list[Callable[[], object]] = [operation.force_complete, operation.run]
+        works: list[Callable[[], object]] = [operation.force_complete, operation.expire]
         works.append(partial(lambda into: into.extend(purgatory.cancel_for_key("a")), cancelled))
         together(works[turn % 3 :] + works[: turn % 3])
         assert operation.answers + len(cancelled) == 1, f"ended {operation.answers + len(cancelled)} times"
@@ -239,13 +232,13 @@ class NobodyLooksAgain(Shared):
     """Finds another thread in the look, and goes (KAFKA-6653 as it was)."""
 
     def _try(self, operation: Switched) -> bool:
-        if operation.trying:
+        if operation in self._trying:
             return False
-        operation.trying = True
+        self._trying.add(operation)
         try:
             return operation.try_complete()
         finally:
-            operation.trying = False
+            self._trying.discard(operation)
 
 
 class MarksNoNews(Shared):
@@ -261,10 +254,10 @@ class AsOnOneThread(Shared):
     def try_complete_else_watch(self, operation: Switched, keys: Any) -> bool:
         if operation.try_complete():
             return True
-        operation.judge = self
+        operation.arbiter = self
         self._pending[operation] = None
         self._lists.watch(operation, keys)
-        self._timer.start(operation, operation.timeout_ms)
+        operation.timer = self._timer.call_later(operation.timeout_ms, operation.expire)
         return operation.state is not PENDING
 
 
@@ -277,7 +270,6 @@ class NotInOneStep(Shared):
         wait_a_turn()
         operation.state = end
         self._pending.pop(operation, None)
-        self._timer.cancel(operation)
         return True
 
 
@@ -338,7 +330,7 @@ def check_the_last_reference_does_not_go_under_a_lock(kind: type[Shared]) -> Non
     gone: list[int] = []
     for _ in range(2):
         purgatory.try_complete_else_watch(operation := Last(), ["a"])
-        purgatory.check_and_complete("b")  # it is no newcomer any more, but stands in the list of its key
+        purgatory.check_and_complete("b")  # it stands in the list of its key
         operation.force_complete()
         del operation
     elsewhere(purgatory.purge, STUCK_S if kind is not ThreadedPurgatory else LIMIT_S)
@@ -351,7 +343,7 @@ def test_the_last_reference_to_an_operation_does_not_go_under_a_lock() -> None:
     check_the_last_reference_does_not_go_under_a_lock(ThreadedPurgatory)
 
 
-class SweptUnderTheShard(ThreadedWatchLists[str, Switched]):
+class SweptUnderTheShard(ShardedWatchLists[str, Switched]):
     def sweep(self, key: str) -> int:
         with self._lock_of(key):
             return super(ShardedWatchLists, self).sweep(key)
@@ -416,7 +408,7 @@ def check_churn(kind: type[Shared], operations: int) -> None:
         assert operation.state is not PENDING
         assert operation.answers == (operation.state is not CANCELLED)
         assert operation.expirations == (operation.state is EXPIRED)
-        assert not operation.trying
+        assert operation not in purgatory._trying
     assert {operation.state for operation in made} == {COMPLETED, EXPIRED, CANCELLED}
     purgatory.purge()
     assert (purgatory.delayed, purgatory.watched, len(timer), len(purgatory._asked_again)) == (0, 0, 0, 0)

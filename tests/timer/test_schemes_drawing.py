@@ -11,8 +11,7 @@ import pytest
 
 from controller.labs.schemes import table_text
 from controller.labs.wheel_drawing import NAME, Moment, draw, example, main
-from controller.timer.task import Bucket
-from controller.timer.wheel import TimingWheel
+from controller.timer.wheel import Bucket, TimingWheel
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "timer.md").read_text(encoding="utf-8")

@@ -23,8 +23,7 @@ from controller.labs.schemes import (
     insert_after,
     unlink,
 )
-from controller.timer.task import Bucket
-from controller.timer.wheel import TimingWheel
+from controller.timer.wheel import Bucket, TimingWheel
 from tests.timer.scheme_subject import Make, hold_to_model
 
 

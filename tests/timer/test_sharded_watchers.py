@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from controller.timer.operation import CANCELLED, COMPLETED
-from controller.timer.sharded_watchers import ShardedWatchLists
+from controller.labs.threaded_purgatory import ShardedWatchLists
+from controller.timer.purgatory import CANCELLED, COMPLETED
 from tests.timer.operations import Switched
 from tests.timer.test_purgatory_threads import elsewhere
 

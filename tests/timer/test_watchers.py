@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from controller.timer import VirtualTimer
-from controller.timer.operation import OperationState
-from controller.timer.purgatory import Purgatory
-from controller.timer.watchers import WatchLists
+from controller.timer.purgatory import OperationState, Purgatory, WatchLists
 from tests.timer.operations import Switched
+from tests.timer.wheel_clock import CountedClock
 
 Pending, Completed, Expired, Cancelled = OperationState
 
 
 def watched_by(*names: str) -> tuple[Purgatory[str, Switched], WatchLists[str, Switched], list[Switched]]:
     """Operations of these names, each watching "all" and its name."""
-    purgatory: Purgatory[str, Switched] = Purgatory(VirtualTimer())
+    purgatory: Purgatory[str, Switched] = Purgatory(CountedClock())
     operations = [Switched(name) for name in names]
     for operation in operations:
         assert not purgatory.try_complete_else_watch(operation, ["all", operation.name])
@@ -28,7 +26,7 @@ def test_who_has_ended_before_anybody_asks_never_sees_the_list_of_a_key() -> Non
     assert (lists.by_key, lists.watched(), purgatory.delayed) == ({}, 6, 2)
     assert purgatory.check_and_complete("nobody's") == 0
     assert lists.by_key == {"all": [x, z], "x": [x], "z": [z]}
-    assert (lists.newcomers, lists.watched(), purgatory.delayed, lists.handed_in) == ([], 4, 2, 3)
+    assert (lists.newcomers, lists.watched(), purgatory.delayed, lists.arrived) == ([], 4, 2, 3)
 
 
 def test_who_comes_later_stands_behind_who_came_before() -> None:
@@ -45,7 +43,7 @@ def test_who_comes_later_stands_behind_who_came_before() -> None:
 def test_a_purge_leaves_out_what_has_ended_wherever_it_stands(asked: bool) -> None:
     purgatory, lists, (x, y, z) = watched_by("x", "y", "z")
     if asked:
-        lists.let_in()
+        lists.enter_newcomers()
     x.force_complete()
     z.force_complete()
     assert (purgatory.purge(), purgatory.watched, purgatory.delayed) == (4, 2, 1)
@@ -68,7 +66,7 @@ class Deep:
 
 
 def test_letting_in_that_breaks_off_loses_nobody() -> None:
-    purgatory: Purgatory[str | Deep, Switched] = Purgatory(VirtualTimer())
+    purgatory: Purgatory[str | Deep, Switched] = Purgatory(CountedClock())
     deep = Deep()
     first, second, third = (Switched(name) for name in ("first", "second", "third"))
     watched: list[tuple[Switched, list[str | Deep]]] = [(first, ["a"]), (second, ["a", deep]), (third, ["a", "b"])]

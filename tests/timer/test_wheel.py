@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.timer import AlreadyStarted, TimerTask, TimingWheel, VirtualTimer
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer import AlreadyStarted, TimerTask, TimingWheel
 from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS
 
 

@@ -32,8 +32,7 @@ from controller.protocol.fetch import (
 from controller.protocol.schema import Records
 from controller.quick import maker
 from controller.storage import FileRange, OffsetOutOfRange, PartitionLog, StorageError
-from controller.timer.operation import DelayedOperation
-from controller.timer.purgatory import Purgatory
+from controller.timer.purgatory import DelayedOperation, Purgatory
 
 FIRST_VERSION_WITH_BATCHES = 4
 """Below it there is no record batch of version 2, and nothing is converted here."""

@@ -58,8 +58,7 @@ from controller.quick import maker, quick
 from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
 from controller.storage.log_validator import Checked
-from controller.timer.operation import DelayedOperation
-from controller.timer.purgatory import Purgatory
+from controller.timer.purgatory import DelayedOperation, Purgatory
 
 
 class Awaited(Protocol):

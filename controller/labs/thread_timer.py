@@ -12,10 +12,8 @@ import time
 from collections.abc import Callable
 
 from controller import sync_points
-from controller.timer.report import log_failure
-from controller.timer.task import IN_COHORT, NOWHERE, TimerTask
-from controller.timer.threaded_cohort import NS_PER_MS, ThreadedCohort
-from controller.timer.wheel import NEVER_MS, TimerError, TimingWheel
+from controller.labs.virtual_timer import log_failure
+from controller.timer.wheel import NEVER_MS, TimerError, TimerTask, TimingWheel
 
 AWAKE = -1  # `_sleeps_until_ms` of a thread that will look at the wheel again before it sleeps
 CLOSING_LIMIT_S = 10.0
@@ -26,7 +24,20 @@ class TimerClosed(TimerError):
 
 
 def monotonic_ms() -> int:
-    return time.monotonic_ns() // NS_PER_MS
+    return time.monotonic_ns() // 1_000_000
+
+
+class _Task(TimerTask):
+    """A callback that any thread may cancel."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, timer: ThreadTimer, callback: Callable[[], None]) -> None:
+        super().__init__(callback)
+        self._timer = timer
+
+    def cancel(self) -> None:
+        self._timer.cancel(self)
 
 
 class ThreadTimer:
@@ -34,7 +45,7 @@ class ThreadTimer:
     slow one delays the others. They run up to a tick early, as Kafka's do, since both the clock and the due time are
     clipped. Not for signal handlers and finalizers, which may come while their own thread holds the lock.
 
-    The thread is a daemon, and sleeps while nothing is due. `clock_ns` must be monotonic.
+    The thread is a daemon, and sleeps while nothing is due. `clock_ms` must be monotonic.
     """
 
     def __init__(
@@ -44,30 +55,26 @@ class ThreadTimer:
         on_error: Callable[[TimerTask, Exception], None] = log_failure,
         *,
         name: str = "timer",
-        clock_ns: Callable[[], int] = time.monotonic_ns,
+        clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        self.clock_ns = clock_ns
+        self._clock_ms = clock_ms
         self._on_error = on_error
         self._lock = threading.Lock()
         # `with` takes twice as long as these two.
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._wanted = threading.Condition(self._lock)
-        self._wheel = TimingWheel(tick_ms, wheel_size, clock_ns() // NS_PER_MS)
+        self._wheel = TimingWheel(tick_ms, wheel_size, clock_ms())
         self._sleeps_until_ms = AWAKE
         self._closed = False
         self._pending = 0
-        """Tasks that are in the wheel by themselves, cohorts among them."""
-        self._cohorts: dict[ThreadedCohort, None] = {}
         self.wakes = 0
         """How often the thread has looked at the wheel after a sleep: an idle timer's does not grow."""
         self._thread = threading.Thread(target=self._reap, name=name, daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:
-        """Tasks that are pending. Those of cohorts are counted now, under no lock."""
-        cohorts = list(self._cohorts)
-        in_cohorts = {operation for cohort in cohorts for operation in cohort.in_timer()}
-        return self._pending + len(in_cohorts) - sum([cohort.pending for cohort in cohorts])
+        """Tasks that are pending."""
+        return self._pending
 
     def __enter__(self) -> ThreadTimer:
         return self
@@ -102,7 +109,7 @@ class ThreadTimer:
         """Nothing is run any more once this returns; what is pending stays so, and can be cancelled. From a task it
         returns at once. Safe to call twice. TimeoutError: a task is still running after `limit_s`."""
         with self._lock:
-            self._end()
+            self._closed = True
             self._wanted.notify()
         if threading.current_thread() is self._thread:
             return
@@ -112,87 +119,34 @@ class ThreadTimer:
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerTask:
         """A new task that calls `callback`, started."""
-        task = TimerTask(callback)
+        task = _Task(self, callback)
         self.start(task, delay_ms)
         return task
-
-    def clock_ms(self) -> int:
-        return self.clock_ns() // NS_PER_MS
-
-    # For a purgatory with threads and its cohorts.
-
-    def start_cohort(self, cohort: ThreadedCohort) -> None:
-        """TimerClosed."""
-        self._cohorts[cohort] = None
-        try:
-            with self._lock:
-                self._start_at(cohort, cohort.opened_ms + cohort.timeout_ms)
-        except TimerClosed:
-            self.drop_cohort(cohort)
-            raise
-
-    def drop_cohort(self, cohort: ThreadedCohort) -> None:
-        """Remove a cohort without members."""
-        self.cancel(cohort)
-        self._cohorts.pop(cohort, None)
-
-    def run_of_cohort(self, task: TimerTask) -> None:
-        """On the timer's thread, which runs the cohort: unless the task has been cancelled here, or restarted, or the
-        timer has been closed."""
-        self._acquire()
-        due = task._next is IN_COHORT and not self._closed
-        if due:
-            task._next = None
-            task._previous = NOWHERE
-        self._release()
-        if due:
-            self._run(task)
-
-    def forget(self, cohort: ThreadedCohort) -> bool:
-        """Remove a cohort that has run. Returns False if the timer was closed in the meantime; the cohort's remaining
-        members then stay in the timer."""
-        if self._closed:
-            return False
-        self._cohorts.pop(cohort, None)
-        return True
 
     # What follows is done under the lock, or on the timer's thread.
 
     def _start(self, task: TimerTask, delay_ms: int) -> None:
-        self._start_at(task, self.clock_ms() + delay_ms)
-
-    def _start_at(self, task: TimerTask, due_ms: int) -> None:
         if self._closed:
             raise TimerClosed(f"{task!r} was started on a timer that is closed")
         wheel = self._wheel
-        wheel.start(task, due_ms - wheel.now_ms)
+        wheel.start(task, self._clock_ms() + delay_ms - wheel.now_ms)
         self._pending += 1
         if wheel.next_ms < self._sleeps_until_ms:
             self._sleeps_until_ms = AWAKE
             self._wanted.notify()
 
     def _cancel(self, task: TimerTask) -> bool:
-        if task._next is IN_COHORT:  # out of the timer, and in the cohort's list still
-            was_pending = task.pending
-            task._next = None
-            return was_pending
         if not self._wheel.cancel(task):
             return False
         self._pending -= 1
         return True
-
-    def _end(self) -> None:
-        """Close the timer: no operation joins a cohort from now on."""
-        self._closed = True
-        for cohort in list(self._cohorts):
-            cohort.over = True
 
     def _reap(self) -> None:
         try:
             while (task := self._next()) is not None:
                 self._run(task)
         finally:
-            self._end()  # a thread that was ended by a task's SystemExit, say, must not be waited for
+            self._closed = True  # a thread that was ended by a task's SystemExit, say, must not be waited for
 
     def _run(self, task: TimerTask) -> None:
         sync_points.reach("timer: task taken")
@@ -211,7 +165,7 @@ class ThreadTimer:
                 if task is not None:
                     self._pending -= 1
                     return task
-                if not wheel.turn(self.clock_ms()):
+                if not wheel.turn(self._clock_ms()):
                     self._sleep()
             return None
         finally:
@@ -219,7 +173,7 @@ class ThreadTimer:
 
     def _sleep(self) -> None:
         until_ms = self._sleeps_until_ms = self._wheel.next_ms
-        self._wanted.wait(None if until_ms == NEVER_MS else max(until_ms - self.clock_ms(), 0) / 1_000)
+        self._wanted.wait(None if until_ms == NEVER_MS else max(until_ms - self._clock_ms(), 0) / 1_000)
         self._sleeps_until_ms = AWAKE
         self.wakes += 1
 
