@@ -202,18 +202,9 @@ def _refuse_duplicates(disk: Disk, paths: Sequence[str]) -> None:
     found: dict[TopicPartition, str] = {}
     for path in paths:
         try:
-            names = disk.names(path)
+            logs = {partition_of(name) for name in disk.names(path) if disk.is_directory(f"{path}/{name}")}
         except OSError:
             continue  # there is none yet, or it is offline from its opening on
-        for name in names:
-            key = partition_of(name)
-            other = path if key is None else found.setdefault(key, path)
-            if key is not None and other != path and _are_directories(disk, name, (other, path)):
+        for key in logs:
+            if key is not None and (other := found.setdefault(key, path)) != path:
                 raise DuplicateLogs(f"{key[0]}-{key[1]}", (other, path))
-
-
-def _are_directories(disk: Disk, name: str, paths: Sequence[str]) -> bool:
-    try:
-        return all(disk.is_directory(f"{path}/{name}") for path in paths)
-    except OSError:
-        return False
