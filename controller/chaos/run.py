@@ -10,9 +10,8 @@ from pathlib import Path
 from controller.chaos.host import RealHost
 from controller.pending import Task
 from controller.report.summary import Report
-from controller.scenarios.defects import with_defects
 from controller.scenarios.faults import Cut, Expire, Heal, HostFailure
-from controller.scenarios.judge import judge
+from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario
 from controller.scenarios.runner import Outcome, Progress, run_steps
 from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut

@@ -516,6 +516,13 @@ def kind_of(step: Step | type[Step]) -> str:
     return tag
 
 
+def expected_errors(fault: str) -> tuple[str, ...]:
+    """Return texts of the errors that a fault of that name explains."""
+    return _EXPECTED_ERRORS.get(fault, ())
+
+
+_EXPECTED_ERRORS = {kind_of(kind): kind.expected_errors for kind in kinds(Fault) if issubclass(kind, Fault)}
+
 NODE_FIELDS = ("node", "source", "target")
 """The fields in which steps name brokers."""
 _OF_ALL = ("at_ms", "when", "name", "other_than")

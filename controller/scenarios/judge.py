@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.scenarios.event_counters import bounded
 from controller.scenarios.failovers import Failover, find_failovers
+from controller.scenarios.faults import expected_errors
 from controller.scenarios.invariants import INVARIANTS, Evidence, Finding
 from controller.scenarios.language import Scenario
 from controller.scenarios.records.checks import RecordEvidence, all_served, check_records
@@ -15,8 +16,10 @@ from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.section import expected_loss
 from controller.scenarios.records.workload import RecordWorkload
 from controller.scenarios.runner import Outcome
+from controller.trace import FaultInjected, Noted
 from controller.trace_records import TraceRecord
 
+NO_DEFECTS = "no-defects"
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
 STEPS = "steps-completed"
@@ -125,3 +128,34 @@ def _verdict(results: Sequence[InvariantResult]) -> str:
     if any(result.held is False for result in results):
         return FAIL
     return UNKNOWN if any(result.held is None for result in results) else PASS
+
+
+# -- internal errors of the code under test, independent of all other checks
+
+
+def with_defects(judgement: Judgement, records: Sequence[TraceRecord]) -> Judgement:
+    """Adds whether any node noted an error: an event that a handler did not bring to its end, a request that failed
+    in its handler, an exception in a callback. A node goes on after those; a run exists to find them. An error that a
+    fault of the run explains is none (`Fault.expected_errors`)."""
+    errors = _errors(records)
+    if not errors:
+        result = InvariantResult(NO_DEFECTS, True, "no node noted an error")
+        return replace(judgement, invariants=(*judgement.invariants, result))
+    first = errors[0]
+    assert isinstance(first.event, Noted)
+    detail = f"{len(errors)} errors, the first of node {first.node} at {first.at_ms:.1f} ms: {first.event.message}"
+    return replace(
+        judgement, verdict=FAIL, invariants=(*judgement.invariants, InvariantResult(NO_DEFECTS, False, detail))
+    )
+
+
+def _errors(records: Sequence[TraceRecord]) -> list[TraceRecord]:
+    found: list[TraceRecord] = []
+    expected: tuple[str, ...] = ()
+    for record in records:
+        event = record.event
+        if isinstance(event, FaultInjected):
+            expected += expected_errors(event.fault)
+        elif isinstance(event, Noted) and event.level == "error" and not any(one in event.message for one in expected):
+            found.append(record)
+    return found

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controller.report.summary import Report
-from controller.scenarios.defects import with_defects
-from controller.scenarios.judge import judge
+from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario
 from controller.scenarios.runner import Outcome, Progress, run_steps
 from controller.simulator.host import SimulatedHost

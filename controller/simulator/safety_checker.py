@@ -24,8 +24,7 @@ from controller.scenarios.checkers import (
     TermEnds,
     Violated,
 )
-from controller.scenarios.defects import expected_errors
-from controller.scenarios.faults import kind_of
+from controller.scenarios.faults import expected_errors, kind_of
 from controller.scenarios.language import Happening
 from controller.simulator.fencing import Fencing
 from controller.trace import (

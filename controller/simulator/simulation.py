@@ -70,11 +70,38 @@ class BrokenInvariant(AssertionError):
         self.violation = violation
 
 
-class SimulatedWorld:
-    """See `Simulation`."""
+class Simulation:
+    """Brokers 1 to `brokers` (0: a world without any), which run from the start unless `start` says otherwise.
 
-    def _build(self, plan: Plan) -> None:
-        """In place of a constructor: booted, with nothing begun."""
+    `settings` are every broker's, as in server.properties; with `log.dirs` among them brokers hold logs, followers
+    fetch and ISRs follow how far they have come; a kill leaves what was written, a `LosePower` only what was synced.
+    `racks` are assigned in turn. Times are virtual milliseconds. With a `plan` the cluster is the plan's, and `start`
+    begins what it has happen.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        seed: int = 0,
+        zookeeper_servers: int = 1,
+        session_timeout_ms: int = 2_000,
+        racks: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        start: bool = True,
+        plan: Plan | None = None,
+    ) -> None:
+        if brokers < 0 or zookeeper_servers < 1:
+            raise ValueError(f"{brokers} brokers, {zookeeper_servers} ZooKeeper servers: expected 0 and 1 or more")
+        if plan is None:
+            cluster = ClusterSpec(
+                brokers=brokers,
+                zookeeper_servers=zookeeper_servers,
+                session_timeout_ms=session_timeout_ms,
+                racks=tuple(racks),
+                settings=dict(settings or {}),
+            )
+            plan = Plan(name="simulation", seed=seed, cluster=cluster, core=tuple(cluster.nodes), calm_ms=math.inf)
         cluster = plan.cluster
         self._brokers = cluster.nodes
         self.safety_checker = SafetyChecker(
@@ -98,6 +125,8 @@ class SimulatedWorld:
         self.injector = Injector(plan, self.host, self.safety_checker, self.administrator)
         self._custom_nodes: dict[int, CustomNode] = {}
         self._incarnations: dict[int, int] = {}
+        if start:
+            self.injector.begin()
 
     def _is_paused(self, node: int) -> bool:
         process = self.host.processes.get(node)
@@ -271,51 +300,6 @@ class SimulatedWorld:
             raise ValueError(f"broker {broker}: expected 1 to {len(self._brokers)}")
         return broker
 
-
-def _name(condition: Callable[[], bool]) -> str:
-    return getattr(condition, "__qualname__", repr(condition))
-
-
-class Simulation(SimulatedWorld):
-    """Brokers 1 to `brokers` (0: a world without any), which run from the start unless `start` says otherwise.
-
-    `settings` are every broker's, as in server.properties; with `log.dirs` among them brokers hold logs, followers
-    fetch and ISRs follow how far they have come; a kill leaves what was written, a `LosePower` only what was synced.
-    `racks` are dealt out in turn. Times are virtual milliseconds.
-    """
-
-    def __init__(
-        self,
-        brokers: int = 3,
-        *,
-        seed: int = 0,
-        zookeeper_servers: int = 1,
-        session_timeout_ms: int = 2_000,
-        racks: Sequence[str] = (),
-        settings: Mapping[str, str] | None = None,
-        start: bool = True,
-    ) -> None:
-        if brokers < 0 or zookeeper_servers < 1:
-            raise ValueError(f"{brokers} brokers, {zookeeper_servers} ZooKeeper servers: expected 0 and 1 or more")
-        cluster = ClusterSpec(
-            brokers=brokers,
-            zookeeper_servers=zookeeper_servers,
-            session_timeout_ms=session_timeout_ms,
-            racks=tuple(racks),
-            settings=dict(settings or {}),
-        )
-        core = tuple(cluster.nodes)
-        self._build(Plan(name="simulation", seed=seed, cluster=cluster, core=core, calm_ms=math.inf))
-        if start:
-            self.injector.begin()
-
-    @classmethod
-    def of_plan(cls, plan: Plan) -> Simulation:
-        """A plan's world, booted, with nothing begun: `injector.begin` starts its brokers and what it has happen."""
-        world = cls.__new__(cls)
-        world._build(plan)
-        return world
-
     # -- what is asked of it
 
     def create_topic(
@@ -434,3 +418,7 @@ class Simulation(SimulatedWorld):
         for _, custom_node in sorted(self._custom_nodes.items()):
             custom_node.kill()
         drive(self.host.shut_down()).result()
+
+
+def _name(condition: Callable[[], bool]) -> str:
+    return getattr(condition, "__qualname__", repr(condition))

@@ -51,7 +51,7 @@ class PlanWorld:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.simulation = Simulation.of_plan(plan)
+        self.simulation = Simulation(plan=plan, start=False)
         self.safety_checker = self.simulation.safety_checker
         self.host = self.simulation.host
         for each in plan.happenings:
