@@ -120,12 +120,12 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages": (package_lines, 70_200),
-    "files of the packages": (package_files, 387),
-    "public classes that share a name": (shared_class_names, 75),
-    "lines of the packages with replaced words": (lines_with_replaced_words, 15),
-    "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 140),
-    "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 38),
+    "lines of the packages": (package_lines, 68_783),
+    "files of the packages": (package_files, 323),
+    "public classes that share a name": (shared_class_names, 44),
+    "lines of the packages with replaced words": (lines_with_replaced_words, 12),
+    "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 137),
+    "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 27),
     "files passed by a broker's death": (lambda: len(files_of_a_brokers_death()), 49),
 }
 """Each figure, and what it may not exceed."""
