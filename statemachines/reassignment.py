@@ -135,14 +135,14 @@ def is_in_sync(isr: Collection[int], assignment: Assignment) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReassignmentLimits:
     """How many partitions may gain replicas at the same time; 0: as many as are requested, as in Kafka."""
 
     in_cluster: int = 0
     on_broker: int = 0
 
 
-def admitted(moving: Iterable[Assignment], wanted: Sequence[Assignment], limits: Limits) -> list[bool]:
+def admitted(moving: Iterable[Assignment], wanted: Sequence[Assignment], limits: ReassignmentLimits) -> list[bool]:
     """Which of `wanted` may begin beside those that are `moving`: in order, each that fits, so that one that must wait
     for a busy broker holds up no other. What gains no replica copies nothing, and always may."""
     gaining = [one.adding for one in moving if one.adding]

@@ -16,7 +16,7 @@ from controller.protocol.codec import decode_request, decode_response
 from controller.protocol.messages import ApiKey
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     encode_partition_state,
     encode_topic_assignment,
@@ -176,7 +176,7 @@ def writes_of(states: dict[tuple[str, int], tuple[bytes, Any]]) -> Iterator[Writ
     for (topic, partition), (_, state) in states.items():
         path = paths.partition_state(topic, partition)
         data = encode_partition_state(
-            PartitionState(state.leader, state.leader_epoch, state.isr, state.controller_epoch)
+            PartitionStateZnode(state.leader, state.leader_epoch, state.isr, state.controller_epoch)
         )
         yield Create(paths.partition(topic, partition), None)
         yield Create(path, data)

@@ -83,7 +83,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import DamagedZnode, NoNode, ZooKeeperError
-from controller.zookeeper.operations import Row
+from controller.zookeeper.operations import Znode
 
 Config = Mapping[str, str]
 
@@ -414,7 +414,7 @@ class Configs:
         request: DescribeConfigsRequest,
         resource: DescribeConfigsResource,
         path: str | Refused,
-        rows: Mapping[str, Row],
+        rows: Mapping[str, Znode],
         size_bytes: int,
     ) -> DescribeConfigsResult:
         try:
@@ -431,7 +431,7 @@ class Configs:
             return _described(resource, ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged))
 
     def _shown(
-        self, resource: DescribeConfigsResource, path: str, rows: Mapping[str, Row]
+        self, resource: DescribeConfigsResource, path: str, rows: Mapping[str, Znode]
     ) -> tuple[DescribedConfig, ...]:
         if resource.resource_type == RESOURCE_TOPIC:
             return topic_shown(self._configs, self._settings, _config(rows, path))
@@ -524,7 +524,7 @@ class Configs:
         return paths.config_broker(self._settings.broker_id)
 
 
-def _config(rows: Mapping[str, Row], path: str) -> Config:
+def _config(rows: Mapping[str, Znode], path: str) -> Config:
     """DamagedZnode."""
     return decode_config(path, rows[path].data).config if path in rows else {}
 

@@ -55,7 +55,7 @@ from controller.protocol.schema import RequestValue, ResponseValue
 from controller.quick import maker, quick
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
-from controller.zookeeper.codecs import PartitionState
+from controller.zookeeper.codecs import PartitionStateZnode
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
 
@@ -293,7 +293,7 @@ WRITES_AT_ONCE = 100
 Results: TypeAlias = dict[Key, AlterIsrPartitionResult]
 
 
-StateFound: TypeAlias = tuple[PartitionState, int] | None
+StateFound: TypeAlias = tuple[PartitionStateZnode, int] | None
 """The state that stands and its version, None if there is none."""
 
 
@@ -315,13 +315,13 @@ class IsrZnodes:
     def change(self, proposals: Mapping[Key, Proposal], done: Callable[[Pending[Results]], None]) -> None:
         """Writes the proposed ISRs, and calls `done` with what came of each, in the terms of AlterIsr's answer."""
         states = {
-            key: PartitionState(self._broker, one.leader_epoch, one.isr, self._controller_epoch(key))
+            key: PartitionStateZnode(self._broker, one.leader_epoch, one.isr, self._controller_epoch(key))
             for key, one in proposals.items()
         }
         answer = drive(self._change(proposals, states))
         on_broker_thread(answer, self._clock, lambda: self._settle(proposals, answer, done))
 
-    async def _change(self, proposals: Mapping[Key, Proposal], states: Mapping[Key, PartitionState]) -> Results:
+    async def _change(self, proposals: Mapping[Key, Proposal], states: Mapping[Key, PartitionStateZnode]) -> Results:
         results: Results = {}
         keys = list(proposals)
         for start in range(0, len(keys), WRITES_AT_ONCE):

@@ -30,7 +30,7 @@ from controller.pending import Pending
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.connection import Connection
+from controller.zookeeper.connection import ZooKeeperConnection
 from controller.zookeeper.operations import SessionState
 
 EVENTS_MAX = 10_000
@@ -80,7 +80,7 @@ class Node:
     def __init__(
         self,
         settings: BrokerSettings,
-        connection: Connection,
+        connection: ZooKeeperConnection,
         channels: Callable[[], Channels],
         peers: Peers,
         clock: Clock,

@@ -48,7 +48,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config, decode_config_change
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import DamagedZnode, SessionGone, ZooKeeperError
-from controller.zookeeper.operations import Row
+from controller.zookeeper.operations import Znode
 
 MORE_THAN_ANY_ISR = 2**31 - 1
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -348,7 +348,7 @@ class ConfigWatch:
         rows = await self._notices(names)
         return tuple(name for name, row in zip(names, rows, strict=True) if row is not None and self._is_old(row))
 
-    async def _notices(self, names: list[str]) -> tuple[Row | None, ...]:
+    async def _notices(self, names: list[str]) -> tuple[Znode | None, ...]:
         wanted = [paths.child(paths.CONFIG_CHANGES, name) for name in names]
         return (await self._client.read(wanted)).rows if wanted else ()
 
@@ -364,7 +364,7 @@ class ConfigWatch:
         own, default = (self._config(row) for row in rows)
         return None if own is None or default is None else (own, default)
 
-    def _config(self, row: Row | None) -> Mapping[str, str] | None:
+    def _config(self, row: Znode | None) -> Mapping[str, str] | None:
         """None if it can't be read, and then what was known of it stays."""
         try:
             return NOTHING if row is None else decode_config(row.path, row.data).config
@@ -372,14 +372,14 @@ class ConfigWatch:
             self._trace.emit(Noted("error", str(damaged)))
             return None
 
-    def _entity(self, row: Row) -> str | None:
+    def _entity(self, row: Znode) -> str | None:
         try:
             return decode_config_change(row.path, row.data).entity_path
         except DamagedZnode as damaged:
             self._trace.emit(Noted("error", str(damaged)))
             return None
 
-    def _is_old(self, row: Row) -> bool:
+    def _is_old(self, row: Znode) -> bool:
         return self._clock.wall_ms() - row.stat.ctime_ms > NOTICE_LIFE_MS
 
 

@@ -23,7 +23,7 @@ from controller.zookeeper.codecs import (
 )
 from controller.zookeeper.drive import drive
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.operations import Row
+from controller.zookeeper.operations import Znode
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class Observer:
 
 
 def _views(
-    keys: Sequence[tuple[tuple[str, int], tuple[int, ...]]], rows: Sequence[Row | None]
+    keys: Sequence[tuple[tuple[str, int], tuple[int, ...]]], rows: Sequence[Znode | None]
 ) -> dict[tuple[str, int], PartitionView]:
     views = {}
     for (key, replicas), row in zip(keys, rows, strict=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.state import CouldNotRead, add_source_options, print_text, read_source
-from controller.core.explaining import Finding, view_of
+from controller.core.explaining import Diagnosis, view_of
 from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named, totals
 
 FORMAT = 1
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _document(subject: Subject, findings: Sequence[Finding]) -> dict[str, Any]:
+def _document(subject: Subject, findings: Sequence[Diagnosis]) -> dict[str, Any]:
     named: dict[str, Any] = {"kind": subject.kind.value}
     if subject.name:
         named["name"] = subject.name
@@ -76,7 +76,7 @@ def _document(subject: Subject, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _lines(subject: Subject, findings: tuple[Finding, ...]) -> Iterator[str]:
+def _lines(subject: Subject, findings: tuple[Diagnosis, ...]) -> Iterator[str]:
     if not findings:
         yield f"{subject}: ok"
         return

@@ -14,7 +14,7 @@ from controller.pending import Pending
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.codecs_pause import Pause, decode_pause, encode_pause
+from controller.zookeeper.codecs_pause import PauseZnode, decode_pause, encode_pause
 from controller.zookeeper.errors import DamagedZnode, MultiFailed, NodeExists, NoNode, ZooKeeperError
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResults
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         wait(client.start(), arguments.timeout)
         if arguments.reason is not None:
-            _pause(connection, Pause(arguments.reason, clock.wall_ms()), arguments.timeout)
+            _pause(connection, PauseZnode(arguments.reason, clock.wall_ms()), arguments.timeout)
         elif arguments.resume:
             _resume(connection, arguments.timeout)
         print(_said(client, arguments.timeout))
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pause(connection: KazooConnection, pause: Pause, timeout_s: float) -> None:
+def _pause(connection: KazooConnection, pause: PauseZnode, timeout_s: float) -> None:
     """Another reason takes the place of one that is there."""
     data = encode_pause(pause)
     try:

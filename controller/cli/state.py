@@ -22,7 +22,13 @@ from controller.cli.values import number, output_file
 from controller.clock import Clock
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.cluster_state import ClusterState, LiveBroker, NoKafkaCluster, PartitionTable, cluster_state
+from controller.zookeeper.cluster_state import (
+    ClusterPartitions,
+    ClusterState,
+    NoKafkaCluster,
+    RegisteredBroker,
+    cluster_state,
+)
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import ZooKeeperError
 from controller.zookeeper.kazoo_connection import KazooConnection
@@ -42,7 +48,7 @@ PROBLEMS = (
 """Masks of PartitionTable, worst first."""
 
 
-def problems_of(table: PartitionTable, row: int) -> list[str]:
+def problems_of(table: ClusterPartitions, row: int) -> list[str]:
     """The names of the masks that hold of one partition."""
     return [mask for mask in PROBLEMS if getattr(table, mask)[row]]
 
@@ -98,7 +104,7 @@ def document(state: ClusterState) -> dict[str, Any]:
     }
 
 
-def _broker_object(broker: LiveBroker) -> dict[str, Any]:
+def _broker_object(broker: RegisteredBroker) -> dict[str, Any]:
     known = broker.registration
     described: dict[str, Any] = {
         "id": broker.broker_id,
@@ -125,7 +131,7 @@ def _broker_object(broker: LiveBroker) -> dict[str, Any]:
     return described
 
 
-def _topic_objects(table: PartitionTable) -> list[dict[str, Any]]:
+def _topic_objects(table: ClusterPartitions) -> list[dict[str, Any]]:
     held = table.assignments
     topics: list[dict[str, Any]] = []
     for index, name in enumerate(held.names):
@@ -141,7 +147,7 @@ def _topic_objects(table: PartitionTable) -> list[dict[str, Any]]:
     return topics
 
 
-def _partition(table: PartitionTable, row: int) -> dict[str, Any]:
+def _partition(table: ClusterPartitions, row: int) -> dict[str, Any]:
     partition = table.partition(row)
     described: dict[str, Any] = {
         "partition": partition.partition,
@@ -244,7 +250,9 @@ def _brokers(state: ClusterState) -> Iterator[str]:
     yield from _table(rows)
 
 
-def _broker(broker: LiveBroker, table: PartitionTable, is_controller: bool) -> tuple[str, str, str, str, str, str]:
+def _broker(
+    broker: RegisteredBroker, table: ClusterPartitions, is_controller: bool
+) -> tuple[str, str, str, str, str, str]:
     known = broker.registration
     rack, endpoints = "?", "damaged registration"
     if known is not None:
@@ -255,12 +263,12 @@ def _broker(broker: LiveBroker, table: PartitionTable, is_controller: bool) -> t
     return (str(broker.broker_id), str(broker.broker_epoch), rack, *_shares(table, broker.broker_id), endpoints)
 
 
-def _shares(table: PartitionTable, broker_id: int) -> tuple[str, str]:
+def _shares(table: ClusterPartitions, broker_id: int) -> tuple[str, str]:
     leads = int((table.states.leader == broker_id).sum())
     return str(leads), str(int((table.states.isr == broker_id).any(axis=1).sum()))
 
 
-def _problems(table: PartitionTable) -> Iterator[str]:
+def _problems(table: ClusterPartitions) -> Iterator[str]:
     """The worst first."""
     order: list[int] = []
     seen = np.zeros(len(table), dtype=np.bool_)
@@ -277,7 +285,7 @@ def _problems(table: PartitionTable) -> Iterator[str]:
 _HEADER = ("partition", "leader", "epoch", "ISR", "assignment", "")
 
 
-def _row(table: PartitionTable, row: int, *, with_topic: bool) -> tuple[str, str, str, str, str, str]:
+def _row(table: ClusterPartitions, row: int, *, with_topic: bool) -> tuple[str, str, str, str, str, str]:
     partition = table.partition(row)
     there = bool(table.states.present[row])
     leader = "none" if partition.leader < 0 else str(partition.leader)
@@ -312,7 +320,7 @@ def _pending(state: ClusterState) -> Iterator[str]:
         yield f"{state.isr_changes} ISR change notification(s) not yet taken up"
 
 
-def _topics(table: PartitionTable) -> Iterator[str]:
+def _topics(table: ClusterPartitions) -> Iterator[str]:
     held = table.assignments
     show_partitions = len(table) <= PARTITIONS_SHOWN
     for index, name in enumerate(held.names):
@@ -326,7 +334,7 @@ def _topics(table: PartitionTable) -> Iterator[str]:
             yield from (f"  {line}" for line in _table(listed))
 
 
-def _topic(table: PartitionTable, rows: range) -> str:
+def _topic(table: ClusterPartitions, rows: range) -> str:
     at = slice(rows.start, rows.stop)
     factors = sorted(set((table.assignments.assignment[at] >= 0).sum(axis=1).tolist()))
     words = [f"{len(rows)} partitions" if len(rows) != 1 else "1 partition"]

@@ -14,7 +14,7 @@ import numpy as np
 from controller.core.partition_table import Rows
 from controller.core.term import Term
 from controller.zookeeper import paths
-from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import Znode
 
 T = TypeVar("T")
 

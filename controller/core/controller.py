@@ -17,7 +17,7 @@ from controller.clock import Clock
 from controller.core import events as happened
 from controller.core.backoff import Backoff
 from controller.core.events import Event, is_answerable
-from controller.core.figures import ControllerMeasures
+from controller.core.figures import ControllerMetrics
 from controller.core.handlers import (
     broker_changes,
     controlled_shutdown,
@@ -35,7 +35,15 @@ from controller.core.handlers import (
     unclean,
 )
 from controller.core.handlers.failover import fail_over, is_watched_in_term
-from controller.core.leadership import EPOCH_STEP, ElectionBlocked, EpochRefused, EpochTooLow, Known, Lost, elect
+from controller.core.leadership import (
+    EPOCH_STEP,
+    BrokerKnowledge,
+    ElectionBlocked,
+    EpochRefused,
+    EpochTooLow,
+    Lost,
+    elect,
+)
 from controller.core.obstacles import (
     Obstacle,
     another_cluster,
@@ -57,7 +65,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ControllerMoved, LeaseExpired, NoAuth, SessionGone, WrongCluster
-from controller.zookeeper.operations import ANY_VERSION, Delete, Row
+from controller.zookeeper.operations import ANY_VERSION, Delete, Znode
 
 NO_CONTROLLER = -1
 SAID_AGAIN_MS = 60_000.0
@@ -91,9 +99,9 @@ HANDLERS: Mapping[type, Handler] = {
     happened.CreatePartitionsRequested: topic_creation.create_partitions,
     happened.TopicDeletion: topic_deletion.topic_deletion,
     happened.DeleteTopicsRequested: topic_deletion.delete_topics,
-    happened.LeaderAndIsrResponse: responses.response,
-    happened.UpdateMetadataResponse: responses.response,
-    happened.StopReplicaResponse: responses.response,
+    happened.LeaderAndIsrResponseReceived: responses.response,
+    happened.UpdateMetadataResponseReceived: responses.response,
+    happened.StopReplicaResponseReceived: responses.response,
 }
 """What only an active controller does anything about."""
 
@@ -156,7 +164,7 @@ class Controller:
         self._stopped = False
         self.active_controller_id = NO_CONTROLLER
         self.obstacle: Obstacle | None = None
-        self.measures = ControllerMeasures(clock)
+        self.measures = ControllerMetrics(clock)
         """For metrics: published after each event, read on any thread."""
 
     # -- what the host and the broker ask
@@ -294,7 +302,7 @@ class Controller:
         """
         self.active_controller_id = NO_CONTROLLER if broker_id in (None, self._broker_id) else broker_id
 
-    async def _step_down(self, row: Row) -> None:
+    async def _step_down(self, row: Znode) -> None:
         """Resign because another client rewrote this session's /controller, as Kafka's controller does.
 
         Kafka's controller leaves the znode as it is, and the broker that it names acts as controller without having
@@ -405,10 +413,10 @@ class Controller:
 
     # -- what is in the way of every election
 
-    def _known(self) -> Known:
+    def _known(self) -> BrokerKnowledge:
         step = min(EPOCH_STEP * 4**self._refusals, 2**31)
         epoch = max(self._highest_epoch, self._epoch_seen())
-        return Known(self._cluster_id(), epoch, self._refused, step)
+        return BrokerKnowledge(self._cluster_id(), epoch, self._refused, step)
 
     def _refused_by(self, refused: EpochRefused) -> str:
         """The next election decides: either another controller leads, or /controller_epoch was lowered, and the next

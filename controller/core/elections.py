@@ -17,7 +17,7 @@ from controller.core.term import Term
 from controller.pending import Task
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import Znode
 from statemachines.leader_election_columns import (
     ElectedColumns,
     elect_controlled_shutdown_columns,
@@ -42,7 +42,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Election:
+class ElectionRule:
     why: str
     decide: Callable[[Term, Rows], Task[Decision]]
 
@@ -76,9 +76,9 @@ async def _decide_reassigned(term: Term, rows: Rows) -> Decision:
     return Decision(elected, context.alive(rows), context.eligible_ids)
 
 
-OFFLINE = Election("offline", _decide_offline)
-CONTROLLED_SHUTDOWN = Election("controlled shutdown", _decide_controlled_shutdown)
-REASSIGNED = Election("reassigned", _decide_reassigned)
+OFFLINE = ElectionRule("offline", _decide_offline)
+CONTROLLED_SHUTDOWN = ElectionRule("controlled shutdown", _decide_controlled_shutdown)
+REASSIGNED = ElectionRule("reassigned", _decide_reassigned)
 
 
 async def unclean_allowed(term: Term, rows: Rows) -> Bools:

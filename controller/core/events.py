@@ -199,7 +199,7 @@ class TopicConfigChange:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrResponse:
+class LeaderAndIsrResponseReceived:
     broker: int
     broker_epoch: int
     controller_epoch: int
@@ -208,7 +208,7 @@ class LeaderAndIsrResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateMetadataResponse:
+class UpdateMetadataResponseReceived:
     broker: int
     broker_epoch: int
     controller_epoch: int
@@ -217,7 +217,7 @@ class UpdateMetadataResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplicaResponse:
+class StopReplicaResponseReceived:
     broker: int
     broker_epoch: int
     controller_epoch: int

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.zookeeper import paths
-from controller.zookeeper.cluster_state import ClusterState, Partition
+from controller.zookeeper.cluster_state import ClusterPartition, ClusterState
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.codecs_pause import decode_pause
 from controller.zookeeper.errors import DamagedZnode
@@ -29,7 +29,7 @@ IMBALANCE_PERCENTAGE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """`what` is the case of `subject`, `why`: the facts; `rule`: what decides; `changes`: each would change it."""
 
     subject: str
@@ -40,7 +40,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClusterView:
     """A cluster as the rules need it. `paused`: the stored reason, None if the controller is not paused."""
 
     state: ClusterState
@@ -67,7 +67,7 @@ class View:
         return None
 
 
-def view_of(tree: Tree, state: ClusterState) -> View:
+def view_of(tree: Tree, state: ClusterState) -> ClusterView:
     live = frozenset(broker.broker_id for broker in state.brokers)
     controller = state.controller.broker_id if state.controller else None
     table = state.partitions
@@ -79,7 +79,9 @@ def view_of(tree: Tree, state: ClusterState) -> View:
             paused = decode_pause(row.path, row.data).reason
         except DamagedZnode:
             paused = "a reason that can't be read"
-    return View(state, tree, live, controller if controller in live else None, paused, moving, _imbalances(state))
+    return ClusterView(
+        state, tree, live, controller if controller in live else None, paused, moving, _imbalances(state)
+    )
 
 
 def _imbalances(state: ClusterState) -> dict[int, tuple[int, int]]:
@@ -97,7 +99,7 @@ def _imbalances(state: ClusterState) -> dict[int, tuple[int, int]]:
     }
 
 
-def name_of(partition: Partition) -> str:
+def name_of(partition: ClusterPartition) -> str:
     return f"{partition.topic}-{partition.partition}"
 
 
@@ -117,7 +119,7 @@ def any_of(some: Collection[int]) -> str:
     return brokers(some) if len(some) == 1 else f"one of {brokers(some)}"
 
 
-def explain_partition(view: View, row: int) -> Iterator[Finding]:
+def explain_partition(view: ClusterView, row: int) -> Iterator[Diagnosis]:
     """Worst first; nothing for a partition that is as it should be."""
     table = view.state.partitions
     partition = table.partition(row)
@@ -149,8 +151,8 @@ def explain_partition(view: View, row: int) -> Iterator[Finding]:
         yield _election_asked(view, partition)
 
 
-def _damaged(subject: str, path: str) -> Finding:
-    return Finding(
+def _damaged(subject: str, path: str) -> Diagnosis:
+    return Diagnosis(
         subject,
         "damaged",
         f"{path} can't be read",
@@ -159,7 +161,7 @@ def _damaged(subject: str, path: str) -> Finding:
     )
 
 
-def no_controller(view: View) -> str | None:
+def no_controller(view: ClusterView) -> str | None:
     """Return why there is no controller, or None if there is one."""
     if view.controller is not None:
         return None
@@ -169,22 +171,24 @@ def no_controller(view: View) -> str | None:
     return f"/controller names broker {view.state.controller.broker_id}, which is not registered"
 
 
-def _without_state(view: View, partition: Partition) -> Finding:
+def _without_state(view: ClusterView, partition: ClusterPartition) -> Diagnosis:
     live = [broker for broker in partition.assignment if broker in view.live]
     rule = "a new partition's first live replica leads, all live ones are its ISR"
     reason = no_controller(view)
     if not live:
         why = f"it was never led: none of its replicas {ids(partition.assignment)} is registered"
-        return Finding(name_of(partition), "offline", why, rule, (f"{any_of(partition.assignment)} registers",))
+        return Diagnosis(name_of(partition), "offline", why, rule, (f"{any_of(partition.assignment)} registers",))
     if reason is not None:
-        return Finding(name_of(partition), "offline", f"it was never led, and {reason}", rule, ("a broker is elected",))
+        return Diagnosis(
+            name_of(partition), "offline", f"it was never led, and {reason}", rule, ("a broker is elected",)
+        )
     why = f"it has no state yet; broker {live[0]} is to lead it"
-    return Finding(
+    return Diagnosis(
         name_of(partition), "offline", why, rule, (f"controller {view.controller} takes up the topic's change",)
     )
 
 
-def _offline(view: View, partition: Partition) -> Finding:
+def _offline(view: ClusterView, partition: ClusterPartition) -> Diagnosis:
     assignment, isr = partition.assignment, partition.isr
     gone = "it has no leader" if partition.leader < 0 else f"its leader {partition.leader} is not registered"
     rule = (
@@ -196,9 +200,9 @@ def _offline(view: View, partition: Partition) -> Finding:
         reason = no_controller(view)
         why = f"{gone}; broker {elected.leader} is live and in the ISR ({ids(isr)})"
         if reason is not None:
-            return Finding(name_of(partition), "offline", f"{why}, but {reason}", rule, ("a broker is elected",))
+            return Diagnosis(name_of(partition), "offline", f"{why}, but {reason}", rule, ("a broker is elected",))
         soon = f"controller {view.controller} elects {elected.leader}, unless that broker is shutting down"
-        return Finding(name_of(partition), "offline", f"{why}, and may lead at once", rule, (soon,))
+        return Diagnosis(name_of(partition), "offline", f"{why}, and may lead at once", rule, (soon,))
     why = f"{gone}, and of its ISR ({ids(isr)}) none is registered"
     in_sync = [broker for broker in assignment if broker in isr]
     changes: list[str] = [f"{any_of(in_sync)} registers: nothing is lost"]
@@ -211,11 +215,11 @@ def _offline(view: View, partition: Partition) -> Finding:
             f"{UNCLEAN}=true for the topic, or an unclean election by request:"
             f" broker {outside[0]} leads, and records that it lacks are lost"
         )
-    return Finding(name_of(partition), "offline", why, rule, tuple(changes))
+    return Diagnosis(name_of(partition), "offline", why, rule, tuple(changes))
 
 
-def _contradiction(partition: Partition) -> Finding:
-    return Finding(
+def _contradiction(partition: ClusterPartition) -> Diagnosis:
+    return Diagnosis(
         name_of(partition),
         "contradictory",
         f"leader {partition.leader}, ISR {ids(partition.isr)}, assignment {ids(partition.assignment)}",
@@ -224,7 +228,7 @@ def _contradiction(partition: Partition) -> Finding:
     )
 
 
-def _under_replicated(view: View, partition: Partition) -> Finding:
+def _under_replicated(view: ClusterView, partition: ClusterPartition) -> Diagnosis:
     wanted = [broker for broker in partition.assignment if broker not in partition.adding]
     dead = [broker for broker in wanted if broker not in view.live]
     lagging = [broker for broker in wanted if broker in view.live and broker not in partition.isr]
@@ -243,7 +247,7 @@ def _under_replicated(view: View, partition: Partition) -> Finding:
             )
         else:
             changes.append("a leader is elected: without one no replica can catch up")
-    return Finding(
+    return Diagnosis(
         name_of(partition),
         "under-replicated",
         "; ".join(facts) or "its ISR names brokers that are not registered",
@@ -253,18 +257,18 @@ def _under_replicated(view: View, partition: Partition) -> Finding:
     )
 
 
-def least_in_sync(view: View, topic: str) -> int:
+def least_in_sync(view: ClusterView, topic: str) -> int:
     """min.insync.replicas of a topic, as far as ZooKeeper has it."""
     text = view.setting(topic, MIN_INSYNC)
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
-def _below_min_insync(view: View, partition: Partition) -> Finding | None:
+def _below_min_insync(view: ClusterView, partition: ClusterPartition) -> Diagnosis | None:
     least = least_in_sync(view, partition.topic)
     in_sync = [broker for broker in partition.isr if broker in view.live]
     if partition.zk_version < 0 or len(in_sync) >= least or partition.leader not in view.live:
         return None
-    return Finding(
+    return Diagnosis(
         name_of(partition),
         "not writable with acks=all",
         f"{len(in_sync)} of its ISR are registered, {MIN_INSYNC} is {least}",
@@ -273,12 +277,12 @@ def _below_min_insync(view: View, partition: Partition) -> Finding | None:
     )
 
 
-def _off_preferred(view: View, row: int, partition: Partition) -> Finding:
+def _off_preferred(view: ClusterView, row: int, partition: ClusterPartition) -> Diagnosis:
     preferred = partition.assignment[0]
     rule = "the assignment's first replica is given the leadership back if it is live and in the ISR"
     leads = f"broker {partition.leader} leads, {preferred} is preferred"
     if preferred not in view.live:
-        return Finding(
+        return Diagnosis(
             name_of(partition),
             "off its preferred leader",
             f"{leads} and is not registered",
@@ -286,7 +290,7 @@ def _off_preferred(view: View, row: int, partition: Partition) -> Finding:
             (f"broker {preferred} registers and comes into sync",),
         )
     if elect_preferred(partition.assignment, partition.isr, view.live) is None:
-        return Finding(
+        return Diagnosis(
             name_of(partition),
             "off its preferred leader",
             f"{leads} and is not in the ISR ({ids(partition.isr)})",
@@ -307,10 +311,10 @@ def _off_preferred(view: View, row: int, partition: Partition) -> Finding:
         changes.append("the next check of the balance, if auto.leader.rebalance.enable")
     else:
         why += f", not more than {IMBALANCE_PERCENTAGE}% (leader.imbalance.per.broker.percentage, by default)"
-    return Finding(name_of(partition), "off its preferred leader", why, rule, tuple(changes))
+    return Diagnosis(name_of(partition), "off its preferred leader", why, rule, tuple(changes))
 
 
-def _moving(view: View, partition: Partition) -> Finding:
+def _moving(view: ClusterView, partition: ClusterPartition) -> Diagnosis:
     target = [broker for broker in partition.assignment if broker not in partition.removing]
     waiting = [broker for broker in target if broker not in partition.isr]
     facts = f"adding {ids(partition.adding)}, removing {ids(partition.removing)}, ISR {ids(partition.isr)}"
@@ -331,15 +335,15 @@ def _moving(view: View, partition: Partition) -> Finding:
         facts += "; the whole target is in sync"
         changes.append(no_controller(view) or f"controller {view.controller} ends it")
     changes.append("it is cancelled or overridden")
-    return Finding(name_of(partition), "being reassigned", facts, rule, tuple(changes))
+    return Diagnosis(name_of(partition), "being reassigned", facts, rule, tuple(changes))
 
 
-def _not_begun(view: View, partition: Partition, asked: Sequence[int]) -> Finding:
+def _not_begun(view: ClusterView, partition: ClusterPartition, asked: Sequence[int]) -> Diagnosis:
     why = f"{paths.REASSIGN_PARTITIONS} asks for replicas {ids(asked)}"
     changes = (no_controller(view) and "a broker is elected", view.paused is not None and "the controller is resumed")
     if view.paused is not None:
         why += f"; the controller is paused ({view.paused})"
-    return Finding(
+    return Diagnosis(
         name_of(partition),
         "to be reassigned",
         why + (f"; {reason}" if (reason := no_controller(view)) else ""),
@@ -348,13 +352,13 @@ def _not_begun(view: View, partition: Partition, asked: Sequence[int]) -> Findin
     )
 
 
-def _election_asked(view: View, partition: Partition) -> Finding:
+def _election_asked(view: ClusterView, partition: ClusterPartition) -> Diagnosis:
     reason = no_controller(view)
     why = f"{paths.PREFERRED_ELECTION} names it and was not taken up"
     if view.paused is not None:
         why += f"; the controller is paused ({view.paused})"
     changes = "a broker is elected" if reason else f"controller {view.controller} takes it up"
-    return Finding(
+    return Diagnosis(
         name_of(partition),
         "to be given its preferred leader",
         why + (f"; {reason}" if reason else ""),
@@ -363,12 +367,12 @@ def _election_asked(view: View, partition: Partition) -> Finding:
     )
 
 
-def explain_deletion(view: View, topic: str) -> Finding:
+def explain_deletion(view: ClusterView, topic: str) -> Diagnosis:
     """Explain why a topic that is to be deleted still exists."""
     rule = "a topic goes once every replica's broker has deleted it and every live broker has forgotten it"
     rows = rows_of(view, topic)
     if not rows:
-        return Finding(
+        return Diagnosis(
             topic,
             "being deleted",
             "only the request is left",
@@ -396,10 +400,10 @@ def explain_deletion(view: View, topic: str) -> Finding:
             "the brokers answer; one that could not delete a replica is asked again when it registers anew, or by the"
             " next controller; with delete.topic.enable=false the request is taken out"
         )
-    return Finding(topic, "being deleted", "; ".join(facts), rule, tuple(changes))
+    return Diagnosis(topic, "being deleted", "; ".join(facts), rule, tuple(changes))
 
 
-def rows_of(view: View, topic: str) -> range:
+def rows_of(view: ClusterView, topic: str) -> range:
     """The rows of a topic's partitions, () if there is none of that name."""
     held = view.state.partitions.assignments
     if topic not in held.names:

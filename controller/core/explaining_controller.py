@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from controller.core.explaining import Finding, View, no_controller
+from controller.core.explaining import ClusterView, Diagnosis, no_controller
 from controller.core.obstacles import HIGHEST_EPOCH, SHELL, Obstacle, epoch_in, in_controller, in_epoch, named_in
 from controller.zookeeper import paths
 
 SUBJECT = "controller"
 
 
-def explain_controller(view: View) -> Iterator[Finding]:
+def explain_controller(view: ClusterView) -> Iterator[Diagnosis]:
     """Worst first; nothing where a registered broker leads and its znodes are sound."""
     for obstacle in obstacles(view):
-        yield Finding(
+        yield Diagnosis(
             SUBJECT,
             f"blocked ({obstacle.reason.value})",
             obstacle.why,
@@ -26,7 +26,7 @@ def explain_controller(view: View) -> Iterator[Finding]:
             (obstacle.change,),
         )
     if reason := no_controller(view):
-        yield Finding(
+        yield Diagnosis(
             SUBJECT,
             "missing",
             reason,
@@ -36,7 +36,7 @@ def explain_controller(view: View) -> Iterator[Finding]:
     yield from _of_another_session(view)
     yield from _epoch(view)
     if view.tree.get(paths.CLUSTER_ID) is None:
-        yield Finding(
+        yield Diagnosis(
             "the cluster's id",
             "missing",
             f"{paths.CLUSTER_ID} is not there",
@@ -45,7 +45,7 @@ def explain_controller(view: View) -> Iterator[Finding]:
             (f"create {paths.CLUSTER_ID} with the id in the brokers' logs and meta.properties",),
         )
     if view.paused is not None:
-        yield Finding(
+        yield Diagnosis(
             SUBJECT,
             "paused",
             f"{paths.CONTROLLER_PAUSE} says: {view.paused}",
@@ -54,12 +54,12 @@ def explain_controller(view: View) -> Iterator[Finding]:
         )
 
 
-def obstacles(view: View) -> list[Obstacle]:
+def obstacles(view: ClusterView) -> list[Obstacle]:
     found = (in_controller(view.tree.get(paths.CONTROLLER)), in_epoch(view.tree.get(paths.CONTROLLER_EPOCH)))
     return [obstacle for obstacle in found if obstacle is not None]
 
 
-def _of_another_session(view: View) -> Iterator[Finding]:
+def _of_another_session(view: ClusterView) -> Iterator[Diagnosis]:
     row = view.tree.get(paths.CONTROLLER)
     if row is None or not row.stat.ephemeral_owner:
         return
@@ -67,7 +67,7 @@ def _of_another_session(view: View) -> Iterator[Finding]:
     sessions = {broker.broker_id: broker.session for broker in view.state.brokers}
     if named not in sessions or sessions[named] == row.stat.ephemeral_owner:
         return
-    yield Finding(
+    yield Diagnosis(
         SUBJECT,
         "in doubt",
         f"{paths.CONTROLLER} names broker {named} and belongs to session 0x{row.stat.ephemeral_owner:x}; that broker is"
@@ -78,7 +78,7 @@ def _of_another_session(view: View) -> Iterator[Finding]:
     )
 
 
-def _epoch(view: View) -> Iterator[Finding]:
+def _epoch(view: ClusterView) -> Iterator[Diagnosis]:
     """/controller_epoch is only unusual, never in the way: the next election corrects it."""
     row, states = view.tree.get(paths.CONTROLLER_EPOCH), view.state.partitions.states
     known = int(states.controller_epoch[states.present].max(initial=0))
@@ -90,14 +90,14 @@ def _epoch(view: View) -> Iterator[Finding]:
     if row is None:
         if known or view.state.controller is not None:
             why = f"{paths.CONTROLLER_EPOCH} is not there, and epoch {known} is in use"
-            yield Finding("the controller epoch", "missing", why, rule, (change,))
+            yield Diagnosis("the controller epoch", "missing", why, rule, (change,))
         return
     epoch = epoch_in(row)
     if epoch is None:
         return
     if epoch > HIGHEST_EPOCH:
         why = f"{paths.CONTROLLER_EPOCH} holds {epoch}, above {HIGHEST_EPOCH}; the highest epoch in use is {known}"
-        yield Finding("the controller epoch", "too high", why, rule, (change,))
+        yield Diagnosis("the controller epoch", "too high", why, rule, (change,))
     elif epoch < known:
         why = f"{paths.CONTROLLER_EPOCH} holds {epoch}, and a partition's state has epoch {known}"
-        yield Finding("the controller epoch", "too low", why, rule, (change,))
+        yield Diagnosis("the controller epoch", "too low", why, rule, (change,))

@@ -11,8 +11,8 @@ import numpy as np
 from controller.core.explaining import (
     IMBALANCE_PERCENTAGE,
     MIN_INSYNC,
-    Finding,
-    View,
+    ClusterView,
+    Diagnosis,
     explain_deletion,
     explain_partition,
     ids,
@@ -50,7 +50,7 @@ class UnknownSubject(ValueError):
     """Nothing of this cluster is called so, or more than one thing is; says what was expected."""
 
 
-def subject_named(view: View, text: str) -> Subject:
+def subject_named(view: ClusterView, text: str) -> Subject:
     """`broker:1`, `topic:t`, `partition:t-0` and `controller:controller` say what they name; without a kind, the one
     thing that is called so."""
     kind, colon, rest = text.partition(":")
@@ -70,7 +70,7 @@ def subject_named(view: View, text: str) -> Subject:
     return next(iter(found.values()))
 
 
-def _candidates(view: View, name: str) -> Iterator[tuple[Kind, Subject]]:
+def _candidates(view: ClusterView, name: str) -> Iterator[tuple[Kind, Subject]]:
     state = view.state
     if name == SUBJECT:
         yield Kind.CONTROLLER, Subject(Kind.CONTROLLER)
@@ -84,12 +84,12 @@ def _candidates(view: View, name: str) -> Iterator[tuple[Kind, Subject]]:
         yield Kind.PARTITION, Subject(Kind.PARTITION, topic, int(number))
 
 
-def _row(view: View, topic: str, partition: int) -> int | None:
+def _row(view: ClusterView, topic: str, partition: int) -> int | None:
     held = view.state.partitions.assignments
     return next((row for row in rows_of(view, topic) if held.partition[row] == partition), None)
 
 
-def explain(view: View, subject: Subject) -> tuple[Finding, ...]:
+def explain(view: ClusterView, subject: Subject) -> tuple[Diagnosis, ...]:
     """Nothing where all is as it should be."""
     match subject.kind:
         case Kind.PARTITION:
@@ -106,13 +106,13 @@ def explain(view: View, subject: Subject) -> tuple[Finding, ...]:
             return tuple(explain_controller(view))
 
 
-def _explain_cluster(view: View) -> Iterator[Finding]:
+def _explain_cluster(view: ClusterView) -> Iterator[Diagnosis]:
     yield from explain_controller(view)
     explained = {obstacle.path for obstacle in obstacles(view)}
     for damage in view.state.damaged:
         if damage.path in explained:
             continue
-        yield Finding(
+        yield Diagnosis(
             damage.path,
             "damaged",
             damage.why,
@@ -125,7 +125,7 @@ def _explain_cluster(view: View) -> Iterator[Finding]:
         yield from explain_partition(view, row)
 
 
-def _worth_a_look(view: View) -> list[int]:
+def _worth_a_look(view: ClusterView) -> list[int]:
     """Return the rows of partitions to explain, without topics in deletion and damaged znodes, which have findings."""
     table, held = view.state.partitions, view.state.partitions.assignments
     wrong = table.offline | table.under_replicated | table.off_preferred
@@ -140,13 +140,13 @@ def _worth_a_look(view: View) -> list[int]:
     return found
 
 
-def _explain_topic(view: View, topic: str) -> Iterator[Finding]:
+def _explain_topic(view: ClusterView, topic: str) -> Iterator[Diagnosis]:
     if topic in view.state.deletions:
         yield explain_deletion(view, topic)
         return
     held = view.state.partitions.assignments
     if not held.present[list(held.names).index(topic)]:
-        yield Finding(
+        yield Diagnosis(
             topic,
             "damaged",
             f"{paths.topic(topic)} can't be read",
@@ -157,7 +157,7 @@ def _explain_topic(view: View, topic: str) -> Iterator[Finding]:
         yield from explain_partition(view, row)
 
 
-def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
+def _explain_broker(view: ClusterView, broker: int) -> Iterator[Diagnosis]:
     table, name = view.state.partitions, f"broker {broker}"
     replicas = (table.assignments.assignment == broker).any(axis=1)
     in_isr = (table.states.isr == broker).any(axis=1)
@@ -165,7 +165,7 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
         waiting = np.flatnonzero(table.offline & in_isr).tolist()
         names = [f"{one.topic}-{one.partition}" for one in map(table.partition, waiting[:5])]
         more = f", {', '.join(names)}{' and more' if len(waiting) > 5 else ''}" if waiting else ""
-        yield Finding(
+        yield Diagnosis(
             name,
             "not registered",
             f"it has {int(replicas.sum())} replicas; {len(waiting)} partitions without a leader wait for it{more}",
@@ -180,7 +180,7 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
     for adding in (row for row, added in table.assignments.adding.items() if broker in added):
         lagging[adding] = False
     if lagging.any():
-        yield Finding(
+        yield Diagnosis(
             name,
             "behind",
             f"{int(lagging.sum())} of its {int(replicas.sum())} replicas are not in their ISR",
@@ -191,7 +191,7 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
     missed, wanted = view.imbalances.get(broker, (0, 0))
     if missed:
         over = missed * 100 > wanted * IMBALANCE_PERCENTAGE
-        yield Finding(
+        yield Diagnosis(
             name,
             "leads less than it should",
             f"of {wanted} partitions that prefer it {missed} are led by others or have no leader",
@@ -200,7 +200,7 @@ def _explain_broker(view: View, broker: int) -> Iterator[Finding]:
         )
 
 
-def _kept_by(view: View, broker: int) -> Iterator[Finding]:
+def _kept_by(view: ClusterView, broker: int) -> Iterator[Diagnosis]:
     """Yield what would prevent the controlled shutdown of a live broker now, as far as ZooKeeper shows it.
 
     ZooKeeper does not show which other brokers are shutting down.
@@ -222,7 +222,7 @@ def _kept_by(view: View, broker: int) -> Iterator[Finding]:
     counts = zip(named, left[short].tolist(), least[short].tolist(), strict=False)
     names = [f"{one.topic}-{one.partition} ({kept} of {wanted})" for one, kept, wanted in counts]
     more = " and more" if short.sum() > len(names) else ""
-    yield Finding(
+    yield Diagnosis(
         f"broker {broker}",
         "can't be spared",
         f"{int(short.sum())} partitions would be left under {MIN_INSYNC} without it: {', '.join(names)}{more}",
@@ -231,11 +231,11 @@ def _kept_by(view: View, broker: int) -> Iterator[Finding]:
     )
 
 
-def _leaders_of(view: View, rows: np.typing.NDArray[np.bool_]) -> list[int]:
+def _leaders_of(view: ClusterView, rows: np.typing.NDArray[np.bool_]) -> list[int]:
     return [int(leader) for leader in np.unique(view.state.partitions.states.leader[rows]) if leader >= 0]
 
 
-def totals(findings: tuple[Finding, ...]) -> Mapping[str, int]:
+def totals(findings: tuple[Diagnosis, ...]) -> Mapping[str, int]:
     """Count the findings of each kind, in the order of their first occurrence."""
     counts: dict[str, int] = {}
     for finding in findings:

@@ -17,35 +17,39 @@ Levels = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FeatureRefused:
     """In words."""
 
     why: str
 
 
-def decide(update: FeatureUpdate, finalized: Levels, supported: Iterable[Levels]) -> Mapping[str, int] | Refused | None:
+def decide(
+    update: FeatureUpdate, finalized: Levels, supported: Iterable[Levels]
+) -> Mapping[str, int] | FeatureRefused | None:
     """The feature's new levels; None: it is finalized no more. `supported`: what each live broker says that it can."""
     name, wanted = update.feature, update.max_version_level
     downgrade = update.allow_downgrade or update.upgrade_type > UPGRADE
     existing = finalized.get(name)
     if not name:
-        return Refused("a feature's name can't be empty")
+        return FeatureRefused("a feature's name can't be empty")
     if wanted < 1:
         if not downgrade:
-            return Refused(f"level {wanted} deletes feature {name}, which takes a downgrade")
-        return None if existing is not None else Refused(f"feature {name} is not finalized, and can't be deleted")
+            return FeatureRefused(f"level {wanted} deletes feature {name}, which takes a downgrade")
+        return (
+            None if existing is not None else FeatureRefused(f"feature {name} is not finalized, and can't be deleted")
+        )
     if existing is not None and not {MIN_LEVEL, MAX_LEVEL} <= existing.keys():
-        return Refused(f"the levels of feature {name} can't be read")
+        return FeatureRefused(f"the levels of feature {name} can't be read")
     if existing is not None and (reason := _against(name, wanted, downgrade, existing)) is not None:
-        return Refused(reason)
+        return FeatureRefused(reason)
     ranges = [one.get(name) for one in supported]
     known = [one for one in ranges if one is not None and {MIN_SUPPORTED, MAX_SUPPORTED} <= one.keys()]
     if not known:
-        return Refused(f"feature {name} is not supported by any broker")
+        return FeatureRefused(f"feature {name} is not supported by any broker")
     lowest = existing[MIN_LEVEL] if existing is not None else max(one[MIN_SUPPORTED] for one in known)
     fit = [one for one in known if one[MIN_SUPPORTED] <= lowest <= wanted <= one[MAX_SUPPORTED]]
     if len(fit) < len(ranges):
-        return Refused(f"{len(ranges) - len(fit)} brokers can't do feature {name} at level {wanted}")
+        return FeatureRefused(f"{len(ranges) - len(fit)} brokers can't do feature {name} at level {wanted}")
     return {MIN_LEVEL: lowest, MAX_LEVEL: wanted}
 
 

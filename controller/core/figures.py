@@ -1,8 +1,8 @@
 """The values of a controller's gauges, and the outcomes of its events.
 
-After each event the controller publishes `Figures`, one value that any thread may read, so that no thread reads a
-context while an event changes it. Each number is updated as states change. Only the numbers of replicas of topics that
-are being deleted are counted anew, and only while there are such topics.
+After each event the controller publishes `ControllerGauges`, one value that any thread may read, so that no thread
+reads a context while an event changes it. Each number is updated as states change. Only the
+numbers of replicas of topics that are being deleted are counted anew, and only while there are such topics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statemachines.replica import ReplicaState
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ControllerGauges:
     """All 0 of a broker that is not the active controller, but for `unclean_elections`, which is of all its terms."""
 
     active: bool = False
@@ -39,10 +39,10 @@ class Figures:
     quarantined: int = 0
 
 
-quick(Figures)
+quick(ControllerGauges)
 
 
-def figures_of(term: Term, unclean_elections: int) -> Figures:
+def figures_of(term: Term, unclean_elections: int) -> ControllerGauges:
     context, table = term.context, term.context.partitions
     imbalance, to_delete, ineligible = table.off_preferred, 0, 0
     if context.deletions.queued:
@@ -52,7 +52,7 @@ def figures_of(term: Term, unclean_elections: int) -> Figures:
         real = table.assignment[rows] != NO_BROKER
         to_delete = int(np.count_nonzero(real))
         ineligible = int(np.count_nonzero(real & (table.replica_state[rows] == ReplicaState.DeletionIneligible)))
-    return Figures(
+    return ControllerGauges(
         active=True,
         brokers=len(context.broker_ids),
         topics=len(table.topics),
@@ -69,7 +69,7 @@ def figures_of(term: Term, unclean_elections: int) -> Figures:
     )
 
 
-class ControllerMeasures:
+class ControllerMetrics:
     """Receives the start and the end of each event from the controller."""
 
     def __init__(self, clock: Clock) -> None:
@@ -77,7 +77,7 @@ class ControllerMeasures:
         self._began_ms = 0.0
         self._unclean_before = 0
         self.state = ControllerState.Idle
-        self.figures = Figures()
+        self.figures = ControllerGauges()
         self.timers: dict[ControllerState, Histogram] = {
             state: Histogram() for state in ControllerState if state.timer is not None
         }
@@ -97,9 +97,9 @@ class ControllerMeasures:
     def publish(self, term: Term | None) -> None:
         if term is None:
             self._unclean_before = self.figures.unclean_elections
-            self.figures = Figures(unclean_elections=self._unclean_before)
+            self.figures = ControllerGauges(unclean_elections=self._unclean_before)
         else:
             self.figures = figures_of(term, self._unclean_before + term.context.unclean_elections)
 
 
-__all__ = ["STATES", "ControllerMeasures", "Figures", "figures_of"]
+__all__ = ["STATES", "ControllerGauges", "ControllerMetrics", "figures_of"]

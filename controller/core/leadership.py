@@ -36,7 +36,7 @@ from controller.zookeeper.errors import (
     ZooKeeperError,
 )
 from controller.zookeeper.leadership import KAFKA_PATHS, ElectionPaths, Leadership
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Stat, Write
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Stat, Write, Znode
 from controller.zookeeper.paths import BROKER_TOPICS, CLUSTER_ID
 
 INITIAL_CONTROLLER_EPOCH = 0
@@ -91,7 +91,7 @@ class EpochTooLow(ZooKeeperError):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class BrokerKnowledge:
     """The broker's own knowledge, in addition to ZooKeeper's.
 
     Attributes:
@@ -160,7 +160,7 @@ async def elect(
     zookeeper: ZooKeeperClient,
     broker_id: int,
     clock: Clock,
-    known: Known | None = None,
+    known: BrokerKnowledge | None = None,
     at: ElectionPaths = KAFKA_PATHS,
 ) -> ElectionOutcome:
     """Stands for election in the present session, until it is decided who leads. `at` names what is called /controller
@@ -173,7 +173,7 @@ async def elect(
     session = zookeeper.session()
     if not session:
         raise SessionGone(session)
-    known = known or Known()
+    known = known or BrokerKnowledge()
     unsettled: _Attempt | None = None
     created = corrected = ""
     for _ in range(LOOKS):
@@ -218,11 +218,11 @@ async def elect(
 class _Sight:
     """The znodes that an election reads, as of one moment."""
 
-    controller: Row | None
-    epoch: Row | None
-    topics: Row | None
-    cluster_id: Row | None
-    root: Row | None
+    controller: Znode | None
+    epoch: Znode | None
+    topics: Znode | None
+    cluster_id: Znode | None
+    root: Znode | None
     """The parent of the election's znodes; for Kafka's the root of the cluster's tree."""
 
     def deletions(self) -> int:
@@ -237,7 +237,7 @@ class _Sight:
         stat = self.root.stat
         return max(0, (stat.cversion - stat.num_children) // 2 + (stat.czxid == 0))
 
-    def obstacle(self, session: int, known: Known) -> Obstacle | None:
+    def obstacle(self, session: int, known: BrokerKnowledge) -> Obstacle | None:
         others_there = self.epoch is not None or self.topics is not None
         return (
             in_cluster_id(known.cluster_id, self.cluster_id, others_there=others_there)
@@ -260,7 +260,7 @@ def _refuse_another_session(zookeeper: ZooKeeperClient, session: int) -> None:
         raise SessionGone(session)
 
 
-async def _give_up_own(zookeeper: ZooKeeperClient, controller: Row | None, session: int) -> None:
+async def _give_up_own(zookeeper: ZooKeeperClient, controller: Znode | None, session: int) -> None:
     """Deletes /controller where it is this session's own: its broker does not lead, and must not be taken for the
     controller. Another answer than success leaves it to the next look."""
     if controller is None or not _is_owned_by(controller, session):
@@ -274,7 +274,7 @@ async def _give_up_own(zookeeper: ZooKeeperClient, controller: Row | None, sessi
 # -- the epoch
 
 
-async def _last_epoch(zookeeper: ZooKeeperClient, sight: _Sight, row: Row, known: Known) -> tuple[int, str]:
+async def _last_epoch(zookeeper: ZooKeeperClient, sight: _Sight, row: Znode, known: BrokerKnowledge) -> tuple[int, str]:
     """The epoch that the next term is to be one above, and what was wrong with /controller_epoch if anything was.
 
     The fence goes by the znode's version, so that a wrong epoch endangers no write; but brokers refuse requests of an
@@ -299,7 +299,7 @@ async def _last_epoch(zookeeper: ZooKeeperClient, sight: _Sight, row: Row, known
     return last, wrong
 
 
-async def _highest_known(zookeeper: ZooKeeperClient, sight: _Sight, known: Known) -> int:
+async def _highest_known(zookeeper: ZooKeeperClient, sight: _Sight, known: BrokerKnowledge) -> int:
     """The highest controller epoch below `HIGHEST_EPOCH` that this broker or any partition's state has; 0 if none."""
     highest = known.epoch if known.epoch < HIGHEST_EPOCH else 0
     if sight.topics is None or not sight.topics.stat.num_children:
@@ -358,7 +358,7 @@ async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, 
 
 
 def _attempt(
-    session: int, broker_id: int, wall_ms: int, controller: Row | None, epoch: Row, term: int, at: ElectionPaths
+    session: int, broker_id: int, wall_ms: int, controller: Znode | None, epoch: Znode, term: int, at: ElectionPaths
 ) -> _Attempt:
     """Return the writes of an election.
 
@@ -375,7 +375,7 @@ def _attempt(
     return _Attempt(session, term, epoch.stat.version + 1, (claim, raised), controller is not None, at)
 
 
-def _is_won(attempt: _Attempt, broker_id: int, controller: Row | None, epoch: Row | None) -> bool:
+def _is_won(attempt: _Attempt, broker_id: int, controller: Znode | None, epoch: Znode | None) -> bool:
     """Return whether the znodes now show that an attempt with unknown outcome succeeded."""
     return (
         controller is not None
@@ -387,11 +387,11 @@ def _is_won(attempt: _Attempt, broker_id: int, controller: Row | None, epoch: Ro
     )
 
 
-def _is_owned_by(controller: Row, session: int) -> bool:
+def _is_owned_by(controller: Znode, session: int) -> bool:
     return controller.stat.ephemeral_owner == session
 
 
-def _controller_id(controller: Row) -> int:
+def _controller_id(controller: Znode) -> int:
     broker_id = named_in(controller)
     assert broker_id is not None, controller
     return broker_id

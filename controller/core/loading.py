@@ -35,8 +35,7 @@ from controller.zookeeper.codecs_columns import (
 )
 from controller.zookeeper.connection import BATCH, LONGEST_READ
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import NOT_READABLE, Columns, SetData
-from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import NOT_READABLE, Columns, SetData, Znode
 from controller.zookeeper.request_size import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import (
     SECURITY_PROTOCOLS,

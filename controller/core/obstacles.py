@@ -11,7 +11,7 @@ from enum import Enum
 
 from controller.zookeeper.codecs import decode_cluster_id, decode_controller, decode_controller_epoch
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Row
+from controller.zookeeper.operations import Znode
 from controller.zookeeper.paths import CLUSTER_ID, CONTROLLER_EPOCH
 
 HIGHEST_EPOCH = 2**31 - 1 - 1_000_000
@@ -57,7 +57,7 @@ def shown(data: bytes | None) -> str:
     return repr(data if data is None or len(data) <= SHOWN_BYTES else data[:SHOWN_BYTES] + b"...")
 
 
-def in_controller(row: Row | None, session: int = 0) -> Obstacle | None:
+def in_controller(row: Znode | None, session: int = 0) -> Obstacle | None:
     """Return what is wrong with a /controller that does not belong to `session`, or None.
 
     A session's own znode is never in its way: the election replaces its content.
@@ -84,7 +84,7 @@ def in_controller(row: Row | None, session: int = 0) -> Obstacle | None:
     return None
 
 
-def named_in(row: Row) -> int | None:
+def named_in(row: Znode) -> int | None:
     """Return the broker id in /controller, or None if it holds none."""
     try:
         return decode_controller(row.path, row.data).broker_id
@@ -92,7 +92,7 @@ def named_in(row: Row) -> int | None:
         return None
 
 
-def in_epoch(row: Row | None) -> Obstacle | None:
+def in_epoch(row: Znode | None) -> Obstacle | None:
     """Return what is wrong with an unreadable /controller_epoch, or None. One that is missing is created anew."""
     if row is None or epoch_in(row) is not None:
         return None
@@ -104,7 +104,7 @@ def in_epoch(row: Row | None) -> Obstacle | None:
     )
 
 
-def epoch_in(row: Row) -> int | None:
+def epoch_in(row: Znode) -> int | None:
     """Return the epoch in /controller_epoch, or None if it holds none."""
     try:
         return decode_controller_epoch(row.path, row.data)
@@ -134,7 +134,7 @@ def exhausted(epoch: int) -> Obstacle:
     )
 
 
-def in_cluster_id(expected: str | None, row: Row | None, *, others_there: bool) -> Obstacle | None:
+def in_cluster_id(expected: str | None, row: Znode | None, *, others_there: bool) -> Obstacle | None:
     """Return the obstacle that ZooKeeper no longer holds the cluster `expected`, or None.
 
     Args:

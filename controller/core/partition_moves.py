@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from controller.core.context import Replicas
-from controller.core.elections import OFFLINE, Election
+from controller.core.elections import OFFLINE, ElectionRule
 from controller.core.events import ReassignmentIsrChange
 from controller.core.partition_table import NO_STATE, Bools, Rows
 from controller.core.request_batch import RequestBatch
@@ -44,7 +44,7 @@ def move(term: Term, rows: Rows, target: PartitionState) -> None:
         emit(_moved(epoch, topic, partition, -1, _NAMES[source], now))
 
 
-async def bring_online(term: Term, rows: Rows, batch: RequestBatch, election: Election = OFFLINE) -> Rows:
+async def bring_online(term: Term, rows: Rows, batch: RequestBatch, election: ElectionRule = OFFLINE) -> Rows:
     """Write the first state of new partitions, and elect a leader by `election` for the others.
 
     Partitions that have a leader now are Online, and their replicas are notified. Returns the rows that got a leader.
@@ -93,7 +93,7 @@ def _led_by_eligible(term: Term, rows: Rows) -> Bools:
     return term.context.led(rows)
 
 
-async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: Election) -> Rows:
+async def _elect(term: Term, rows: Rows, batch: RequestBatch, election: ElectionRule) -> Rows:
     """Decides, writes, and decides again for what had moved meanwhile, from what is there now."""
     table = term.context.partitions
     led: list[Rows] = []

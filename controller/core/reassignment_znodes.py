@@ -26,7 +26,7 @@ from controller.zookeeper.codecs import (
 )
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists, NoNode, UnknownOutcome
-from controller.zookeeper.operations import Create, Delete, Row, SetData, Write
+from controller.zookeeper.operations import Create, Delete, SetData, Write, Znode
 from controller.zookeeper.request_size import BATCH_BYTES, ZNODE_BYTES_MAX, operation_bytes
 from controller.zookeeper.znode_sense import sound_topic_assignment
 from statemachines.reassignment import Assignment
@@ -49,7 +49,7 @@ async def read_asked(term: Term) -> Targets | None:
     return None if row is None else _asked(term, row)
 
 
-def _asked(term: Term, row: Row | None) -> Targets:
+def _asked(term: Term, row: Znode | None) -> Targets:
     if row is None:
         quarantine.released(term, PATH)
         return {}
@@ -84,7 +84,7 @@ async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targ
     raise NotWritten(f"{PATH} changed under {ROUNDS} looks and is left as it is")
 
 
-def _write(row: Row | None, before: Targets, after: Targets) -> Write | None:
+def _write(row: Znode | None, before: Targets, after: Targets) -> Write | None:
     """Return the write that turns one value into the other, or None if there is none. Raises NotWritten."""
     if row is None:
         return Create(PATH, _fitting(Reassignments(after))) if after else None
@@ -220,7 +220,7 @@ async def _plan(term: Term, wanted: Mapping[Partition, Assignment]) -> _Plan:
     return plan
 
 
-def _topic(term: Term, name: str, row: Row) -> TopicAssignment | None:
+def _topic(term: Term, name: str, row: Znode) -> TopicAssignment | None:
     """None for one that can't be read, or that is another topic of the same name by now."""
     try:
         found = sound_topic_assignment(row.path, row.data)

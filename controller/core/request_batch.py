@@ -13,7 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from controller.core.context import LiveBroker, Replicas
-from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from controller.core.events import (
+    LeaderAndIsrResponseReceived,
+    StopReplicaResponseReceived,
+    UpdateMetadataResponseReceived,
+)
 from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, PartitionTable, Rows
 from controller.core.ports import ControlRequest
 from controller.core.term import Term
@@ -33,9 +37,9 @@ from controller.zookeeper.znode_sense import topic_name_fault
 from statemachines.leader_election_columns import live_mask
 
 _RESPONSE_EVENTS = {
-    ApiKey.LEADER_AND_ISR: LeaderAndIsrResponse,
-    ApiKey.UPDATE_METADATA: UpdateMetadataResponse,
-    ApiKey.STOP_REPLICA: StopReplicaResponse,
+    ApiKey.LEADER_AND_ISR: LeaderAndIsrResponseReceived,
+    ApiKey.UPDATE_METADATA: UpdateMetadataResponseReceived,
+    ApiKey.STOP_REPLICA: StopReplicaResponseReceived,
 }
 NAMES = {
     ApiKey.LEADER_AND_ISR: "LeaderAndIsr",

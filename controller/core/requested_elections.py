@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from controller.core import partition_moves
-from controller.core.elections import Decision, Election
+from controller.core.elections import Decision, ElectionRule
 from controller.core.events import ElectionKind, ElectionOutcome, Outcomes, TopicPartition
 from controller.core.imbalance import preferred_leaders
 from controller.core.partition_table import NO_STATE, Bools, Rows
@@ -38,8 +38,8 @@ async def _decide_unclean(term: Term, rows: Rows) -> Decision:
     return Decision(elected, live, context.eligible_ids)
 
 
-PREFERRED = Election("preferred", _decide_preferred)
-UNCLEAN = Election("offline", _decide_unclean)
+PREFERRED = ElectionRule("preferred", _decide_preferred)
+UNCLEAN = ElectionRule("offline", _decide_unclean)
 _ELECTIONS = {ElectionKind.PREFERRED: PREFERRED, ElectionKind.UNCLEAN: UNCLEAN}
 _NOBODY = {
     ElectionKind.PREFERRED: (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "the preferred leader is not live and in sync"),

@@ -16,7 +16,7 @@ from controller.core.state_writes import state_paths, take_in
 from controller.core.term import Term
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import Znode
 
 MIN_INSYNC = "min.insync.replicas"
 SHOWN = 5

@@ -20,8 +20,7 @@ from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs_columns import encode_partition_states
 from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoAuth, NoNode, UnknownOutcome
-from controller.zookeeper.operations import NOT_WRITABLE, Create
-from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import NOT_WRITABLE, Create, Znode
 from controller.zookeeper.row_writes import RowsWritten
 from controller.zookeeper.state_sets import StatePaths, StateSets
 from controller.zookeeper.znode_sense import sound_partition_state

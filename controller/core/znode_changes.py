@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from controller.core.term import Term
 from controller.zookeeper.errors import BadVersion, MultiFailed, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
-from controller.zookeeper.operations import Create, SetData
-from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import Create, SetData, Znode
 
 LOOKS = 10
 """How often the znode is looked at again."""

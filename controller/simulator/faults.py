@@ -42,8 +42,8 @@ from controller.scenarios.faults import (
     LoseReply,
     Lossy,
     Operation,
-    Pause,
     PauseController,
+    PauseZnode,
     Reassign,
     Reset,
     ResetZooKeeper,
@@ -78,13 +78,13 @@ from controller.zookeeper.codecs import (
     encode_reassignments,
     encode_topic_assignment,
 )
-from controller.zookeeper.codecs_pause import Pause as PauseZnode
+from controller.zookeeper.codecs_pause import PauseZnode as PauseZnode
 from controller.zookeeper.codecs_pause import encode_pause
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import ZooKeeperError
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Write
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, Znode
 
 SHELL_SESSION_MS = 30_000
 GARBAGE = b"{not json"
@@ -165,7 +165,7 @@ class Faults:
     def trace(self, happening: Fault | Operation) -> None:
         """Record the happening in the trace; a kill and the like by its broker alone, as scenarios record them."""
         kind, node = kind_of(happening), getattr(happening, "node", None)
-        if isinstance(happening, Kill | LosePower | Stop | Pause | Expire):
+        if isinstance(happening, Kill | LosePower | Stop | PauseZnode | Expire):
             self._host.take(FaultInjected(kind, str(node)))
         else:
             self._host.take(FaultInjected(kind, describe(happening).partition(" ")[2]))
@@ -225,8 +225,8 @@ class Faults:
         process.stop()
         return self._starts_again(process)
 
-    @SIMULATED_FAULTS.of(Pause)
-    def _pause(self, fault: Pause) -> Undo | None:
+    @SIMULATED_FAULTS.of(PauseZnode)
+    def _pause(self, fault: PauseZnode) -> Undo | None:
         process = self._process(fault.broker)
         if process is None or process.process.state is not ProcessState.RUNNING:
             return None
@@ -411,7 +411,7 @@ class Faults:
     def _delete_unreadable(self) -> None:
         drive(self._until_deleted(paths.CONTROLLER_EPOCH, lambda row: epoch_in(row) is None))
 
-    async def _until_deleted(self, path: str, wrong: Callable[[Row], bool]) -> None:
+    async def _until_deleted(self, path: str, wrong: Callable[[Znode], bool]) -> None:
         """Delete the znode if it is `wrong`; again while ZooKeeper does not answer."""
         while True:
             row = self._zookeeper.row(path)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_topic_assignment
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Write
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Write, Znode
 from controller.zookeeper.state_sets import FencedSets
 
 NO_SESSION = 0
@@ -42,7 +42,7 @@ class Fencing:
     """`row` reads a znode as it is once the present transaction is applied. `leaders_write`: whether leaders set the
     states of their partitions (inter-broker protocol below 2.7)."""
 
-    def __init__(self, row: Callable[[str], Row | None], *, leaders_write: bool = False) -> None:
+    def __init__(self, row: Callable[[str], Znode | None], *, leaders_write: bool = False) -> None:
         self._row = row
         self._leaders_write = leaders_write
         self._winner = NO_SESSION

@@ -32,7 +32,7 @@ from controller.trace import FaultInjected
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     ControllerZnode,
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     encode_controller,
     encode_controller_epoch,
@@ -203,7 +203,7 @@ def _znodes(topics: Mapping[str, Mapping[int, tuple[int, ...]]]) -> Iterator[Cre
         yield Create(paths.topic(name), encode_topic_assignment(TopicAssignment(topic_id, assignment)))
         yield Create(paths.partitions(name), None)
         for partition, replicas in assignment.items():
-            state = PartitionState(replicas[0], 0, replicas, FORMER_EPOCH)
+            state = PartitionStateZnode(replicas[0], 0, replicas, FORMER_EPOCH)
             yield Create(paths.partition(name, partition), None)
             yield Create(paths.partition_state(name, partition), encode_partition_state(state))
 

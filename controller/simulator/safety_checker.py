@@ -42,7 +42,7 @@ from controller.trace import (
 from controller.trace_records import Recorder, TraceRecord
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     decode_controller_epoch,
     decode_partition_state,
@@ -286,9 +286,9 @@ class SafetyChecker(Recorder):
         self._nodes: dict[int, int] = {}
         self._epoch = 0
         self._winner = 0
-        self._states: dict[str, PartitionState] = {}
+        self._states: dict[str, PartitionStateZnode] = {}
         self._created: dict[str, int] = {}
-        self._alike: dict[bytes | None, PartitionState] = {}
+        self._alike: dict[bytes | None, PartitionStateZnode] = {}
         self._named: dict[str, tuple[str, int]] = {}
         self._rows: dict[str, Mapping[int, tuple[int, ...]]] = {}  # what was looked up in the present transaction
         self._assignments: dict[str, tuple[bytes | None, Mapping[int, tuple[int, ...]]]] = {}
@@ -439,7 +439,7 @@ class SafetyChecker(Recorder):
             is_known = epoch == leader_epoch and row.stat.version == version + 1
             self._begun[path] = (leader_epoch, zxid if is_known else row.stat.mzxid, row.stat.version)
 
-    def _decoded(self, path: str, data: bytes | None) -> PartitionState:
+    def _decoded(self, path: str, data: bytes | None) -> PartitionStateZnode:
         """Many partitions' states are the same bytes, and their paths alone tell them apart."""
         state = self._alike.get(data)
         if state is None:
@@ -576,7 +576,7 @@ class SafetyChecker(Recorder):
             )
 
 
-def _is_leaders_change(node: int, state: PartitionState, last: PartitionState) -> bool:
+def _is_leaders_change(node: int, state: PartitionStateZnode, last: PartitionStateZnode) -> bool:
     """Of its ISR alone, by the partition's leader, in its leader epoch."""
     return node == last.leader == state.leader and state.leader_epoch == last.leader_epoch
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from controller.zookeeper.broker_data_writes import BrokerDataWrites
 from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.connection import Connection, ConnectionListener
+from controller.zookeeper.connection import ConnectionListener, ZooKeeperConnection
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
 from controller.zookeeper.jars import EmbeddedServerUnavailable, JarsNotFound, JavaNotFound
 from controller.zookeeper.leadership import Leadership
@@ -35,7 +35,6 @@ __all__ = [
     "BrokerDataWrites",
     "BrokerIdInUse",
     "BrokerWrites",
-    "Connection",
     "ConnectionListener",
     "DataDirectoryError",
     "EmbeddedServerUnavailable",
@@ -49,4 +48,5 @@ __all__ = [
     "RowsWritten",
     "ThreadClock",
     "ZooKeeperClient",
+    "ZooKeeperConnection",
 ]

@@ -17,9 +17,9 @@ from controller.zookeeper.broker_writes import BrokerWrites, Undecided
 from controller.zookeeper.codecs import (
     ConfigChange,
     ConfigZnode,
-    IsrChangeNotification,
+    IsrChangeZnode,
     LogDirEvent,
-    PartitionState,
+    PartitionStateZnode,
     ProducerIdBlock,
     decode_config,
     decode_partition_state,
@@ -125,13 +125,13 @@ class BrokerDataWrites(BrokerWrites):
         await self._decide(attempt)
 
     async def change_isr(
-        self, topic: str, partition: int, state: PartitionState, version: int
-    ) -> tuple[PartitionState, int] | None:
+        self, topic: str, partition: int, state: PartitionStateZnode, version: int
+    ) -> tuple[PartitionStateZnode, int] | None:
         """Writes a state with another ISR over that of `version`, unless another leader or leader epoch stands there.
         The state that stands then, this one or not, and its version; None if there is none. DamagedZnode."""
         path = paths.partition_state(topic, partition)
 
-        async def attempt() -> tuple[PartitionState, int] | None:
+        async def attempt() -> tuple[PartitionStateZnode, int] | None:
             row = await self._look(path)
             if row is None:
                 return None
@@ -153,7 +153,7 @@ class BrokerDataWrites(BrokerWrites):
         """
         notice = paths.child(paths.ISR_CHANGE_NOTIFICATION, paths.ISR_CHANGE_PREFIX)
         for start in range(0, len(partitions), PARTITIONS_A_NOTICE):
-            named = IsrChangeNotification(partitions[start : start + PARTITIONS_A_NOTICE])
+            named = IsrChangeZnode(partitions[start : start + PARTITIONS_A_NOTICE])
             data = encode_isr_change_notification(named)
 
             async def attempt(data: bytes = data) -> None:

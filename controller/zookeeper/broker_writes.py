@@ -32,11 +32,11 @@ from controller.zookeeper.operations import (
     Check,
     Create,
     Delete,
-    Row,
     SetData,
     Stat,
     Write,
     WriteResults,
+    Znode,
 )
 from controller.zookeeper.retry import LONGEST_DELAY_MS
 
@@ -176,7 +176,7 @@ class BrokerWrites:
         assert isinstance(stat, Stat)
         return stat.czxid
 
-    async def _keep_registration(self, row: Row, data: bytes) -> int:
+    async def _keep_registration(self, row: Znode, data: bytes) -> int:
         if row.data != data:
             await self._write([SetData(row.path, data, row.stat.version)], NoNode, BadVersion)
         return row.stat.czxid
@@ -250,11 +250,11 @@ class BrokerWrites:
 
     # -- one look, one write, and what comes between
 
-    async def _look(self, path: str) -> Row | None:
+    async def _look(self, path: str) -> Znode | None:
         """Read the current value, after a sync so that the outcome of an earlier write is decided."""
         return (await self._look_at([path]))[0]
 
-    async def _look_at(self, wanted: Sequence[str]) -> tuple[Row | None, ...]:
+    async def _look_at(self, wanted: Sequence[str]) -> tuple[Znode | None, ...]:
         await self._client.sync(wanted[0])
         rows = (await self._client.read(wanted)).rows
         for row in rows:
@@ -287,7 +287,7 @@ class BrokerWrites:
             raise undecided.__cause__ or undecided from None
 
 
-def _refuse_another_cluster(expected: str, row: Row | None, parent: Row | None) -> None:
+def _refuse_another_cluster(expected: str, row: Znode | None, parent: Znode | None) -> None:
     """A lost /cluster/id alone is not enough: /brokers/ids, `parent`, says that the cluster is still there."""
     if row is None:
         if parent is None:

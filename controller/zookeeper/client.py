@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from controller.clock import Clock
 from controller.pending import Pending
-from controller.zookeeper.connection import BATCH, Connection
+from controller.zookeeper.connection import BATCH, ZooKeeperConnection
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import (
     BadVersion,
@@ -36,7 +36,7 @@ from controller.zookeeper.operations import (
     Columns,
     Create,
     Listing,
-    Reading,
+    ReadResult,
     SessionState,
     SetData,
     WatchEvent,
@@ -91,7 +91,7 @@ class ZooKeeperClient:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ZooKeeperConnection,
         clock: Clock,
         events: EventSink,
         *,
@@ -144,18 +144,18 @@ class ZooKeeperClient:
 
     # -- reads
 
-    def read(self, paths: Sequence[str]) -> Pending[Reading]:
+    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
         """Any number of paths, in batches. Made again over a broken connection; SessionGone once the session in which
         it was asked has ended. The zxid is the oldest batch's. A znode that is one of many (`is_one_of_many`) and that
         this client may not read is answered with a stand-in, whose data is NOT_READABLE; NoAuth for any other."""
         return drive(self._read(paths))
 
-    async def _read(self, paths: Sequence[str]) -> Reading:
+    async def _read(self, paths: Sequence[str]) -> ReadResult:
         batches = await self._batches(self._connection.read, paths, _unreadable_row)
         if len(batches) == 1:
             return batches[0]
         rows = tuple(chain.from_iterable(batch.rows for batch in batches))
-        return Reading(rows, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
+        return ReadResult(rows, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
 
     def children(self, paths: Sequence[str]) -> Pending[Listing]:
         """As `read`, for the children's names; None also for a znode that this client may not read."""
@@ -368,8 +368,8 @@ class ZooKeeperClient:
             self._events.put(event)
 
 
-def _unreadable_row(path: str, zxid: int) -> Reading:
-    return Reading((stand_in(path, NOT_READABLE),), zxid)
+def _unreadable_row(path: str, zxid: int) -> ReadResult:
+    return ReadResult((stand_in(path, NOT_READABLE),), zxid)
 
 
 def _unreadable_columns(path: str, zxid: int) -> Columns:

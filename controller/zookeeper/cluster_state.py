@@ -36,7 +36,7 @@ class NoKafkaCluster(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveBroker:
+class RegisteredBroker:
     """A registered broker. `broker_epoch` is its registration's czxid, `session` its owner; `registration` is None
     where the znode is damaged (its being there still says that the broker lives)."""
 
@@ -47,7 +47,7 @@ class LiveBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class ClusterPartition:
     """One partition, as plain values. `leader` is -1 for none; without a state the epochs are -1 and the ISR empty."""
 
     topic: str
@@ -63,7 +63,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionTable:
+class ClusterPartitions:
     """All partitions, a row each, by topic and number; the masks [n] say what is to be said of a row.
 
     `offline`: no state, no leader, or one that is not live. `under_replicated`: fewer live ISR members than replicas
@@ -85,10 +85,10 @@ class PartitionTable:
     def __len__(self) -> int:
         return len(self.states.leader)
 
-    def partition(self, row: int) -> Partition:
+    def partition(self, row: int) -> ClusterPartition:
         held, state = self.assignments, self.states
         there = bool(state.present[row])
-        return Partition(
+        return ClusterPartition(
             topic=held.names[held.topic_index[row]],
             partition=int(held.partition[row]),
             assignment=_members(held.assignment[row]),
@@ -101,7 +101,7 @@ class PartitionTable:
             removing=held.removing.get(row, ()),
         )
 
-    def where(self, mask: Bools) -> Iterator[Partition]:
+    def where(self, mask: Bools) -> Iterator[ClusterPartition]:
         return map(self.partition, np.flatnonzero(mask).tolist())
 
     def reassigning(self) -> list[int]:
@@ -110,7 +110,7 @@ class PartitionTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class ZnodeDamage:
     path: str
     why: str
 
@@ -127,14 +127,14 @@ class ClusterState:
     cluster_id: str | None
     controller: codecs.ControllerZnode | None
     controller_epoch: int | None
-    brokers: tuple[LiveBroker, ...]
+    brokers: tuple[RegisteredBroker, ...]
     absent_brokers: tuple[int, ...]
-    partitions: PartitionTable
+    partitions: ClusterPartitions
     deletions: tuple[str, ...]
     reassignments: Mapping[codecs.TopicPartition, tuple[int, ...]]
     preferred_elections: tuple[codecs.TopicPartition, ...]
     isr_changes: int
-    damaged: tuple[Damage, ...]
+    damaged: tuple[ZnodeDamage, ...]
 
 
 class _Decoding:
@@ -142,7 +142,7 @@ class _Decoding:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.damaged: list[Damage] = []
+        self.damaged: list[ZnodeDamage] = []
 
     def one(self, path: str, decode: Callable[[str, bytes | None], T]) -> T | None:
         """None if the node is absent or damaged."""
@@ -153,7 +153,7 @@ class _Decoding:
         try:
             return decode(path, data)
         except DamagedZnode as damaged:
-            self.damaged.append(Damage(path, f"expected {damaged.expected}"))
+            self.damaged.append(ZnodeDamage(path, f"expected {damaged.expected}"))
             return None
 
     def columns(self, wanted: Sequence[str]) -> Columns:
@@ -186,19 +186,19 @@ def cluster_state(tree: Tree) -> ClusterState:
     )
 
 
-def _brokers(decoding: _Decoding) -> tuple[LiveBroker, ...]:
-    live: list[LiveBroker] = []
+def _brokers(decoding: _Decoding) -> tuple[RegisteredBroker, ...]:
+    live: list[RegisteredBroker] = []
     for name in decoding.tree.children(paths.BROKER_IDS):
         path = paths.child(paths.BROKER_IDS, name)
         row = decoding.tree.nodes[path]
         registration = decoding.data(path, row.data, sound_registration)
         broker_id = paths.broker_of(path)
         if broker_id is not None:
-            live.append(LiveBroker(broker_id, row.stat.czxid, row.stat.ephemeral_owner, registration))
+            live.append(RegisteredBroker(broker_id, row.stat.czxid, row.stat.ephemeral_owner, registration))
     return tuple(sorted(live, key=lambda broker: broker.broker_id))
 
 
-def _partitions(decoding: _Decoding, live: Sequence[int]) -> PartitionTable:
+def _partitions(decoding: _Decoding, live: Sequence[int]) -> ClusterPartitions:
     names = decoding.tree.children(paths.BROKER_TOPICS)
     topic_paths = [paths.topic(name) for name in names]
     held, senseless = sound_topics(codecs.decode_topic_assignments(decoding.columns(topic_paths), names))
@@ -206,7 +206,7 @@ def _partitions(decoding: _Decoding, live: Sequence[int]) -> PartitionTable:
         decoding.one(topic_paths[topic], sound_topic_assignment)
     for path, name in zip(topic_paths, names, strict=True):
         if (fault := topic_name_fault(name)) is not None:
-            decoding.damaged.append(Damage(path, fault))
+            decoding.damaged.append(ZnodeDamage(path, fault))
     state_paths = state_paths_of(held)
     states, odd = sound_states(codecs.decode_partition_states(decoding.columns(state_paths), held.assignment.shape[1]))
     for row in odd:
@@ -231,7 +231,7 @@ def _judged(
     states: codecs.PartitionStateColumns,
     live: Sequence[int],
     unusable: Sequence[int],
-) -> PartitionTable:
+) -> ClusterPartitions:
     count = len(states.leader)
     assignment, isr, leader = held.assignment, states.isr, states.leader
     unreadable = np.zeros(count, dtype=np.bool_)
@@ -247,7 +247,7 @@ def _judged(
     off_preferred = led & (preferred >= 0) & (leader != preferred)
     preferred_in_isr = (isr == preferred[:, None]).any(axis=1)
     assigned = (isr[:, :, None] == assignment[:, None, :]).any(axis=2)
-    return PartitionTable(
+    return ClusterPartitions(
         assignments=held,
         states=states,
         offline=~led & ~unreadable,

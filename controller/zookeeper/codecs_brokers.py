@@ -21,7 +21,7 @@ from controller.zookeeper.znode_json import (
     OPTIONAL_STRING,
     STRING,
     FieldReader,
-    Kept,
+    KeptFields,
     encode_object,
     id_in_digits,
 )
@@ -59,7 +59,7 @@ class BrokerRegistration:
     timestamp_ms: int = 0
     version: int = 5
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """The endpoint of that listener name, if the broker has it."""
@@ -73,7 +73,7 @@ class ControllerZnode:
     broker_id: int
     timestamp_ms: int
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ClusterId:
 
     id: str
     version: str = "1"
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class FeatureZnode:
     status: int = 1
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class ProducerIdBlock:
     block_start: int
     block_end: int
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 def _endpoints(fields: FieldReader) -> tuple[BrokerEndpoint, ...]:

@@ -24,7 +24,7 @@ from controller.zookeeper.codecs_topics import (
     encode_partition_state,
 )
 from controller.zookeeper.operations import Columns
-from controller.zookeeper.row_writes import Int32s, OddRows, column, joined, padded, unpadded
+from controller.zookeeper.row_writes import FallbackRows, Int32s, column, joined, padded, unpadded
 from controller.zookeeper.state_shapes import ShapedStates, read_by_shape
 from controller.zookeeper.znode_json import Id, IdOrNone, Ids
 
@@ -182,7 +182,7 @@ def _in_a_row(parts: Sequence[PartitionStateColumns]) -> PartitionStateColumns:
 
 
 def _decoded_states(batches: Sequence[Columns], width: int) -> PartitionStateColumns:
-    rows = OddRows(batches, _STATES, _STATE, _lenient_state)
+    rows = FallbackRows(batches, _STATES, _STATE, _lenient_state)
     states = rows.filled(_ABSENT_STATE)
     isrs = [state.isr for state in states]
     return PartitionStateColumns(
@@ -246,7 +246,7 @@ def decode_topic_assignments(columns: Columns | Sequence[Columns], names: Sequen
     """The assignments of the topics `names`, in the order in which they were read. Never raises for what a znode
     holds; ValueError if there are not as many names as znodes."""
     batches = [columns] if isinstance(columns, Columns) else columns
-    rows = OddRows(batches, _TOPICS, _TOPIC, _lenient_topic)
+    rows = FallbackRows(batches, _TOPICS, _TOPIC, _lenient_topic)
     topics = rows.filled(_ABSENT_TOPIC)
     if len(topics) != len(names):
         raise ValueError(f"{len(names)} topic names for {len(topics)} znodes")

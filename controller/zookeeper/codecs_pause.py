@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from controller.zookeeper.znode_json import ID, NOTHING_KEPT, STRING, FieldReader, Kept, encode_object
+from controller.zookeeper.znode_json import ID, NOTHING_KEPT, STRING, FieldReader, KeptFields, encode_object
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseZnode:
     """A pause of the controller; `since_ms`: milliseconds since 1970 by the requester's clock."""
 
     reason: str
     since_ms: int
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
-def decode_pause(path: str, data: bytes | None) -> Pause:
+def decode_pause(path: str, data: bytes | None) -> PauseZnode:
     """Raises DamagedZnode."""
     fields = FieldReader(path, "why the controller is paused", data)
-    return Pause(
+    return PauseZnode(
         reason=fields.take("reason", STRING),
         since_ms=fields.take_number_in_digits("timestamp", 0),
         version=fields.take_or("version", ID, 1),
@@ -31,7 +31,7 @@ def decode_pause(path: str, data: bytes | None) -> Pause:
     )
 
 
-def encode_pause(pause: Pause) -> bytes:
+def encode_pause(pause: PauseZnode) -> bytes:
     return encode_object(
         [("version", pause.version), ("reason", pause.reason), ("timestamp", str(pause.since_ms))], pause.kept
     )

@@ -19,7 +19,7 @@ from controller.zookeeper.znode_json import (
     FieldReader,
     Id,
     Ids,
-    Kept,
+    KeptFields,
     Long,
     encode_object,
 )
@@ -58,11 +58,11 @@ class TopicAssignment:
     adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     version: int = 3
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionStateZnode:
     """/brokers/topics/T/partitions/P/state. `leader` is -1 for none."""
 
     leader: int
@@ -70,7 +70,7 @@ class PartitionState:
     isr: tuple[int, ...]
     controller_epoch: int
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ConfigZnode:
 
     config: Mapping[str, str]
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,16 @@ class ConfigChange:
 
     entity_path: str
     version: int = 2
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class IsrChangeNotification:
+class IsrChangeZnode:
     """/isr_change_notification/isr_change_N."""
 
     partitions: tuple[TopicPartition, ...]
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class PreferredElection:
 
     partitions: tuple[TopicPartition, ...]
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class LogDirEvent:
     broker_id: int
     event: int = 1
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Reassignments:
 
     replicas: Mapping[TopicPartition, tuple[int, ...]]
     version: int = 1
-    kept: Kept = field(default=NOTHING_KEPT, compare=False, repr=False)
+    kept: KeptFields = field(default=NOTHING_KEPT, compare=False, repr=False)
 
 
 def decode_topic_assignment(path: str, data: bytes | None) -> TopicAssignment:
@@ -154,10 +154,10 @@ def encode_topic_assignment(topic: TopicAssignment) -> bytes:
     )
 
 
-def decode_partition_state(path: str, data: bytes | None) -> PartitionState:
+def decode_partition_state(path: str, data: bytes | None) -> PartitionStateZnode:
     """Raises DamagedZnode."""
     fields = FieldReader(path, "a partition's state", data)
-    return PartitionState(
+    return PartitionStateZnode(
         leader=fields.take("leader", ID_OR_NONE),
         leader_epoch=fields.take("leader_epoch", ID),
         isr=fields.take("isr", _IDS),
@@ -167,7 +167,7 @@ def decode_partition_state(path: str, data: bytes | None) -> PartitionState:
     )
 
 
-def encode_partition_state(state: PartitionState) -> bytes:
+def encode_partition_state(state: PartitionStateZnode) -> bytes:
     return encode_object(
         (
             ("controller_epoch", state.controller_epoch),
@@ -211,18 +211,18 @@ def _decode_partitions(fields: FieldReader) -> tuple[TopicPartition, ...]:
     return tuple((item.topic, item.partition) for item in fields.take("partitions", _TOPIC_PARTITIONS))
 
 
-def _encode_partitions(partitions: tuple[TopicPartition, ...], version: int, kept: Kept) -> bytes:
+def _encode_partitions(partitions: tuple[TopicPartition, ...], version: int, kept: KeptFields) -> bytes:
     items = tuple(_TopicPartition(topic, partition) for topic, partition in partitions)
     return encode_object((("version", version), ("partitions", items)), kept)
 
 
-def decode_isr_change_notification(path: str, data: bytes | None) -> IsrChangeNotification:
+def decode_isr_change_notification(path: str, data: bytes | None) -> IsrChangeZnode:
     """Raises DamagedZnode."""
     fields = FieldReader(path, "an ISR change notification", data)
-    return IsrChangeNotification(_decode_partitions(fields), fields.take_or("version", ID, 1), fields.kept())
+    return IsrChangeZnode(_decode_partitions(fields), fields.take_or("version", ID, 1), fields.kept())
 
 
-def encode_isr_change_notification(notification: IsrChangeNotification) -> bytes:
+def encode_isr_change_notification(notification: IsrChangeZnode) -> bytes:
     return _encode_partitions(notification.partitions, notification.version, notification.kept)
 
 

@@ -13,7 +13,7 @@ from controller.pending import Pending
 from controller.zookeeper.operations import (
     Columns,
     Listing,
-    Reading,
+    ReadResult,
     SessionState,
     WatchEvent,
     Write,
@@ -32,7 +32,7 @@ class ConnectionListener(Protocol):
     def watch_fired(self, event: WatchEvent) -> None: ...
 
 
-class Connection(Protocol):
+class ZooKeeperConnection(Protocol):
     """One session at a time; requests are carried out in the order they were made, and so answered.
 
     A read answers `ConnectionLost`, a write `UnknownOutcome`, when the connection breaks under it; both answer
@@ -64,7 +64,7 @@ class Connection(Protocol):
     def last_zxid(self) -> int:
         """The highest zxid seen in a reply; 0 at first."""
 
-    def read(self, paths: Sequence[str]) -> Pending[Reading]:
+    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
         """One multi-read of data and stats. At most `BATCH` paths."""
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:

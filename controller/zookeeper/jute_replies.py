@@ -24,7 +24,7 @@ from controller.zookeeper.jute import (
     SET_DATA,
     STAT,
 )
-from controller.zookeeper.operations import Columns, Row, Stat, WriteResult, WriteResults
+from controller.zookeeper.operations import Columns, Stat, WriteResult, WriteResults, Znode
 from controller.zookeeper.state_sets import SetResults
 
 _row_head = Struct("!iBii")
@@ -68,9 +68,9 @@ ErrorOf = Callable[[int, str], BaseException]
 """(ZooKeeper's error code, path) -> the error to raise."""
 
 
-def read_rows(message: bytes, offset: int, paths: Sequence[str], error_of: ErrorOf) -> tuple[Row | None, ...]:
+def read_rows(message: bytes, offset: int, paths: Sequence[str], error_of: ErrorOf) -> tuple[Znode | None, ...]:
     """A multi-read of data: a row a path, None where there is no node. Raises another error that one of them has."""
-    rows: list[Row | None] = []
+    rows: list[Znode | None] = []
     for path in paths:
         kind, _, _ = MULTI_HEADER.unpack_from(message, offset)
         offset += MULTI_HEADER.size
@@ -79,7 +79,7 @@ def read_rows(message: bytes, offset: int, paths: Sequence[str], error_of: Error
             rows.append(None)
             continue
         data, offset = read_data(message, offset)
-        rows.append(Row(path, data, read_stat(message, offset)))
+        rows.append(Znode(path, data, read_stat(message, offset)))
         offset += STAT.size
     return tuple(rows)
 
@@ -162,7 +162,7 @@ def _walked(message: bytes, offset: int, paths: Sequence[str], zxid: int, error_
     return Columns.of(datas, np.array(versions, dtype=np.int32), np.array(mzxids, dtype=np.int64), zxid)
 
 
-def columns_of(rows: Sequence[Row | None], zxid: int) -> Columns:
+def columns_of(rows: Sequence[Znode | None], zxid: int) -> Columns:
     """The columns of rows that were read one by one."""
     return Columns.of_rows(rows, zxid)
 

@@ -1,4 +1,4 @@
-"""A `Connection` to a real ZooKeeper: the port's requests, as bytes, over a `KazooLink`.
+"""A `ZooKeeperConnection` to a real ZooKeeper: the port's requests, as bytes, over a `KazooLink`.
 
 kazoo offers no multi-read and no SetWatches, and builds an object a row; so the requests are our own
 (`jute_requests.py`, `jute_replies.py`), and kazoo carries them. Here are only paths, the chroot, access lists and what
@@ -35,10 +35,10 @@ from controller.zookeeper.operations import (
     Columns,
     Create,
     Listing,
-    Reading,
-    Row,
+    ReadResult,
     Write,
     WriteResults,
+    Znode,
 )
 from controller.zookeeper.path_rules import validate_new_path, validate_path, validate_paths
 from controller.zookeeper.paths import partitions as parent_of_partitions
@@ -157,15 +157,15 @@ class KazooConnection:
 
     # -- reads
 
-    def read(self, paths: Sequence[str]) -> Pending[Reading]:
+    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
         return drive(self._read(_batch(paths)))
 
-    async def _read(self, paths: Sequence[str]) -> Reading:
-        def parse(message: bytes, offset: int, zxid: int) -> Reading:
-            return Reading(jute_replies.read_rows(message, offset, paths, path_error), zxid)
+    async def _read(self, paths: Sequence[str]) -> ReadResult:
+        def parse(message: bytes, offset: int, zxid: int) -> ReadResult:
+            return ReadResult(jute_replies.read_rows(message, offset, paths, path_error), zxid)
 
         many = await self._multi_read_of(jute.GET_DATA, paths, parse)
-        return many or Reading(*await self._each(jute.GET_DATA, paths, _parse_row))
+        return many or ReadResult(*await self._each(jute.GET_DATA, paths, _parse_row))
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
         if isinstance(paths, StatePaths) and len(paths) <= LONGEST_READ:
@@ -304,9 +304,9 @@ async def _all_armed(sent: Sequence[Pending[None]]) -> None:
             continue  # a children watch on a node that is not there is not armed
 
 
-def _parse_row(path: str, message: bytes, offset: int) -> Row:
+def _parse_row(path: str, message: bytes, offset: int) -> Znode:
     data, offset = jute_replies.read_data(message, offset)
-    return Row(path, data, jute_replies.read_stat(message, offset))
+    return Znode(path, data, jute_replies.read_stat(message, offset))
 
 
 def _parse_names(_path: str, message: bytes, offset: int) -> tuple[str, ...]:

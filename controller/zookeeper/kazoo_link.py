@@ -27,7 +27,7 @@ from controller.zookeeper.errors import (
     UnknownOutcome,
     ZooKeeperError,
 )
-from controller.zookeeper.kazoo_requests import Parse, Request
+from controller.zookeeper.kazoo_requests import KazooRequest, Parse
 from controller.zookeeper.kazoo_session import HookedClient, KeeperState
 from controller.zookeeper.operations import SessionState, WatchEvent, WatchKind
 
@@ -75,9 +75,9 @@ class KazooLink:
         self._ended_session = 0
         self._acknowledged_sent_ms = -math.inf
         self._last_zxid = 0
-        self._waiting: deque[Request] = deque()
-        self._in_flight: dict[int, Request] = {}
-        self._broken_off: list[Request] = []
+        self._waiting: deque[KazooRequest] = deque()
+        self._in_flight: dict[int, KazooRequest] = {}
+        self._broken_off: list[KazooRequest] = []
         self._refusal: ZooKeeperError | None = None
         self._closed: Pending[None] | None = None
         self._close_reported = False
@@ -120,7 +120,7 @@ class KazooLink:
         sync_points.reach("zookeeper: request made")
         with self._lock:
             if self._session:
-                request = Request(self, opcode, body, parse, path=path, session=self._session, write=write)
+                request = KazooRequest(self, opcode, body, parse, path=path, session=self._session, write=write)
                 self._waiting.append(request)
                 self._pump()
                 return request.pending
@@ -206,7 +206,7 @@ class KazooLink:
         sync_points.reach("zookeeper: requests fail")
         with self._lock:
             broken_off, self._broken_off = self._broken_off, []
-            ended: list[Request] = []
+            ended: list[KazooRequest] = []
             if not self._session:
                 ended = list(self._waiting)
                 self._waiting.clear()
@@ -277,14 +277,14 @@ class KazooLink:
 
     # -- requests: on the connection thread
 
-    def sent(self, request: Request) -> None:
+    def sent(self, request: KazooRequest) -> None:
         sync_points.reach("zookeeper: before a request is sent")
         request.sent_ms = self._clock.now_ms()
 
     def reply_zxid(self) -> int:
         return int(self._client.last_zxid)
 
-    def answered(self, request: Request) -> None:
+    def answered(self, request: KazooRequest) -> None:
         sync_points.reach("zookeeper: answered")
         with self._lock:
             self._last_zxid = max(self._last_zxid, self._client.last_zxid)
@@ -295,11 +295,11 @@ class KazooLink:
         elif self._claim(request):
             self._answer(lambda: request.pending.resolve(request.result))
 
-    def failed(self, request: Request) -> None:
+    def failed(self, request: KazooRequest) -> None:
         assert request.error is not None
         self._fail(request, self._refusal or request.error)
 
-    def _claim(self, request: Request) -> bool:
+    def _claim(self, request: KazooRequest) -> bool:
         """Return whether the request is still unanswered (a close and a reply can race), and free its slot."""
         with self._lock:
             self._in_flight.pop(id(request), None)
@@ -307,7 +307,7 @@ class KazooLink:
             claimed, request.claimed = request.claimed, True
         return not claimed
 
-    def _fail(self, request: Request, error: BaseException) -> None:
+    def _fail(self, request: KazooRequest, error: BaseException) -> None:
         if self._claim(request):
             self._answer(lambda: request.pending.fail(error))
 
@@ -324,7 +324,7 @@ class KazooLink:
             logger.exception("the connection's listener failed on {}", state)
 
 
-def _broken(request: Request) -> ZooKeeperError:
+def _broken(request: KazooRequest) -> ZooKeeperError:
     """What a request gets that the connection broke under, sent or not."""
     kind = UnknownOutcome if request.write else ConnectionLost
     return kind(f"the connection broke under {request!r}")

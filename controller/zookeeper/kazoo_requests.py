@@ -61,19 +61,19 @@ def path_error(code: int, path: str) -> errors.ZooKeeperError:
 class RequestOwner(Protocol):
     """The requests' view of the connection. Called on the connection thread."""
 
-    def sent(self, request: Request) -> None: ...
+    def sent(self, request: KazooRequest) -> None: ...
 
     def reply_zxid(self) -> int:
         """The zxid of the reply that is being read."""
 
-    def answered(self, request: Request) -> None:
+    def answered(self, request: KazooRequest) -> None:
         """The server has replied; `result` or `error` is set."""
 
-    def failed(self, request: Request) -> None:
+    def failed(self, request: KazooRequest) -> None:
         """The connection or the session has gone; `error` is set."""
 
 
-class Request:
+class KazooRequest:
     """One request. `path` is what it is about, for its error's sake (a batch's first)."""
 
     __slots__ = (

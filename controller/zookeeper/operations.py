@@ -93,7 +93,7 @@ WriteResults: TypeAlias = Sequence[WriteResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Znode:
     """One znode as read."""
 
     path: str
@@ -101,7 +101,7 @@ class Row:
     stat: Stat
 
 
-quick(Row)
+quick(Znode)
 
 NOT_READABLE = b"(no permission to read)"
 """Stands for the data of a znode that this client may not read. No codec accepts it."""
@@ -111,17 +111,17 @@ UNKNOWN_VERSION = -2
 """The version of a stand-in. No write at it succeeds."""
 
 
-def stand_in(path: str, data: bytes) -> Row:
+def stand_in(path: str, data: bytes) -> Znode:
     """A row for a znode that is there and is closed to this client; its stat is not known."""
-    return Row(path, data, Stat(0, 0, 0, 0, UNKNOWN_VERSION, 0, 0, 0, 0, 0, 0))
+    return Znode(path, data, Stat(0, 0, 0, 0, UNKNOWN_VERSION, 0, 0, 0, 0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadResult:
     """The reply to one read: a row (None where there is no node) for each path asked for, in order, all as of
     `zxid` or later."""
 
-    rows: tuple[Row | None, ...]
+    rows: tuple[Znode | None, ...]
     zxid: int
 
 
@@ -166,7 +166,7 @@ class Columns:
         return Columns.of(elements, self.versions[rows], self.mzxids[rows], self.zxid)
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Row | None], zxid: int) -> Columns:
+    def of_rows(cls, rows: Sequence[Znode | None], zxid: int) -> Columns:
         """From znodes that were read one by one."""
         versions = np.fromiter((-1 if row is None else row.stat.version for row in rows), np.int32, len(rows))
         mzxids = np.fromiter((-1 if row is None else row.stat.mzxid for row in rows), np.int64, len(rows))

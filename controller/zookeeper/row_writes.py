@@ -28,11 +28,11 @@ from controller.zookeeper.operations import (
     NOT_WRITABLE,
     Columns,
     Create,
-    Reading,
-    Row,
+    ReadResult,
     SetData,
     Stat,
     WriteResults,
+    Znode,
     stand_in,
 )
 from controller.zookeeper.paths import is_one_of_many
@@ -46,7 +46,7 @@ T = TypeVar("T")
 _CLOSING_BRACE, _END_OF_NULL = ord("}"), ord("l")
 
 
-class OddRows:
+class FallbackRows:
     """The typed rows of some batches (None: no node, or damaged), with what was odd about any."""
 
     def __init__(
@@ -166,37 +166,37 @@ class RowsWritten:
     `moved`: (index, what is there now, None for nothing) for each row that was not written, by index."""
 
     versions: npt.NDArray[np.int32]
-    moved: tuple[tuple[int, Row | None], ...]
+    moved: tuple[tuple[int, Znode | None], ...]
 
 
-class Verdict(enum.Enum):
+class RowOutcome(enum.Enum):
     AGAIN = "write it again"
     MOVED = "hand it back"
 
 
-Judge = Callable[[W, "Row | None", bool], "int | Verdict"]
+Judge = Callable[[W, "Znode | None", bool], "int | RowOutcome"]
 """(row, what a second look found, whether an earlier outcome is unknown) -> the version it has, or what to do."""
 
 
-def judge_set(row: SetData, found: Row | None, uncertain: bool) -> int | Verdict:
+def judge_set(row: SetData, found: Znode | None, uncertain: bool) -> int | RowOutcome:
     """Unchanged: again. Exactly one version on, with these bytes, and this write may have been applied: written."""
     if found is None:
-        return Verdict.MOVED
+        return RowOutcome.MOVED
     if found.stat.version == row.version:
-        return Verdict.AGAIN
+        return RowOutcome.AGAIN
     if uncertain and found.stat.version == row.version + 1 and found.data == row.data:
         return found.stat.version
-    return Verdict.MOVED
+    return RowOutcome.MOVED
 
 
 def judge_create(parents: frozenset[str]) -> Judge[Create]:
     """A znode that others among the rows need as their parent counts as written when it is there already."""
 
-    def judge(row: Create, found: Row | None, uncertain: bool) -> int | Verdict:
+    def judge(row: Create, found: Znode | None, uncertain: bool) -> int | RowOutcome:
         if found is None:
-            return Verdict.AGAIN
+            return RowOutcome.AGAIN
         ours = uncertain and found.stat.version == 0 and found.data == row.data
-        return found.stat.version if ours or row.path in parents else Verdict.MOVED
+        return found.stat.version if ours or row.path in parents else RowOutcome.MOVED
 
     return judge
 
@@ -231,7 +231,7 @@ class RowWriter(Generic[W]):
         judge: Judge[W],
         send: Callable[[Sequence[W]], Pending[WriteResults]],
         sync: Callable[[str], Pending[None]],
-        read: Callable[[Sequence[str]], Pending[Reading]],
+        read: Callable[[Sequence[str]], Pending[ReadResult]],
     ) -> None:
         self._rows = rows
         self._judge = judge
@@ -239,7 +239,7 @@ class RowWriter(Generic[W]):
         self._sync = sync
         self._read = read
         self._versions = np.full(len(rows), -1, dtype=np.int32)
-        self._moved: list[tuple[int, Row | None]] = []
+        self._moved: list[tuple[int, Znode | None]] = []
 
     async def write(self) -> RowsWritten:
         """Raises what the fence raises; RequestTooLarge for a row that is too large alone; MultiFailed, with the index
@@ -314,9 +314,9 @@ class RowWriter(Generic[W]):
         left = []
         for index, found in zip(indices, reading.rows, strict=True):
             verdict = self._judge(self._rows[index], found, uncertain)
-            if verdict is Verdict.AGAIN:
+            if verdict is RowOutcome.AGAIN:
                 left.append(index)
-            elif verdict is Verdict.MOVED:
+            elif verdict is RowOutcome.MOVED:
                 self._moved.append((index, found))
             else:
                 assert isinstance(verdict, int)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from controller.zookeeper.operations import Row, Stat
+from controller.zookeeper.operations import Stat, Znode
 
 FORMAT = 1
 
@@ -47,13 +47,13 @@ class TreeFileError(Exception):
 class Tree:
     """Znodes by path, in path order."""
 
-    nodes: Mapping[str, Row]
+    nodes: Mapping[str, Znode]
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> Tree:
+    def of(cls, rows: Iterable[Znode]) -> Tree:
         return cls({row.path: row for row in sorted(rows, key=lambda row: row.path)})
 
-    def get(self, path: str) -> Row | None:
+    def get(self, path: str) -> Znode | None:
         return self.nodes.get(path)
 
     def children(self, path: str) -> list[str]:
@@ -82,7 +82,7 @@ _HEADER = msgspec.json.Decoder(_Header)
 _NODE = msgspec.json.Decoder(_Node)
 
 
-def _as_node(row: Row) -> _Node:
+def _as_node(row: Znode) -> _Node:
     if row.data is None:
         return _Node(row.path, row.stat)
     try:
@@ -91,11 +91,11 @@ def _as_node(row: Row) -> _Node:
         return _Node(row.path, row.stat, data_base64=base64.b64encode(row.data).decode("ascii"))
 
 
-def _as_row(node: _Node) -> Row:
+def _as_row(node: _Node) -> Znode:
     if node.data is not None:
-        return Row(node.path, node.data.encode("utf-8"), node.stat)
+        return Znode(node.path, node.data.encode("utf-8"), node.stat)
     data = None if node.data_base64 is None else base64.b64decode(node.data_base64, validate=True)
-    return Row(node.path, data, node.stat)
+    return Znode(node.path, data, node.stat)
 
 
 def dump(tree: Tree) -> Iterator[bytes]:
@@ -132,7 +132,7 @@ def parse(content: bytes) -> Tree:
     return tree
 
 
-def _saved_rows(content: bytes) -> Iterator[Row]:
+def _saved_rows(content: bytes) -> Iterator[Znode]:
     lines = content.splitlines()
     try:
         header = _HEADER.decode(lines[0])
@@ -147,7 +147,7 @@ def _saved_rows(content: bytes) -> Iterator[Row]:
             raise TreeFileError(f"line {number}: expected a znode as JSON: {error}") from error
 
 
-def _listed_rows(content: bytes) -> Iterator[Row]:
+def _listed_rows(content: bytes) -> Iterator[Znode]:
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -159,7 +159,7 @@ def _listed_rows(content: bytes) -> Iterator[Row]:
             raise TreeFileError(f"not a tree: expected a znode's path, found {path[:60]!r}")
         if len(rest) != 2 or not rest[0].startswith("    data="):
             raise TreeFileError(f"{path}: expected a line of data= and a line of its stat after it")
-        yield Row(path, _literal(path, rest[0].removeprefix("    data=")), _stat(path, rest[1]))
+        yield Znode(path, _literal(path, rest[0].removeprefix("    data=")), _stat(path, rest[1]))
 
 
 def _literal(path: str, text: str) -> bytes | None:

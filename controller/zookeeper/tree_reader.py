@@ -14,7 +14,7 @@ from controller.zookeeper import codecs, paths
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.cluster_state import state_paths_of
 from controller.zookeeper.connection import BATCH
-from controller.zookeeper.operations import Columns, Row
+from controller.zookeeper.operations import Columns, Znode
 from controller.zookeeper.tree import Tree
 
 PAUSE_MS = 10.0
@@ -60,7 +60,7 @@ async def read_cluster_tree(
     return Tree.of(reader.rows.values())
 
 
-def _state_paths(topics: Sequence[Row]) -> list[str]:
+def _state_paths(topics: Sequence[Znode]) -> list[str]:
     """Return the paths of the topics' states; none for a damaged topic, whose partitions are not known."""
     names = [row.path.rpartition("/")[2] for row in topics]
     return state_paths_of(codecs.decode_topic_assignments(Columns.of_rows(topics, 0), names))
@@ -68,7 +68,7 @@ def _state_paths(topics: Sequence[Row]) -> list[str]:
 
 class _PacedReader:
     def __init__(self, client: ZooKeeperClient, clock: Clock, pause_ms: float, progress: Callable[[int], None]) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, Znode] = {}
         self._client = client
         self._clock = clock
         self._pause_ms = pause_ms

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from controller.pending import Pending
-from controller.zookeeper.connection import Connection
+from controller.zookeeper.connection import ZooKeeperConnection
 from controller.zookeeper.operations import WatchEvent, WatchKind
 from controller.zookeeper.request_size import path_batches
 
@@ -50,7 +50,7 @@ class StandingWatches:
     handler's own read of that path meets the same refusal.
     """
 
-    def __init__(self, connection: Connection, events: EventSink) -> None:
+    def __init__(self, connection: ZooKeeperConnection, events: EventSink) -> None:
         self._connection = connection
         self._events = events
         self._nodes: dict[str, _Standing] = {}

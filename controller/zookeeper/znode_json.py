@@ -1,8 +1,8 @@
 """JSON objects as Kafka keeps them in znodes: read field by field, written back with nothing lost.
 
 A znode may hold fields that this version of the codec has never heard of. Dropping them on rewrite is how a topic
-lost its id to an older controller (KAFKA-12835). So each value read carries what it was read from (`Kept`): a field
-that has not changed is written with the very bytes it was read with, in its place, and so is a field that is not
+lost its id to an older controller (KAFKA-12835). So each value read carries what it was read from (`KeptFields`): a
+field that has not changed is written with the very bytes it was read with, in its place, and so is a field that is not
 known. Knows no particular znode and does no I/O.
 """
 
@@ -66,7 +66,7 @@ class KeptField(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptFields:
     """The source of a value: every field of the znode, known or not, in its order."""
 
     fields: tuple[KeptField, ...] = ()
@@ -76,7 +76,7 @@ class Kept:
         return {field.name: field.raw or b"" for field in self.fields if field.value is _UNKNOWN}
 
 
-NOTHING_KEPT = Kept()
+NOTHING_KEPT = KeptFields()
 
 
 class FieldReader:
@@ -132,14 +132,14 @@ class FieldReader:
         self._taken[name] = str(number)
         return number
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptFields:
         """All fields, for the value's `kept`; what was not taken by now is unknown."""
         present = [KeptField(name, bytes(raw), self._taken.get(name, _UNKNOWN)) for name, raw in self._raw.items()]
         absent = [KeptField(name, None, value) for name, value in self._taken.items() if name not in self._raw]
-        return Kept((*present, *absent))
+        return KeptFields((*present, *absent))
 
 
-def encode_object(fields: Iterable[tuple[str, Any]], kept: Kept) -> bytes:
+def encode_object(fields: Iterable[tuple[str, Any]], kept: KeptFields) -> bytes:
     """A JSON object of `fields` (in Kafka's order), laid out like the one that `kept` was read from.
 
     A field that was read and still has that value keeps its bytes; one that was absent stays so until it changes;

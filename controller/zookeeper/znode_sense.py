@@ -19,7 +19,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.codecs_brokers import BrokerRegistration, decode_broker_registration
 from controller.zookeeper.codecs_columns import PartitionStateColumns, TopicAssignmentColumns
 from controller.zookeeper.codecs_topics import (
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     decode_partition_state,
     decode_topic_assignment,
@@ -156,7 +156,7 @@ def without_topics(columns: TopicAssignmentColumns, topics: Sequence[int]) -> To
 # -- partition states
 
 
-def state_fault(state: PartitionState) -> str | None:
+def state_fault(state: PartitionStateZnode) -> str | None:
     """Return why a controller cannot continue from the state, or None if it can.
 
     An empty ISR, and a leader or members that are not in the assignment, are contradictions that the next election
@@ -173,7 +173,7 @@ def state_fault(state: PartitionState) -> str | None:
     return None
 
 
-def sound_partition_state(path: str, data: bytes | None) -> PartitionState:
+def sound_partition_state(path: str, data: bytes | None) -> PartitionStateZnode:
     """Raises DamagedZnode."""
     state = decode_partition_state(path, data)
     fault = state_fault(state) or _size_fault(data)

@@ -17,7 +17,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import (
     BrokerEndpoint,
     BrokerRegistration,
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     encode_broker_registration,
     encode_partition_state,
@@ -109,4 +109,4 @@ def topic_id_text(topic: int) -> str:
 
 
 def first_state(replicas: tuple[int, ...]) -> bytes:
-    return encode_partition_state(PartitionState(replicas[0], 0, replicas, 1))
+    return encode_partition_state(PartitionStateZnode(replicas[0], 0, replicas, 1))

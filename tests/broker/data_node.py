@@ -17,7 +17,7 @@ from controller.simulator.disk import MemoryDisk
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, TopicAssignment, encode_config, encode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Row, SetData
+from controller.zookeeper.operations import ANY_VERSION, Create, SetData, Znode
 from tests.broker.harness import AskedPeers, Deferred, header, leader_and_isr, live, metadata, settings
 from tests.broker.test_node import Channels, Hosted
 
@@ -75,7 +75,7 @@ class DataNode(Hosted):
 
     # -- ZooKeeper, as others see and change it
 
-    def row(self, path: str) -> Row | None:
+    def row(self, path: str) -> Znode | None:
         return self.zookeeper.row(path)
 
     def data(self, path: str) -> bytes | None:

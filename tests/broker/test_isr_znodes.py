@@ -10,7 +10,7 @@ from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.broker_data_writes import PARTITIONS_A_NOTICE, BrokerDataWrites
 from controller.zookeeper.codecs import (
-    PartitionState,
+    PartitionStateZnode,
     decode_isr_change_notification,
     decode_partition_state,
     encode_partition_state,
@@ -21,7 +21,7 @@ from tests.broker.harness import KeptTrace
 from tests.zookeeper.client_bench import Bench
 
 LEADER, CONTROLLER_EPOCH = 1, 4
-STATE = PartitionState(LEADER, 3, (1, 2), CONTROLLER_EPOCH)
+STATE = PartitionStateZnode(LEADER, 3, (1, 2), CONTROLLER_EPOCH)
 GROWN = Proposal(3, 0, (1, 2, 3))
 
 
@@ -48,7 +48,7 @@ class Scene:
         self.bench.until(lambda: bool(done))
         return done[0]
 
-    def state(self, partition: int) -> tuple[PartitionState, int]:
+    def state(self, partition: int) -> tuple[PartitionStateZnode, int]:
         row = self.bench.row(paths.partition_state("t", partition))
         assert row is not None
         return decode_partition_state(row.path, row.data), row.stat.version
@@ -62,7 +62,7 @@ class Scene:
 def test_the_state_is_written_with_the_leaders_epochs() -> None:
     scene = Scene()
     assert scene.change(p0=GROWN) == {("t", 0): AlterIsrPartitionResult(0, 0, LEADER, 3, (1, 2, 3), 1)}
-    assert scene.state(0) == (PartitionState(LEADER, 3, (1, 2, 3), CONTROLLER_EPOCH), 1)
+    assert scene.state(0) == (PartitionStateZnode(LEADER, 3, (1, 2, 3), CONTROLLER_EPOCH), 1)
     assert scene.state(1) == (STATE, 0)
 
 
@@ -77,15 +77,15 @@ def test_a_write_without_an_answer_is_made_once(applied: bool) -> None:
 @pytest.mark.parametrize(
     ("there", "error"),
     [
-        (PartitionState(LEADER, 3, (1,), CONTROLLER_EPOCH), ErrorCode.NONE),
-        (PartitionState(LEADER, 3, (1, 2, 1), CONTROLLER_EPOCH), ErrorCode.UNKNOWN_SERVER_ERROR),
-        (PartitionState(LEADER, 3, (2,), CONTROLLER_EPOCH), ErrorCode.UNKNOWN_SERVER_ERROR),
-        (PartitionState(LEADER, 4, (1, 2), CONTROLLER_EPOCH), ErrorCode.FENCED_LEADER_EPOCH),
-        (PartitionState(2, 3, (1, 2), CONTROLLER_EPOCH), ErrorCode.FENCED_LEADER_EPOCH),
+        (PartitionStateZnode(LEADER, 3, (1,), CONTROLLER_EPOCH), ErrorCode.NONE),
+        (PartitionStateZnode(LEADER, 3, (1, 2, 1), CONTROLLER_EPOCH), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (PartitionStateZnode(LEADER, 3, (2,), CONTROLLER_EPOCH), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (PartitionStateZnode(LEADER, 4, (1, 2), CONTROLLER_EPOCH), ErrorCode.FENCED_LEADER_EPOCH),
+        (PartitionStateZnode(2, 3, (1, 2), CONTROLLER_EPOCH), ErrorCode.FENCED_LEADER_EPOCH),
     ],
     ids=["an ISR by hand", "a member twice", "without its leader", "a newer leader epoch", "another leader"],
 )
-def test_a_state_that_somebody_else_wrote_stands(there: PartitionState, error: ErrorCode) -> None:
+def test_a_state_that_somebody_else_wrote_stands(there: PartitionStateZnode, error: ErrorCode) -> None:
     """The leader goes on from it where it still leads, and waits for the controller where it does not."""
     scene = Scene()
     scene.bench.change(SetData(paths.partition_state("t", 0), encode_partition_state(there), 0))

@@ -42,7 +42,7 @@ from controller.zookeeper.codecs import (
     BrokerEndpoint,
     BrokerRegistration,
     ConfigZnode,
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     decode_partition_state,
     decode_topic_assignment,
@@ -55,7 +55,7 @@ from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
-from statemachines.partition import PartitionState as PartitionMachineState
+from statemachines.partition import PartitionState
 from statemachines.reassignment import Assignment
 from statemachines.replica import ReplicaState
 
@@ -418,10 +418,10 @@ class Cluster:
         for parent in (paths.partitions(topic), paths.partition(topic, partition)):
             if self.server.row(parent) is None:
                 self.write(Create(parent, None))
-        state = PartitionState(leader, epoch, isr, controller_epoch)
+        state = PartitionStateZnode(leader, epoch, isr, controller_epoch)
         self.put(paths.partition_state(topic, partition), encode_partition_state(state))
 
-    def read_state(self, topic: str, partition: int) -> PartitionState | None:
+    def read_state(self, topic: str, partition: int) -> PartitionStateZnode | None:
         path = paths.partition_state(topic, partition)
         row = self.server.row(path)
         return None if row is None else decode_partition_state(path, row.data)
@@ -496,8 +496,8 @@ class Cluster:
     def _check_machines(self, context: ControllerContext, row: int) -> None:
         """Check one partition's states and its replicas'. On a broker that is shutting down they may be either."""
         table, rows = context.partitions, np.array([row])
-        name, state = table.name_of(row), PartitionMachineState(table.partition_state[row])
-        leader, machine = int(table.leader[row]), PartitionMachineState
+        name, state = table.name_of(row), PartitionState(table.partition_state[row])
+        leader, machine = int(table.leader[row]), PartitionState
         if table.zk_version[row] == NO_STATE:
             assert state in (machine.New, machine.Offline), (name, state)
         elif leader not in context.shutting_down:
@@ -636,7 +636,7 @@ def check_figures(host: Host) -> None:
     ]
     figures = host.controller.measures.figures
     assert (figures.active, figures.preferred_replica_imbalance) == (True, len(off))
-    assert figures.offline_partitions == int((table.partition_state == PartitionMachineState.Offline).sum())
+    assert figures.offline_partitions == int((table.partition_state == PartitionState.Offline).sum())
     assert (figures.topics, figures.partitions, figures.brokers) == (
         len(table.topics),
         len(table),

@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 
 from controller.core import controller, events, loading
 from controller.core.controller import HANDLERS, Controller
-from controller.core.elections import Election
+from controller.core.elections import ElectionRule
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS
 from controller.core.request_batch import RequestBatch
 from controller.zookeeper import paths
@@ -41,9 +41,7 @@ KAFKAS: Mapping[str, str] = {
     "TopicConfigChange": "TopicUncleanLeaderElectionEnable",
     "AlterIsrRequested": "AlterIsrReceived",
     "ControlledShutdownRequested": "ControlledShutdown",
-    "LeaderAndIsrResponse": "LeaderAndIsrResponseReceived",
-    "UpdateMetadataResponse": "UpdateMetadataResponseReceived",
-    "StopReplicaResponse": "TopicDeletionStopReplicaResponseReceived",
+    "StopReplicaResponseReceived": "TopicDeletionStopReplicaResponseReceived",
     "ElectLeadersRequested": "ReplicaLeaderElection",
     "PreferredElectionAsked": "ReplicaLeaderElection",
     "AutoPreferredElection": "AutoPreferredReplicaLeaderElection",
@@ -196,7 +194,7 @@ def _named(node: ast.AST, module: ModuleType) -> Iterator[Any]:
         elif node.value.id == "self" and module is controller:
             found = inspect.getattr_static(Controller, node.attr, None)
     elections = found.values() if isinstance(found, dict) else (found,)
-    for one in (election.decide if isinstance(election, Election) else election for election in elections):
+    for one in (election.decide if isinstance(election, ElectionRule) else election for election in elections):
         batch = isinstance(one, FunctionType) and one.__module__ == RequestBatch.__module__
         if isinstance(one, FunctionType) and one.__module__.startswith(CORE) and not batch:
             yield one
@@ -223,8 +221,8 @@ def _source_of(event: type) -> str:
     if name.endswith("Requested"):
         value = str(event.__annotations__.get("value", ""))
         return "a request: " + (value.rpartition(".")[2].removesuffix("Request") or name.removesuffix("Requested"))
-    if name.endswith("Response"):
-        return f"a broker's answer to {name.removesuffix('Response')}"
+    if name.endswith("ResponseReceived"):
+        return f"a broker's answer to {name.removesuffix('ResponseReceived')}"
     return "this process"
 
 

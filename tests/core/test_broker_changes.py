@@ -16,7 +16,7 @@ from controller.core.term import Term
 from controller.protocol.messages import ApiKey
 from controller.trace import BrokersChanged, PartitionStateWritten
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import PartitionState, encode_partition_state
+from controller.zookeeper.codecs import PartitionStateZnode, encode_partition_state
 from controller.zookeeper.operations import ANY_VERSION, SetData
 from tests.core.driving import Cluster, Host, registration
 
@@ -296,7 +296,7 @@ def test_an_isr_that_a_leader_wrote_after_the_election_gets_a_leader(monkeypatch
     shrink = replica_moves.shrink
 
     async def written_meanwhile(term: Term, rows: Rows, leaving: Int32s) -> Rows:
-        data = encode_partition_state(PartitionState(2, 0, (2, 3), 0))
+        data = encode_partition_state(PartitionStateZnode(2, 0, (2, 3), 0))
         cluster.server.restore([SetData(paths.partition_state("t", 0), data, ANY_VERSION)])
         return await shrink(term, rows, leaving)
 

@@ -9,7 +9,7 @@ import pytest
 
 from controller.core import feature_rules
 from controller.core.events import AllocateProducerIdsRequested, UpdateFeaturesRequested
-from controller.core.feature_rules import Refused, decide
+from controller.core.feature_rules import FeatureRefused, decide
 from controller.core.settings import ControllerSettings
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse
 from controller.protocol.control import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -148,7 +148,7 @@ def test_a_level_that_features_may_be_set_to(case: Case) -> None:
     finalized = {} if case.finalized is None else {"f": case.finalized}
     outcome = decide(case.update, finalized, [{} if case.others is None else {"f": case.others}])
     if isinstance(case.to, str):
-        assert isinstance(outcome, Refused)
+        assert isinstance(outcome, FeatureRefused)
         assert case.to in outcome.why
     else:
         assert outcome == case.to
@@ -156,7 +156,7 @@ def test_a_level_that_features_may_be_set_to(case: Case) -> None:
 
 def test_every_live_broker_has_to_support_it() -> None:
     outcome = decide(FeatureUpdate("f", 4), {}, [{"f": CAN}, {}])
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, FeatureRefused)
 
 
 def featured(*supporting: int) -> tuple[Cluster, Host]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.core.explaining import Finding, View, explain_partition, view_of
+from controller.core.explaining import ClusterView, Diagnosis, explain_partition, view_of
 from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named
 from controller.zookeeper import paths
 from controller.zookeeper.cluster_state import cluster_state
-from controller.zookeeper.codecs_pause import Pause, encode_pause
+from controller.zookeeper.codecs_pause import PauseZnode, encode_pause
 from controller.zookeeper.tree import Tree
 from tests.zookeeper.test_tree_cluster_state import BROKER, tree_of
 
@@ -32,7 +32,7 @@ class Case:
     also: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
-def view(case: Case) -> View:
+def view(case: Case) -> ClusterView:
     znodes: dict[str, bytes | None] = {paths.broker(broker): BROKER for broker in case.live}
     znodes[paths.CONTROLLER] = CONTROLLER
     znodes[paths.CONTROLLER_EPOCH] = b"1"
@@ -59,7 +59,7 @@ def config(**values: str) -> bytes:
 MOVING = ',"adding_replicas":{"0":[4]},"removing_replicas":{"0":[3]}'
 ASKED = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[2,1]}]}'
 ELECT = b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
-PAUSED = encode_pause(Pause("a move of racks", 7))
+PAUSED = encode_pause(PauseZnode("a move of racks", 7))
 CASES: dict[str, Case] = {
     "as it should be": Case([], "", ""),
     "no replica ever lived": Case(
@@ -264,7 +264,7 @@ def test_every_case_is_another() -> None:
     assert len(set(said)) >= len(CASES) - 2, "the ISR that is dead and no replica can catch up are one cluster"
 
 
-def names(found: Sequence[Finding]) -> list[tuple[str, str]]:
+def names(found: Sequence[Diagnosis]) -> list[tuple[str, str]]:
     return [(finding.subject, finding.what) for finding in found]
 
 
@@ -401,7 +401,7 @@ CONTROLLERS: dict[str, OfController] = {
 }
 
 
-def view_of_controller(case: OfController) -> View:
+def view_of_controller(case: OfController) -> ClusterView:
     nodes = dict(view(Case([], "", "")).tree.nodes)
     for path, changed in case.rows.items():
         row = nodes.pop(path)

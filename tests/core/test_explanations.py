@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.core.explaining import View, rows_of, view_of
+from controller.core.explaining import ClusterView, rows_of, view_of
 from controller.core.explaining_subjects import Kind, Subject, explain, totals
 from controller.core.obstacles import HIGHEST_EPOCH
 from controller.zookeeper import paths
@@ -155,7 +155,7 @@ MORE: dict[str, Case] = {
 }
 
 
-def subjects(seen: View) -> Iterator[Subject]:
+def subjects(seen: ClusterView) -> Iterator[Subject]:
     yield Subject(Kind.CLUSTER)
     held = seen.state.partitions.assignments
     for name in held.names:
@@ -166,7 +166,7 @@ def subjects(seen: View) -> Iterator[Subject]:
         yield Subject(Kind.BROKER, str(broker))
 
 
-def told(seen: View) -> Iterator[str]:
+def told(seen: ClusterView) -> Iterator[str]:
     """By subject a line a finding; what the cluster's findings have said already is named alone."""
     known: set[str] = set()
     sound = []
@@ -184,7 +184,7 @@ def told(seen: View) -> Iterator[str]:
     yield f"  as it should be: {', '.join(sound)}"
 
 
-def first_version(case: Case) -> View:
+def first_version(case: Case) -> ClusterView:
     """The same cluster, whose znodes nobody has written since they were created."""
     tree = Tree.of(replace(row, stat=row.stat._replace(version=0)) for row in view(case).tree.nodes.values())
     return view_of(tree, cluster_state(tree))

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
-from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from controller.core.events import (
+    LeaderAndIsrResponseReceived,
+    StopReplicaResponseReceived,
+    UpdateMetadataResponseReceived,
+)
 from controller.core.request_batch import RequestBatch
 from controller.protocol import control
 from controller.protocol.errors import ErrorCode
@@ -22,7 +26,7 @@ from controller.trace import RequestAnswered, RequestSent, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.errors import LeaseExpired, SessionGone
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, Row, SetData, Stat, Write
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Stat, Write, Znode
 from tests.core.deleting import answering, left_of, silent_about_deletion, word_of
 from tests.core.deleting import ask as ask_to_delete
 from tests.core.driving import TOPIC_ID, Cluster, Host, answer_to
@@ -38,7 +42,7 @@ MOVING = TopicAssignment(TOPIC_ID, {0: (1, 2, 3)}, adding={0: (3,)})
 
 def judged(session: int, *operations: Write) -> str | None:
     """After the election of `CONTROLLER`'s session, with topic t there."""
-    rows = {TOPIC: Row(TOPIC, encode_topic_assignment(ONE), Stat(*[0] * 11))}
+    rows = {TOPIC: Znode(TOPIC, encode_topic_assignment(ONE), Stat(*[0] * 11))}
     fencing = Fencing(rows.get)
     claim = Create(paths.CONTROLLER, b"", ephemeral=True), SetData(paths.CONTROLLER_EPOCH, b"7", 6)
     assert fencing.unfenced(CONTROLLER, claim) is None
@@ -200,9 +204,9 @@ def put_answers(host: Host, *, controller_epoch: int = 0, broker_epoch: int = 0)
         control.LeaderAndIsrTopicError((refused,), topic_id=topic.id) for topic in term.context.partitions.topics
     )
     stopped = control.StopReplicaPartitionError("t", 0, 0)
-    host.events.put(UpdateMetadataResponse(*head, control.UpdateMetadataResponse(0)))
-    host.events.put(StopReplicaResponse(*head, control.StopReplicaResponse(0, (stopped,)), (("t", 0),)))
-    host.events.put(LeaderAndIsrResponse(*head, control.LeaderAndIsrResponse(0, topics)))
+    host.events.put(UpdateMetadataResponseReceived(*head, control.UpdateMetadataResponse(0)))
+    host.events.put(StopReplicaResponseReceived(*head, control.StopReplicaResponse(0, (stopped,)), (("t", 0),)))
+    host.events.put(LeaderAndIsrResponseReceived(*head, control.LeaderAndIsrResponse(0, topics)))
 
 
 def being_deleted() -> tuple[Cluster, Host]:
@@ -251,7 +255,7 @@ def test_each_answer_is_traced_with_the_number_of_its_request() -> None:
     errors = [(one.api, one.error_code) for one in host.trace.of(RequestAnswered)]
     assert {one for one in errors if one[0] != "UpdateMetadata"} == {("LeaderAndIsr", 0)}
     assert [error for api, error in errors if api == "UpdateMetadata"][-1] == 7
-    host.events.put(UpdateMetadataResponse(9, 9, 1, control.UpdateMetadataResponse(0)))
+    host.events.put(UpdateMetadataResponseReceived(9, 9, 1, control.UpdateMetadataResponse(0)))
     cluster.settle()
     assert len(host.trace.of(RequestAnswered)) == len(errors), "an answer to nothing is none"
 

@@ -10,7 +10,7 @@ import pytest
 
 from controller.clock import VirtualClock
 from controller.core import leadership
-from controller.core.leadership import EPOCH_STEP, ElectionBlocked, ElectionOutcome, Known, Lost, Won, elect
+from controller.core.leadership import EPOCH_STEP, BrokerKnowledge, ElectionBlocked, ElectionOutcome, Lost, Won, elect
 from controller.core.obstacles import HIGHEST_EPOCH, Reason
 from controller.pending import Pending
 from controller.zookeeper.client import ZooKeeperClient
@@ -42,7 +42,7 @@ class Contender:
         self.client = ZooKeeperClient(self.connection, cluster.clock, NoEvents(), seed=broker_id)
         cluster.wait(self.client.start())
 
-    def stand(self, known: Known | None = None) -> Pending[ElectionOutcome]:
+    def stand(self, known: BrokerKnowledge | None = None) -> Pending[ElectionOutcome]:
         return drive(elect(self.client, self.broker_id, self.cluster.clock, known))
 
     def elected(self) -> ElectionOutcome:
@@ -348,7 +348,7 @@ def test_an_epoch_that_is_created_anew_does_not_revive_an_earlier_terms_fence() 
     first = one.term()
     assert first.epoch_zk_version == 1
     cluster.wait(two.connection.multi([Delete(CONTROLLER, ANY_VERSION), Delete(CONTROLLER_EPOCH, ANY_VERSION)]))
-    second = two.stand(Known(epoch=first.epoch))
+    second = two.stand(BrokerKnowledge(epoch=first.epoch))
     outcome = cluster.wait(second)
     assert outcome.leadership.epoch > first.epoch + 1
     assert "was missing" in outcome.corrected
@@ -359,19 +359,19 @@ def test_an_epoch_that_is_created_anew_does_not_revive_an_earlier_terms_fence() 
 @pytest.mark.parametrize(
     ("held", "known", "expected"),
     [
-        (b"7", Known(), 8),
-        (b"7", Known(epoch=7), 8),
-        (b"7", Known(epoch=50), 50 + EPOCH_STEP + 1),
-        (b"7", Known(refused=7), 7 + EPOCH_STEP + 1),
-        (b"7", Known(refused=6), 8),
-        (b"%d" % HIGHEST_EPOCH, Known(epoch=50), 50 + EPOCH_STEP + 1),
-        (b"2147483645", Known(epoch=50), 50 + EPOCH_STEP + 1),
-        (b"2147483646", Known(epoch=50), 50 + EPOCH_STEP + 1),
-        (b"2147483647", Known(epoch=50), 50 + EPOCH_STEP + 1),
-        (b"%d" % (HIGHEST_EPOCH - 1), Known(), HIGHEST_EPOCH),
+        (b"7", BrokerKnowledge(), 8),
+        (b"7", BrokerKnowledge(epoch=7), 8),
+        (b"7", BrokerKnowledge(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"7", BrokerKnowledge(refused=7), 7 + EPOCH_STEP + 1),
+        (b"7", BrokerKnowledge(refused=6), 8),
+        (b"%d" % HIGHEST_EPOCH, BrokerKnowledge(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"2147483645", BrokerKnowledge(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"2147483646", BrokerKnowledge(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"2147483647", BrokerKnowledge(epoch=50), 50 + EPOCH_STEP + 1),
+        (b"%d" % (HIGHEST_EPOCH - 1), BrokerKnowledge(), HIGHEST_EPOCH),
     ],
 )
-def test_the_next_epoch_is_above_all_that_are_known(held: bytes, known: Known, expected: int) -> None:
+def test_the_next_epoch_is_above_all_that_are_known(held: bytes, known: BrokerKnowledge, expected: int) -> None:
     cluster = Cluster()
     one = Contender(cluster, 1)
     cluster.wait(one.connection.multi([Create(CONTROLLER_EPOCH, held)]))
@@ -383,12 +383,12 @@ def test_the_next_epoch_is_above_all_that_are_known(held: bytes, known: Known, e
 @pytest.mark.parametrize(
     ("held", "known"),
     [
-        (b"7", Known(epoch=HIGHEST_EPOCH)),
-        (b"2147483647", Known(epoch=HIGHEST_EPOCH - 1)),
-        (b"7", Known(refused=7, step=2**31)),
+        (b"7", BrokerKnowledge(epoch=HIGHEST_EPOCH)),
+        (b"2147483647", BrokerKnowledge(epoch=HIGHEST_EPOCH - 1)),
+        (b"7", BrokerKnowledge(refused=7, step=2**31)),
     ],
 )
-def test_an_epoch_at_the_end_of_its_range_is_reported(held: bytes, known: Known) -> None:
+def test_an_epoch_at_the_end_of_its_range_is_reported(held: bytes, known: BrokerKnowledge) -> None:
     cluster = Cluster()
     one = Contender(cluster, 1)
     cluster.wait(one.connection.multi([Create(CONTROLLER_EPOCH, held)]))
@@ -478,7 +478,7 @@ def test_a_cluster_without_its_id_is_lost_if_nothing_else_of_it_is_there(
     one = Contender(cluster, 1)
     paths_there = sorted({path[: path.index("/", 1)] for path in there if path.count("/") > 1} | set(there))
     cluster.wait(one.connection.multi([Create(path, b"7") for path in paths_there]))
-    pending = one.stand(Known(cluster_id="known"))
+    pending = one.stand(BrokerKnowledge(cluster_id="known"))
     if reason is None:
         assert isinstance(cluster.wait(pending), Won)
     else:
@@ -493,6 +493,6 @@ def test_another_cluster_is_named_with_both_ids() -> None:
     cluster.wait(one.connection.multi([Create("/cluster", b""), Create(CLUSTER_ID, b'{"version":"1","id":"found"}')]))
     said = "ZooKeeper holds cluster found, and this broker belongs to cluster known"
     with pytest.raises(ElectionBlocked, match=said) as blocked:
-        cluster.wait(one.stand(Known(cluster_id="known")))
+        cluster.wait(one.stand(BrokerKnowledge(cluster_id="known")))
     assert blocked.value.obstacle.reason is Reason.ANOTHER_CLUSTER
-    assert isinstance(cluster.wait(one.stand(Known(cluster_id="found"))), Won)
+    assert isinstance(cluster.wait(one.stand(BrokerKnowledge(cluster_id="found"))), Won)

@@ -8,7 +8,7 @@ from controller.core import events as happened
 from controller.core.controller import HANDLERS
 from controller.core.controller_states import STATES, ControllerState, state_of
 from controller.core.events import AutoPreferredElection
-from controller.core.figures import Figures
+from controller.core.figures import ControllerGauges
 from controller.core.measures import QUANTILES, SAMPLES, Histogram
 from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
@@ -78,11 +78,11 @@ def test_s56d_gauges_follow_a_cluster_through_its_troubles() -> None:
     cluster.topic("t", {0: (2, 1), 1: (1, 2), 2: (2,)})
     host = cluster.host(1, ControllerSettings(auto_leader_rebalance=False))
 
-    def figures() -> Figures:
+    def figures() -> ControllerGauges:
         cluster.check()
         return host.controller.measures.figures
 
-    assert figures() == Figures(active=True, brokers=3, topics=1, partitions=3)
+    assert figures() == ControllerGauges(active=True, brokers=3, topics=1, partitions=3)
     cluster.unregister(2)
     cluster.settle()
     assert (figures().offline_partitions, figures().preferred_replica_imbalance, figures().brokers) == (1, 2, 2)
@@ -93,7 +93,7 @@ def test_s56d_gauges_follow_a_cluster_through_its_troubles() -> None:
     assert (found.replicas_to_delete, found.replicas_ineligible_to_delete) == (5, 3)
     assert found.preferred_replica_imbalance == 0, "what is being deleted is no imbalance (KAFKA-13572)"
     host.controller.resign("a test")
-    assert host.controller.measures.figures == Figures()
+    assert host.controller.measures.figures == ControllerGauges()
 
 
 def test_unclean_elections_are_counted_over_terms() -> None:
@@ -103,7 +103,7 @@ def test_unclean_elections_are_counted_over_terms() -> None:
     host = cluster.host(1, ControllerSettings(unclean_leader_election=True, auto_leader_rebalance=False))
     assert host.controller.measures.figures.unclean_elections == 1
     host.controller.resign("a test")
-    assert host.controller.measures.figures == Figures(unclean_elections=1)
+    assert host.controller.measures.figures == ControllerGauges(unclean_elections=1)
     host.events.put(happened.Reelect())
     cluster.settle()
     assert host.controller.measures.figures.active

@@ -12,7 +12,7 @@ from controller.protocol.admin import AlterPartitionReassignmentsRequest, Reassi
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import Reassignments, encode_reassignments
-from controller.zookeeper.codecs_pause import Pause, decode_pause, encode_pause
+from controller.zookeeper.codecs_pause import PauseZnode, decode_pause, encode_pause
 from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete
 from tests.core.driving import Cluster, Host
@@ -23,7 +23,7 @@ SOON = ControllerSettings(leader_imbalance_check_interval_seconds=7)
 
 
 def pause(cluster: Cluster, data: bytes | None = None) -> None:
-    cluster.put(paths.CONTROLLER_PAUSE, encode_pause(Pause(WHY, 7)) if data is None else data)
+    cluster.put(paths.CONTROLLER_PAUSE, encode_pause(PauseZnode(WHY, 7)) if data is None else data)
     cluster.settle()
 
 
@@ -40,7 +40,7 @@ def scene(paused: bool = True) -> tuple[Cluster, Host]:
     cluster.state("t", 1, 1, (1, 2), 3)
     cluster.register(2, 3)
     if paused:
-        cluster.put(paths.CONTROLLER_PAUSE, encode_pause(Pause(WHY, 7)))
+        cluster.put(paths.CONTROLLER_PAUSE, encode_pause(PauseZnode(WHY, 7)))
     host = cluster.new_host(1, SOON)
     host.answering = True
     host.start()

@@ -13,7 +13,7 @@ from controller.core.events import (
     ControlledShutdownRequested,
     Event,
     TopicChange,
-    UpdateMetadataResponse,
+    UpdateMetadataResponseReceived,
 )
 from controller.core.queue import EventQueue
 from controller.protocol import control
@@ -56,7 +56,7 @@ def test_equal_pending_events_are_one_until_one_is_taken() -> None:
 
 def test_responses_do_not_coalesce() -> None:
     queue = EventQueue(10)
-    response = UpdateMetadataResponse(1, 2, 3, control.UpdateMetadataResponse(0))
+    response = UpdateMetadataResponseReceived(1, 2, 3, control.UpdateMetadataResponse(0))
     queue.put(response)
     queue.put(response)
     assert len(queue) == 2
@@ -97,7 +97,7 @@ def test_a_closed_queue_answers_what_comes_later_too() -> None:
     queue.close()
     queue.put(asked(answers, 2))
     queue.put(BrokerChange())
-    queue.put(UpdateMetadataResponse(1, 2, 3, control.UpdateMetadataResponse(0)))
+    queue.put(UpdateMetadataResponseReceived(1, 2, 3, control.UpdateMetadataResponse(0)))
     assert len(answers) == 2
     assert queue.take() is None
 

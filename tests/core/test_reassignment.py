@@ -20,7 +20,7 @@ from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     encode_partition_state,
     encode_topic_assignment,
@@ -413,12 +413,12 @@ def test_a_target_that_lost_its_sync_as_it_was_to_lead_is_given_up_for_now() -> 
         emit(event)
         if "partitions is in sync" in str(event) and not done:
             done.append(event)
-            state = PartitionState(2, 5, (2, 3), 1)
+            state = PartitionStateZnode(2, 5, (2, 3), 1)
             path = paths.partition_state("t", 0)
             cluster._admin.multi([SetData(path, encode_partition_state(state), ANY_VERSION)])
 
     host.trace.emit = rewrite  # type: ignore[method-assign]
-    state = PartitionState(2, 4, (2, 3, 4), 1)
+    state = PartitionStateZnode(2, 4, (2, 3, 4), 1)
     cluster.put(paths.partition_state("t", 0), encode_partition_state(state))
     cluster.settle()
     assert done
@@ -427,7 +427,7 @@ def test_a_target_that_lost_its_sync_as_it_was_to_lead_is_given_up_for_now() -> 
     assert assignment(cluster, 0) == Assignment((4, 2, 3), (4,), (2, 3))
     assert listed(cluster, host)["t-0"] == Assignment((4, 2, 3), (4,), (2, 3))
     cluster._check_context(host)
-    cluster.put(paths.partition_state("t", 0), encode_partition_state(PartitionState(2, 6, (2, 3, 4), 1)))
+    cluster.put(paths.partition_state("t", 0), encode_partition_state(PartitionStateZnode(2, 6, (2, 3, 4), 1)))
     cluster.settle()
     assert assignment(cluster, 0) == Assignment((4,))
     assert led(cluster)["t-0"] == (4, (4,))
@@ -440,7 +440,7 @@ def test_a_state_that_is_repaired_with_the_target_in_sync_ends_the_reassignment(
     cluster.unregister(2)
     cluster.settle()
     assert host.controller.measures.figures.quarantined == 1
-    cluster.put(paths.partition_state("t", 0), encode_partition_state(PartitionState(3, 9, (3, 4), 1)))
+    cluster.put(paths.partition_state("t", 0), encode_partition_state(PartitionStateZnode(3, 9, (3, 4), 1)))
     cluster.settle()
     assert assignment(cluster, 0) == Assignment((3, 4))
     assert listed(cluster, host) == {}
@@ -548,9 +548,9 @@ def test_older_leaders_write_states_themselves_and_the_znode_says_so() -> None:
     cluster.check()
 
 
-def _meets(cluster: Cluster, partition: int) -> list[tuple[tuple[int, ...], PartitionState]]:
+def _meets(cluster: Cluster, partition: int) -> list[tuple[tuple[int, ...], PartitionStateZnode]]:
     """Filled at each write of topic t's znode: the partition's replicas, and its state at that moment."""
-    met: list[tuple[tuple[int, ...], PartitionState]] = []
+    met: list[tuple[tuple[int, ...], PartitionStateZnode]] = []
 
     def look(_: int, operations: Sequence[Write]) -> None:
         if any(isinstance(one, SetData) and one.path == paths.topic("t") for one in operations):

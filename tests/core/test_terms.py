@@ -16,14 +16,14 @@ from controller.core.events import (
     ControllerChange,
     CreatePartitionsRequested,
     CreateTopicsRequested,
-    LeaderAndIsrResponse,
+    LeaderAndIsrResponseReceived,
     ReassignmentIsrChange,
     Reelect,
     SessionExpired,
     Shutdown,
-    StopReplicaResponse,
+    StopReplicaResponseReceived,
     TopicChange,
-    UpdateMetadataResponse,
+    UpdateMetadataResponseReceived,
 )
 from controller.core.obstacles import HIGHEST_EPOCH, Reason
 from controller.core.term import Term
@@ -492,9 +492,9 @@ def resignations(host: Host) -> list[tuple[int, str]]:
 
 REFUSED = "broker 2 refused controller epoch {}: it has seen a higher one"
 RESPONSES = {
-    LeaderAndIsrResponse: control.LeaderAndIsrResponse,
-    UpdateMetadataResponse: control.UpdateMetadataResponse,
-    StopReplicaResponse: control.StopReplicaResponse,
+    LeaderAndIsrResponseReceived: control.LeaderAndIsrResponse,
+    UpdateMetadataResponseReceived: control.UpdateMetadataResponse,
+    StopReplicaResponseReceived: control.StopReplicaResponse,
 }
 
 

@@ -11,7 +11,7 @@ from controller.core.znode_changes import LOOKS, NeverStill, change_znode
 from controller.zookeeper import paths
 from controller.zookeeper.drive import drive
 from controller.zookeeper.errors import MultiFailed, NoChildrenForEphemerals
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Write
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, Znode
 from tests.core.driving import Cluster
 
 PATH = "/feature_of_a_test"
@@ -22,7 +22,7 @@ BETWEEN: dict[str, tuple[bytes | None, Write]] = {
 }
 
 
-def changed(cluster: Cluster, decide: Callable[[Row | None], bytes | None], path: str = PATH) -> None:
+def changed(cluster: Cluster, decide: Callable[[Znode | None], bytes | None], path: str = PATH) -> None:
     term = cluster.leader().controller.term
     assert term is not None
     cluster.wait(drive(change_znode(term, path, decide)))
@@ -42,7 +42,7 @@ def test_it_is_decided_anew_where_somebody_came_between(between: str) -> None:
         cluster.put(PATH, before)
     seen: list[bytes | None] = []
 
-    def decide(row: Row | None) -> bytes:
+    def decide(row: Znode | None) -> bytes:
         if not seen:
             cluster._admin.multi([write])
         seen.append(None if row is None else row.data)
@@ -64,7 +64,7 @@ def test_it_looks_again_where_the_reply_was_lost(applied: bool, before: bytes | 
     host.connection.lose_reply(applied=applied)
     seen: list[bytes | None] = []
 
-    def decide(row: Row | None) -> bytes | None:
+    def decide(row: Znode | None) -> bytes | None:
         seen.append(None if row is None else row.data)
         return None if seen[-1] == b"ours" else b"ours"
 
@@ -82,9 +82,9 @@ def test_what_nobody_decides_is_not_written() -> None:
 def test_a_znode_that_is_another_each_time_is_left_as_it_is() -> None:
     cluster = Cluster()
     cluster.host(1)
-    looks: list[Row | None] = []
+    looks: list[Znode | None] = []
 
-    def decide(row: Row | None) -> bytes:
+    def decide(row: Znode | None) -> bytes:
         looks.append(row)
         cluster._admin.multi([Create(PATH, b"") if row is None else SetData(PATH, b"theirs", ANY_VERSION)])
         return b"ours"

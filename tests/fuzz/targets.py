@@ -20,7 +20,7 @@ from controller.protocol.framing import FrameBuffer, Part, framed
 from controller.zookeeper import jute, jute_replies
 from controller.zookeeper.codecs import decode_partition_states, decode_topic_assignments
 from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
-from controller.zookeeper.kazoo_requests import Parse, Request, path_error
+from controller.zookeeper.kazoo_requests import KazooRequest, Parse, path_error
 from controller.zookeeper.operations import Columns
 from tests.broker.harness import BrokerUnderTest, header
 from tests.broker.test_requests import EXAMPLES
@@ -146,14 +146,14 @@ def feed_topics_column(data: bytes) -> str:
 class _Owner:
     """A connection, as far as reading a reply needs one."""
 
-    def sent(self, request: Request) -> None: ...
+    def sent(self, request: KazooRequest) -> None: ...
 
     def reply_zxid(self) -> int:
         return 1
 
-    def answered(self, request: Request) -> None: ...
+    def answered(self, request: KazooRequest) -> None: ...
 
-    def failed(self, request: Request) -> None: ...
+    def failed(self, request: KazooRequest) -> None: ...
 
 
 PATHS = ("/a", "/b", "/c")
@@ -176,7 +176,7 @@ def _parse_multi(message: bytes, offset: int, _zxid: int) -> object:
 
 
 def feed_reply(parse: Parse, message: bytes) -> str:
-    request = Request(_Owner(), jute.MULTI_READ, b"", parse, path="/a", session=1)
+    request = KazooRequest(_Owner(), jute.MULTI_READ, b"", parse, path="/a", session=1)
     request.deserialize(message, 0)
     if request.error is None:
         return "taken"

@@ -28,7 +28,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import Row
+from controller.zookeeper.operations import Znode
 from tests.hosts.harness import KeptTrace
 from tests.processes import eventually
 from tests.zookeeper.tcp_link import TcpLink
@@ -137,10 +137,10 @@ class Outsider:
         assignment = TopicAssignment(None, dict.fromkeys(range(partitions), (BROKER,)))
         run(BrokerWrites(self.client).create_topic(name, encode_topic_assignment(assignment), b"{}"), DEADLINE_S)
 
-    def row(self, path: str) -> Row | None:
+    def row(self, path: str) -> Znode | None:
         return wait(self.client.read([path]), DEADLINE_S).rows[0]
 
-    def states(self, topic: str, partitions: int) -> list[Row]:
+    def states(self, topic: str, partitions: int) -> list[Znode]:
         """Those that there are."""
         wanted = [paths.partition_state(topic, number) for number in range(partitions)]
         return [row for row in wait(self.client.read(wanted), DEADLINE_S).rows if row is not None]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.events import LeaderAndIsrResponse
+from controller.core.events import LeaderAndIsrResponseReceived
 from controller.protocol.control import LeaderAndIsrRequest
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
@@ -341,7 +341,9 @@ def test_s04_a_response_that_arrives_after_the_resignation_becomes_no_event(
         node.link.expire()
         eventually(lambda: resigned(node) == [1], "it resigns with the answer at the door")
     eventually(lambda: elected(node) == [1, 2], "the next term")
-    eventually(lambda: any(isinstance(e, LeaderAndIsrResponse) for e in node.responses.seen[seen:]), "its answers")
+    eventually(
+        lambda: any(isinstance(e, LeaderAndIsrResponseReceived) for e in node.responses.seen[seen:]), "its answers"
+    )
     epochs = [event.controller_epoch for event in node.responses.seen[seen:]]
     assert 1 not in epochs, "an answer of the term before"
 

@@ -278,7 +278,7 @@ def the_one_that_goes_is_not_told(patch: Patch) -> None:
         decision = await decide(term, rows)
         return replace(decision, receivers=term.context.eligible(rows))
 
-    patch.setattr(controlled_shutdown, "CONTROLLED_SHUTDOWN", elections.Election("controlled shutdown", without))
+    patch.setattr(controlled_shutdown, "CONTROLLED_SHUTDOWN", elections.ElectionRule("controlled shutdown", without))
 
 
 # -- ISRs

@@ -12,7 +12,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.operations import Create, Row
+from controller.zookeeper.operations import Create, Znode
 from tests.incidents.real_node import RealStack, real_stack
 from tests.zookeeper.kazoo_bench import DEADLINE_S, RealNode, real_node, run, until, wait
 
@@ -38,7 +38,7 @@ def other(server: str, chroot: str) -> Iterator[RealNode]:
         yield other
 
 
-def row_of(other: RealNode, path: str) -> Row | None:
+def row_of(other: RealNode, path: str) -> Znode | None:
     return wait(other.client.read([path]), DEADLINE_S).rows[0]
 
 

@@ -24,7 +24,7 @@ from controller.pipeline.violations import RULES
 from controller.report.files import write_report
 from controller.scenarios.files import load_scenario
 from controller.simulator.run import simulate
-from controller.zookeeper.cluster_state import Partition, cluster_state
+from controller.zookeeper.cluster_state import ClusterPartition, cluster_state
 from controller.zookeeper.tree import load
 from tests.pipeline.conftest import SCENARIO
 from tests.pipeline.notebook import code_cells, kept, run_cells
@@ -185,7 +185,7 @@ def test_leaders_and_epochs_are_those_of_the_znodes(
             assert _rest(partition) == (tuple(row.isr), row.zk_version, row.controller_epoch)
 
 
-def _rest(partition: Partition) -> tuple[tuple[int, ...], int, int]:
+def _rest(partition: ClusterPartition) -> tuple[tuple[int, ...], int, int]:
     return partition.isr, partition.zk_version, partition.controller_epoch
 
 

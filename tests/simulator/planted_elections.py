@@ -12,7 +12,7 @@ import pytest
 
 from controller.core import partition_moves, requested_elections
 from controller.core.context import ControllerContext
-from controller.core.elections import Decision, Election
+from controller.core.elections import Decision, ElectionRule
 from controller.core.events import ElectionKind
 from controller.core.handlers import elections
 from controller.core.request_batch import RequestBatch
@@ -25,13 +25,13 @@ from statemachines.leader_election_columns import elect_preferred_columns
 Patch = pytest.MonkeyPatch
 
 
-def preferred_by(patch: Patch, decide: Callable[[Term, Any], Decision], election: Election | None = None) -> None:
+def preferred_by(patch: Patch, decide: Callable[[Term, Any], Decision], election: ElectionRule | None = None) -> None:
     """Preferred elections decide so, and everybody off the preferred leader is given back, however few."""
 
     async def decided(term: Term, rows: Any) -> Decision:
         return decide(term, rows)
 
-    wrong = Election("preferred", decided) if election is None else election
+    wrong = ElectionRule("preferred", decided) if election is None else election
     patch.setitem(requested_elections._ELECTIONS, ElectionKind.PREFERRED, wrong)
     patch.setattr(elections, "due", all_off_preferred)
 

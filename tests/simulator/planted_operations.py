@@ -22,7 +22,7 @@ from controller.core import (
     requested_elections,
     topic_deletion,
 )
-from controller.core.elections import Decision, Election
+from controller.core.elections import Decision, ElectionRule
 from controller.core.events import ElectionKind, ElectLeadersRequested, PauseChanged
 from controller.core.failed_replicas import FailedReplicas
 from controller.core.handlers import controlled_shutdown, log_directories, pause
@@ -151,7 +151,7 @@ def unclean_though_the_isr_lives(patch: Patch) -> None:
 
 def unclean_by(patch: Patch, decide: Callable[[Term, Any], Any]) -> None:
     kind = ElectionKind.UNCLEAN
-    patch.setitem(requested_elections._ELECTIONS, kind, Election("offline", decide))
+    patch.setitem(requested_elections._ELECTIONS, kind, ElectionRule("offline", decide))
 
 
 def election_answered_twice(patch: Patch) -> None:
@@ -208,7 +208,9 @@ def gives_back_though_paused(patch: Patch) -> None:
 def elects_nobody_while_paused(patch: Patch) -> None:
     """A pause keeps it from electing for failures, too."""
 
-    async def unless_paused(term: Term, rows: Any, batch: RequestBatch, election: Election = elections.OFFLINE) -> Any:
+    async def unless_paused(
+        term: Term, rows: Any, batch: RequestBatch, election: ElectionRule = elections.OFFLINE
+    ) -> Any:
         if term.context.paused is not None:
             return rows[:0]
         return await bring_online(term, rows, batch, election)
@@ -280,7 +282,7 @@ def deletion_waits_for_good(patch: Patch) -> None:
 def shutdown_leaves_leaders(patch: Patch) -> None:
     """A broker is told that everything was moved, and leads still."""
 
-    async def nobody(term: Term, rows: Any, batch: RequestBatch, election: Election = elections.OFFLINE) -> Any:
+    async def nobody(term: Term, rows: Any, batch: RequestBatch, election: ElectionRule = elections.OFFLINE) -> Any:
         return rows[:0] if election.why == "controlled shutdown" else await bring_online(term, rows, batch, election)
 
     patch.setattr(partition_moves, "bring_online", nobody)
@@ -294,7 +296,7 @@ def shutdown_elects_from_outside_the_isr(patch: Patch) -> None:
         elected = elect_controlled_shutdown_columns(everybody, everybody, alive, context.shutting_down)
         return Decision(elected, alive, context.eligible_ids)
 
-    patch.setattr(controlled_shutdown, "CONTROLLED_SHUTDOWN", Election("controlled shutdown", decide))
+    patch.setattr(controlled_shutdown, "CONTROLLED_SHUTDOWN", ElectionRule("controlled shutdown", decide))
 
 
 def rebalanced_while_partitions_move(patch: Patch) -> None:

@@ -76,7 +76,7 @@ def led_by_the_targets_last(patch: Patch) -> None:
         elected = elect_reassigned_columns(table.assignment[rows][:, ::-1], table.isr[rows], live[:, ::-1])
         return elections.Decision(elected, context.alive(rows), context.eligible_ids)
 
-    patch.setattr(reassignment, "REASSIGNED", elections.Election("reassigned", from_the_end))
+    patch.setattr(reassignment, "REASSIGNED", elections.ElectionRule("reassigned", from_the_end))
 
 
 def no_new_epoch(patch: Patch) -> None:

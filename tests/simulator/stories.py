@@ -43,7 +43,7 @@ from controller.simulator.custom_node import CustomNode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     ControllerZnode,
-    IsrChangeNotification,
+    IsrChangeZnode,
     TopicAssignment,
     decode_topic_assignment,
     encode_controller,
@@ -233,7 +233,7 @@ def notifications_in_a_row() -> str:
     made = world(3, 4, 3, partitions=3)
     operator = Operator(made)
     for partitions in ((0,), (0, 1), (2,)):
-        notice = encode_isr_change_notification(IsrChangeNotification(tuple(("t", one) for one in partitions)))
+        notice = encode_isr_change_notification(IsrChangeZnode(tuple(("t", one) for one in partitions)))
         path = paths.child(paths.ISR_CHANGE_NOTIFICATION, paths.ISR_CHANGE_PREFIX)
         operator.write(Create(path, notice, sequential=True))
     made.run_until(lambda: not made.zookeeper.children(paths.ISR_CHANGE_NOTIFICATION))

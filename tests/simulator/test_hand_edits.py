@@ -14,7 +14,7 @@ from controller.simulator.faults import EPOCHS
 from controller.trace import ControllerElected, ControllerResigned, Noted
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ClusterId, encode_cluster_id
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Write
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, Znode
 
 BROKERS = (1, 2, 3)
 UNREADABLE = ("garbage", "negative")
@@ -187,17 +187,17 @@ def test_a_broker_that_knows_no_earlier_epoch_is_told_by_those_that_refuse_its_o
 # -- a whole ZooKeeper
 
 
-def persistent(world: Simulation) -> list[Row]:
+def persistent(world: Simulation) -> list[Znode]:
     """All znodes that outlive sessions, parents first."""
     return sorted((row for row in written(world) if not row.stat.ephemeral_owner), key=lambda row: row.path)
 
 
-def written(world: Simulation) -> list[Row]:
+def written(world: Simulation) -> list[Znode]:
     """All znodes but ZooKeeper's own."""
     return [row for row in world.zookeeper.rows() if row.path != "/" and not row.path.startswith("/zookeeper")]
 
 
-def wipe(world: Simulation) -> list[Row]:
+def wipe(world: Simulation) -> list[Znode]:
     kept = persistent(world)
     everything = sorted((row.path for row in written(world)), reverse=True)
     world.zookeeper.restore([Delete(path, ANY_VERSION) for path in everything])

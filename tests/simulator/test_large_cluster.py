@@ -37,7 +37,7 @@ from controller.storage import PartitionLog
 from controller.storage.segment import Segment
 from controller.trace import RequestAnswered, RequestSent
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import PartitionState, encode_partition_state
+from controller.zookeeper.codecs import PartitionStateZnode, encode_partition_state
 from controller.zookeeper.operations import ANY_VERSION, Delete, SetData
 
 BROKERS, PARTITIONS = 20, 2_000
@@ -113,11 +113,11 @@ def _path(world: LargeClusterWorld, row: int) -> str:
 
 
 @contextmanager
-def _written(world: LargeClusterWorld, change: Callable[[PartitionState], PartitionState]) -> Iterator[None]:
+def _written(world: LargeClusterWorld, change: Callable[[PartitionStateZnode], PartitionStateZnode]) -> Iterator[None]:
     """The first partition's znode, written over by somebody: the controller does not watch it."""
     path, states = _path(world, 0), world.cluster.states()
     isr = tuple(member for member in states.isr[0].tolist() if member >= 0)
-    was = PartitionState(int(states.leader[0]), int(states.leader_epoch[0]), isr, int(states.controller_epoch[0]))
+    was = PartitionStateZnode(int(states.leader[0]), int(states.leader_epoch[0]), isr, int(states.controller_epoch[0]))
     row = world.zookeeper.row(path)
     assert row is not None
     node = world.zookeeper._database.tree.nodes[path]
@@ -142,7 +142,7 @@ def _written(world: LargeClusterWorld, change: Callable[[PartitionState], Partit
     ids=["no leader", "a dead leader", "a smaller ISR", "another epoch", "another version"],
 )
 def test_a_state_that_is_not_whole_is_noticed(
-    built: LargeClusterWorld, change: Callable[[PartitionState], PartitionState], says: str
+    built: LargeClusterWorld, change: Callable[[PartitionStateZnode], PartitionStateZnode], says: str
 ) -> None:
     assert missing(built.cluster, LEFT) is None
     with _written(built, change):

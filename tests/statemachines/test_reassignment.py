@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachines.reassignment import Assignment, Limits, admitted, is_in_sync, kept_on_the_way, strands, target_fault
+from statemachines.reassignment import (
+    Assignment,
+    ReassignmentLimits,
+    admitted,
+    is_in_sync,
+    kept_on_the_way,
+    strands,
+    target_fault,
+)
 
 BROKERS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True).map(tuple)
 
@@ -123,11 +131,11 @@ def test_limits_hold_by_cluster_and_by_broker_and_a_busy_broker_holds_up_no_othe
         return Assignment((0,)).toward((broker,))
 
     wanted = [to(1), to(1), to(2), to(3), Assignment((0, 1)).toward((1, 0))]
-    assert admitted([], wanted, Limits()) == [True] * 5
-    assert admitted([], wanted, Limits(in_cluster=2)) == [True, True, False, False, True]
-    assert admitted([to(3)], wanted, Limits(in_cluster=2)) == [True, False, False, False, True]
-    assert admitted([], wanted, Limits(on_broker=1)) == [True, False, True, True, True]
-    assert admitted([to(1)], wanted, Limits(in_cluster=3, on_broker=1)) == [False, False, True, True, True]
+    assert admitted([], wanted, ReassignmentLimits()) == [True] * 5
+    assert admitted([], wanted, ReassignmentLimits(in_cluster=2)) == [True, True, False, False, True]
+    assert admitted([to(3)], wanted, ReassignmentLimits(in_cluster=2)) == [True, False, False, False, True]
+    assert admitted([], wanted, ReassignmentLimits(on_broker=1)) == [True, False, True, True, True]
+    assert admitted([to(1)], wanted, ReassignmentLimits(in_cluster=3, on_broker=1)) == [False, False, True, True, True]
 
 
 def test_what_is_on_its_way_stays_as_it_is_written_where_nothing_is_unneeded() -> None:

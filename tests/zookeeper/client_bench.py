@@ -12,7 +12,7 @@ from controller.zookeeper.drive import drive
 from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Row, SessionState, SetData, Stat, Write, WriteResults
+from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Stat, Write, WriteResults, Znode
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class Bench:
     def set(self, path: str, data: bytes = b"changed") -> None:
         self.change(SetData(path, data, ANY_VERSION))
 
-    def row(self, path: str) -> Row | None:
+    def row(self, path: str) -> Znode | None:
         return self.server.row(path)
 
     def data(self, paths: Sequence[str]) -> list[bytes | None]:

@@ -1,4 +1,4 @@
-"""What the contract suite runs on: the in-memory ZooKeeper and a real one, each through its `Connection`.
+"""What the contract suite runs on: the in-memory ZooKeeper and a real one, each through its `ZooKeeperConnection`.
 
 A test gets a `Backend` with an empty tree of its own below `root`, opens clients, and waits: the in-memory backend
 turns its clock until what is waited for has come, the real one lets time pass.
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.zookeeper.blocking import ThreadClock
-from controller.zookeeper.connection import Connection
+from controller.zookeeper.connection import ZooKeeperConnection
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.memory.connection import InMemoryConnection
@@ -23,11 +23,11 @@ from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,
     Create,
-    Row,
     SessionState,
     WatchEvent,
     Write,
     WriteResults,
+    Znode,
 )
 from tests.zookeeper.tcp_link import TcpLink
 
@@ -45,9 +45,9 @@ class Client(ABC):
     """One connection, with everything it was told in `log`: states, watch events, and the names of the requests that
     `note` was given, in the order in which they came."""
 
-    connection: Connection
+    connection: ZooKeeperConnection
 
-    def __init__(self, backend: Backend, connection: Connection) -> None:
+    def __init__(self, backend: Backend, connection: ZooKeeperConnection) -> None:
         self.backend = backend
         self.connection = connection
         self.log: list[SessionState | WatchEvent | str] = []
@@ -83,10 +83,10 @@ class Client(ABC):
         assert isinstance(created, str)
         return created
 
-    def row(self, path: str) -> Row | None:
+    def row(self, path: str) -> Znode | None:
         return self.backend.wait(self.connection.read([path])).rows[0]
 
-    def there(self, path: str) -> Row:
+    def there(self, path: str) -> Znode:
         row = self.row(path)
         assert row is not None, f"{path} is not there"
         return row

@@ -12,7 +12,7 @@ from controller.pending import Pending
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.errors import ControllerMoved, LeaseExpired, MultiFailed, NoNode, SessionGone, UnknownOutcome
 from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Row, SetData, Write, WriteResults
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResults, Znode
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 from controller.zookeeper.row_writes import ROWS_A_BATCH, UNKNOWN_OUTCOMES, RowsWritten
 from tests.zookeeper.client_bench import Bench, Node
@@ -34,7 +34,7 @@ def sets(paths: Sequence[str], version: int = 0) -> list[SetData]:
     return [SetData(path, b"new", version) for path in paths]
 
 
-def moved_rows(written: RowsWritten) -> dict[int, Row | None]:
+def moved_rows(written: RowsWritten) -> dict[int, Znode | None]:
     return dict(written.moved)
 
 

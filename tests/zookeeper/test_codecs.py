@@ -171,7 +171,7 @@ TOLERATED: list[tuple[str, bytes, Any]] = [
     (
         paths.partition_state("t", 0),
         b'{"isr":[],"leader":-1,"leader_epoch":0,"controller_epoch":0}',
-        codecs.PartitionState(-1, 0, (), 0),
+        codecs.PartitionStateZnode(-1, 0, (), 0),
     ),
     (paths.config_topic("t"), b"{}", codecs.ConfigZnode({})),
     (paths.PRODUCER_ID_BLOCK, b'{"broker":1,"block_start":0,"block_end":999}', codecs.ProducerIdBlock(1, 0, 999)),
@@ -300,11 +300,11 @@ VALUES: list[tuple[str, st.SearchStrategy[Any]]] = [
     (paths.topic("t"), st.builds(codecs.TopicAssignment, st.none() | names, assignments, assignments, assignments)),
     (
         paths.partition_state("t", 0),
-        st.builds(codecs.PartitionState, st.integers(-1, 2**31 - 1), ids, replicas, ids),
+        st.builds(codecs.PartitionStateZnode, st.integers(-1, 2**31 - 1), ids, replicas, ids),
     ),
     (paths.config_topic("t"), st.builds(codecs.ConfigZnode, st.dictionaries(texts, texts, max_size=3))),
     (paths.child(paths.CONFIG_CHANGES, "config_change_1"), st.builds(codecs.ConfigChange, texts)),
-    (paths.child(paths.ISR_CHANGE_NOTIFICATION, "isr_change_1"), st.builds(codecs.IsrChangeNotification, partitions)),
+    (paths.child(paths.ISR_CHANGE_NOTIFICATION, "isr_change_1"), st.builds(codecs.IsrChangeZnode, partitions)),
     (paths.child(paths.LOG_DIR_EVENT_NOTIFICATION, "log_dir_event_1"), st.builds(codecs.LogDirEvent, ids, ids)),
     (paths.PREFERRED_ELECTION, st.builds(codecs.PreferredElection, partitions)),
     (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.zookeeper.codecs import (
-    PartitionState,
+    PartitionStateZnode,
     TopicAssignment,
     decode_partition_state,
     decode_topic_assignment,
@@ -30,7 +30,7 @@ from controller.zookeeper.operations import Columns
 INT32_MAX = 2**31 - 1
 ids = st.integers(0, INT32_MAX)
 replicas = st.lists(ids, max_size=5, unique=True).map(tuple)
-states = st.builds(PartitionState, st.integers(-1, INT32_MAX), ids, replicas, ids)
+states = st.builds(PartitionStateZnode, st.integers(-1, INT32_MAX), ids, replicas, ids)
 assignments = st.dictionaries(ids, replicas, max_size=8)
 topics = st.builds(TopicAssignment, st.none() | st.just("JUNfP4VSTOWZ_6Tfc-zTPA"), assignments, assignments)
 
@@ -62,14 +62,16 @@ def columns(datas: Sequence[bytes | None]) -> Columns:
     return Columns.of(datas, versions, versions.astype(np.int64), zxid=1)
 
 
-def row_of(found: PartitionStateColumns, row: int) -> PartitionState:
+def row_of(found: PartitionStateColumns, row: int) -> PartitionStateZnode:
     isr = tuple(int(member) for member in found.isr[row] if member >= 0)
-    return PartitionState(int(found.leader[row]), int(found.leader_epoch[row]), isr, int(found.controller_epoch[row]))
+    return PartitionStateZnode(
+        int(found.leader[row]), int(found.leader_epoch[row]), isr, int(found.controller_epoch[row])
+    )
 
 
 @given(st.lists(states | st.none(), max_size=12), st.integers(0, 3))
 def test_states_survive_columns_and_are_written_with_the_same_bytes(
-    rows: list[PartitionState | None], width: int
+    rows: list[PartitionStateZnode | None], width: int
 ) -> None:
     datas = [None if row is None else encode_partition_state(row) for row in rows]
     found = decode_partition_states([columns(datas[:5]), columns(datas[5:])], width)
@@ -140,10 +142,12 @@ def test_fields_that_are_not_known_survive_a_rewrite_in_bulk() -> None:
 
 
 @given(
-    st.lists(st.builds(PartitionState, st.integers(-1, 2) | ids, ids, st.just((1, 2)) | replicas, ids), max_size=4),
+    st.lists(
+        st.builds(PartitionStateZnode, st.integers(-1, 2) | ids, ids, st.just((1, 2)) | replicas, ids), max_size=4
+    ),
     st.lists(st.integers(0, 3), max_size=40),
 )
-def test_rows_that_are_alike_are_written_as_each_alone(kinds: list[PartitionState], chosen: list[int]) -> None:
+def test_rows_that_are_alike_are_written_as_each_alone(kinds: list[PartitionStateZnode], chosen: list[int]) -> None:
     """Few kinds among many rows, and numbers that do and don't fit into one."""
     rows = [kinds[number % len(kinds)] for number in chosen] if kinds else []
     found = decode_partition_states(columns([encode_partition_state(row) for row in rows]), 2)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from kazoo.security import make_digest_acl_credential
 
-from controller.zookeeper.connection import Connection
+from controller.zookeeper.connection import ZooKeeperConnection
 from controller.zookeeper.errors import InvalidACL, MultiFailed, NoAuth
 from controller.zookeeper.memory.acl import digest_id
 from controller.zookeeper.operations import (
@@ -67,7 +67,7 @@ def test_a_stranger_may_neither_read_nor_change_what_belongs_to_another(
     ):
         assert error_of(client, operation) is NoAuth, operation
         assert error_of(owner, operation) is None, operation
-    reads: list[Callable[[Connection], object]] = [
+    reads: list[Callable[[ZooKeeperConnection], object]] = [
         lambda connection: backend.wait(connection.read([backend.root, path])),
         lambda connection: backend.wait(connection.read_columns([path, backend.root])),
         lambda connection: backend.wait(connection.children([path])),

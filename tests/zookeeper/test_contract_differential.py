@@ -26,11 +26,11 @@ from controller.zookeeper.operations import (
     Check,
     Create,
     Delete,
-    Row,
     SetData,
     Stat,
     WatchEvent,
     Write,
+    Znode,
 )
 from tests.zookeeper.conftest import open_backend
 from tests.zookeeper.contract import Backend, Client
@@ -207,7 +207,7 @@ class Replay:
             return type(value).__name__
         if isinstance(value, WatchEvent):
             return value.kind, self.plain(value.path)
-        if isinstance(value, Row):
+        if isinstance(value, Znode):
             return self.plain(value.path), value.data, self.plain(value.stat)
         return value
 

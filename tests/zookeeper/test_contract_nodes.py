@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from controller.pending import Pending
-from controller.zookeeper.connection import BATCH, LONGEST_READ, Connection
+from controller.zookeeper.connection import BATCH, LONGEST_READ, ZooKeeperConnection
 from controller.zookeeper.errors import (
     BadArguments,
     BadVersion,
@@ -331,7 +331,7 @@ def test_a_path_that_is_none_is_refused_by_name_before_anything_is_sent(
     backend: Backend, client: Client, path: str
 ) -> None:
     connection = client.connection
-    calls: list[Callable[[Connection], object]] = [
+    calls: list[Callable[[ZooKeeperConnection], object]] = [
         lambda c: c.read(["/", path]),
         lambda c: c.read_columns([path]),
         lambda c: c.children([path]),

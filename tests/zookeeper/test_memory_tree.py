@@ -8,14 +8,14 @@ import pytest
 
 from controller.clock import VirtualClock
 from controller.zookeeper.errors import MultiFailed
-from controller.zookeeper.memory.acl import Identity
+from controller.zookeeper.memory.acl import ClientIdentity
 from controller.zookeeper.memory.database import Database
-from controller.zookeeper.memory.link import Link
+from controller.zookeeper.memory.link import ClientLink
 from controller.zookeeper.memory.tree import DataTree, java_hash_order
 from controller.zookeeper.memory.watches import WatchTable
-from controller.zookeeper.operations import Check, Create, Delete, Row, SetData, Write
+from controller.zookeeper.operations import Check, Create, Delete, SetData, Write, Znode
 
-ANYONE = Identity()
+ANYONE = ClientIdentity()
 
 
 def test_a_multi_that_fails_leaves_no_trace_wherever_it_fails() -> None:
@@ -47,8 +47,8 @@ def test_a_multi_that_fails_leaves_no_trace_wherever_it_fails() -> None:
 def test_what_was_read_before_a_change_stays_as_it_was() -> None:
     tree = DataTree()
     tree.apply([Create("/a", b"1")], 0, ANYONE, 1, 0)
-    before: Row = tree.nodes["/a"].read_row()
-    parent: Row = tree.nodes["/"].read_row()
+    before: Znode = tree.nodes["/a"].read_row()
+    parent: Znode = tree.nodes["/"].read_row()
     tree.apply([SetData("/a", b"22", 0), Create("/b", b"")], 0, ANYONE, 2, 5)
     assert (before.data, before.stat.version, before.stat.data_length) == (b"1", 0, 1)
     assert parent.stat.num_children == 2
@@ -68,7 +68,7 @@ def test_a_sessions_end_takes_its_ephemerals_and_nobody_elses() -> None:
 
 def test_a_link_that_has_ended_leaves_no_watch_behind() -> None:
     database = Database(VirtualClock())
-    link = Link(VirtualClock(), None, lambda _link, _message: None, lambda _message: None, ANYONE)
+    link = ClientLink(VirtualClock(), None, lambda _link, _message: None, lambda _message: None, ANYONE)
     database.watch(link, (["/", "/missing"], ["/", "/missing"]))
     database.set_watches(link, (0, ["/zookeeper"], ["/absent"], ["/zookeeper"]))
     nodes, children = ("/", "/missing", "/zookeeper", "/absent"), ("/", "/zookeeper")

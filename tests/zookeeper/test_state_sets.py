@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.zookeeper import jute, jute_replies, jute_requests, paths
-from controller.zookeeper.codecs import PartitionState, encode_partition_state
+from controller.zookeeper.codecs import PartitionStateZnode, encode_partition_state
 from controller.zookeeper.errors import BadVersion, ControllerMoved, MultiFailed
 from controller.zookeeper.operations import ANY_VERSION, OPEN_ACL, Check, SetData, Stat
 from controller.zookeeper.row_writes import STATES_A_BATCH
@@ -98,7 +98,7 @@ def test_results_are_stats_made_when_looked_at(checks: int) -> None:
 def test_a_batch_of_the_longest_states_is_below_the_servers_limit() -> None:
     """jute.maxbuffer, as a server has it that nobody has told another."""
     replicas = tuple(range(2**31 - 30, 2**31))
-    state = encode_partition_state(PartitionState(replicas[0], 2**31 - 1, replicas, 2**31 - 1))
+    state = encode_partition_state(PartitionStateZnode(replicas[0], 2**31 - 1, replicas, 2**31 - 1))
     numbers = list(range(2**31 - STATES_A_BATCH, 2**31))
     sets = sets_of([("x" * LONGEST_TOPIC_NAME, numbers)], [state], [0])
     assert len(jute_requests.multi_set_states(FENCE, sets, "/kafka")) < 0xFFFFF

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.zookeeper.operations import Row, Stat
+from controller.zookeeper.operations import Stat, Znode
 from controller.zookeeper.tree import Tree, TreeFileError, dump, load, parse, save
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
@@ -24,7 +24,7 @@ LISTED = """\
 numbers = st.integers(0, 2**62)
 stats = st.builds(Stat, *[numbers] * 11)
 names = st.text("aZ09 ._-é√", min_size=1, max_size=5)
-rows = st.builds(Row, names.map(lambda name: f"/{name}"), st.none() | st.binary(max_size=8), stats)
+rows = st.builds(Znode, names.map(lambda name: f"/{name}"), st.none() | st.binary(max_size=8), stats)
 
 
 def test_a_listing_of_a_real_cluster_is_read_whole() -> None:
@@ -47,7 +47,7 @@ def test_a_listing_keeps_stats_and_null_data() -> None:
 
 
 @given(st.lists(rows, min_size=1, max_size=8, unique_by=lambda row: row.path))
-def test_what_is_saved_is_read_again_the_same(kept: list[Row]) -> None:
+def test_what_is_saved_is_read_again_the_same(kept: list[Znode]) -> None:
     tree = Tree.of(kept)
     assert parse(b"".join(dump(tree))) == tree
 

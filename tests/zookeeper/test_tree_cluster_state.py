@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.zookeeper import paths
-from controller.zookeeper.cluster_state import ClusterState, NoKafkaCluster, PartitionTable, cluster_state
-from controller.zookeeper.operations import Row, Stat
+from controller.zookeeper.cluster_state import ClusterPartitions, ClusterState, NoKafkaCluster, cluster_state
+from controller.zookeeper.operations import Stat, Znode
 from controller.zookeeper.tree import Tree, load
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
@@ -29,7 +29,7 @@ def tree_of(znodes: Mapping[str, bytes | None]) -> Tree:
     stat = Stat(7, 7, 0, 0, 1, 0, 0, 0, 0, 0, 7)
     ephemeral = stat._replace(ephemeral_owner=9)
     return Tree.of(
-        Row(path, data, ephemeral if path == paths.CONTROLLER or paths.broker_of(path) is not None else stat)
+        Znode(path, data, ephemeral if path == paths.CONTROLLER or paths.broker_of(path) is not None else stat)
         for path, data in znodes.items()
     )
 
@@ -47,7 +47,7 @@ def state(leader: int, isr: str) -> bytes:
     return b'{"controller_epoch":1,"leader":%d,"version":1,"leader_epoch":4,"isr":%s}' % (leader, isr.encode())
 
 
-def said_of(table: PartitionTable) -> set[str]:
+def said_of(table: ClusterPartitions) -> set[str]:
     assert len(table) == 1
     return {mask for mask in MASKS if getattr(table, mask)[0]}
 

@@ -17,7 +17,7 @@ from controller.zookeeper.cluster_state import cluster_state
 from controller.zookeeper.connection import BATCH
 from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import Create, Reading
+from controller.zookeeper.operations import Create, ReadResult
 from controller.zookeeper.tree import Tree, load
 from controller.zookeeper.tree_reader import read_cluster_tree
 
@@ -38,7 +38,7 @@ class Watched(ZooKeeperClient):
 
     asked: list[tuple[float, int]]
 
-    def read(self, paths: Sequence[str]) -> Pending[Reading]:
+    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
         self.asked.append((self.clock.now_ms(), len(paths)))
         return super().read(paths)
 

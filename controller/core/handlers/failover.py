@@ -79,23 +79,23 @@ LOOKS = 10
 
 
 @dataclass(slots=True)
-class Phase:
+class PhaseTime:
     name: str
     items: int = 0
     duration_ms: float = 0.0
 
 
-class Phases:
+class PhaseTimes:
     """Measure each phase by the clock, and report it when it ends."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
-        self.done: list[Phase] = []
+        self.done: list[PhaseTime] = []
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[Phase]:
+    def phase(self, name: str) -> Iterator[PhaseTime]:
         """Measure one phase; the caller sets `items`. A phase that fails is not reported: it ends the term."""
-        phase = Phase(name)
+        phase = PhaseTime(name)
         began_ms = self._term.clock.now_ms()
         yield phase
         phase.duration_ms = self._term.clock.now_ms() - began_ms
@@ -108,9 +108,9 @@ class Phases:
         return "\n".join(lines)
 
 
-async def fail_over(term: Term) -> Phases:
+async def fail_over(term: Term) -> PhaseTimes:
     began_ms = term.clock.now_ms()
-    phases = Phases(term)
+    phases = PhaseTimes(term)
     context = term.context
     with phases.phase("feature znode") as phase:
         phase.items = await _set_up_features(term)
@@ -187,8 +187,9 @@ async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *,
     context.move_all_replicas(online, ReplicaState.New)
     context.move_all_replicas(online, ReplicaState.Online)
     # As Kafka starts them: were their topic being deleted, they could not be.
-    for state in (ReplicaState.New, ReplicaState.Offline, ReplicaState.DeletionIneligible):
-        context.move_all_replicas(offline, state)
+    context.move_all_replicas(offline, ReplicaState.New)
+    context.move_all_replicas(offline, ReplicaState.Offline)
+    context.move_all_replicas(offline, ReplicaState.DeletionIneligible)
     batch = RequestBatch(term)
     replica_moves.bring_online(term, bounced.led(online), batch)
     if len(bounced.leaderless):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controller.core.events import UpdateFeaturesRequested
-from controller.core.feature_rules import Levels, Refused, decide
+from controller.core.feature_rules import FeatureRefused, Levels, decide
 from controller.core.term import Term
 from controller.core.znode_changes import NeverStill, change_znode
 from controller.protocol.admin import UpdatedFeature, UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -15,7 +15,7 @@ from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_broker_registration, decode_feature, encode_feature
 from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Row as Znode
+from controller.zookeeper.operations import Znode
 
 
 async def update_features(term: Term, event: UpdateFeaturesRequested) -> None:
@@ -70,7 +70,7 @@ def _decided(
     results: list[UpdatedFeature] = []
     for update in {one.feature: one for one in asked.feature_updates}.values():
         outcome = decide(update, finalized, supported)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, FeatureRefused):
             results.append(UpdatedFeature(update.feature, int(ErrorCode.INVALID_REQUEST), outcome.why))
             continue
         if outcome is None:

@@ -9,7 +9,7 @@ registers (KIP-112, Kafka 2.8's processLeaderAndIsrResponseReceived).
 from __future__ import annotations
 
 from controller.core import replica_moves, topic_deletion
-from controller.core.events import LeaderAndIsrResponse, LogDirEventNotification
+from controller.core.events import LeaderAndIsrResponseReceived, LogDirEventNotification
 from controller.core.failed_replicas import Key
 from controller.core.handlers.broker_changes import on_replicas_lost
 from controller.core.notifications import delete_children, list_children
@@ -51,7 +51,7 @@ def ask(term: Term, brokers: list[int]) -> None:
     batch.send()
 
 
-async def replicas_answered(term: Term, event: LeaderAndIsrResponse) -> None:
+async def replicas_answered(term: Term, event: LeaderAndIsrResponseReceived) -> None:
     """Replicas that have failed since their broker last answered are lost. The answer of an earlier incarnation of the
     broker says nothing of its present directories."""
     broker = term.context.broker(event.broker)
@@ -67,7 +67,7 @@ async def replicas_answered(term: Term, event: LeaderAndIsrResponse) -> None:
     await on_replicas_lost(term, term.context.replicas(sorted(new), event.broker))
 
 
-def _partitions(term: Term, event: LeaderAndIsrResponse, error: ErrorCode) -> list[Key]:
+def _partitions(term: Term, event: LeaderAndIsrResponseReceived, error: ErrorCode) -> list[Key]:
     """Those answered with this error. Topics that are gone by now have no name."""
     found = [
         (topic, one.partition_index)

@@ -38,7 +38,14 @@ from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.request_size import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import replicas_fault
-from statemachines.reassignment import Assignment, Limits, ReassignmentState, admitted, strands, target_fault
+from statemachines.reassignment import (
+    Assignment,
+    ReassignmentLimits,
+    ReassignmentState,
+    admitted,
+    strands,
+    target_fault,
+)
 
 NO_PARTITION = "The partition does not exist."
 NOT_IN_PROGRESS = "No partition reassignment is in progress."
@@ -46,12 +53,12 @@ STRANDED = "All replicas that are in sync would be removed."
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ReassignmentRefusal:
     error: ErrorCode
     message: str
 
 
-TOO_LARGE = Refused(
+TOO_LARGE = ReassignmentRefusal(
     ErrorCode.POLICY_VIOLATION,
     f"The topic's znode would have more than {ZNODE_BYTES_MAX} bytes.",
 )
@@ -131,7 +138,7 @@ async def _begin_asked(term: Term) -> frozenset[Partition]:
     unread: list[Partition] = []
     for key, target in asked.items():
         checked = _checked(term, key, target, live=None)
-        if isinstance(checked, Refused):
+        if isinstance(checked, ReassignmentRefusal):
             if _is_unreadable(term, key):
                 unread.append(key)
             elif key[0] not in term.context.left_out:
@@ -178,7 +185,7 @@ async def alter_reassignments(term: Term, event: AlterReassignmentsRequested) ->
         for topic in event.value.topics
         for partition in topic.partitions
     }
-    refused: dict[Partition, Refused] = {}
+    refused: dict[Partition, ReassignmentRefusal] = {}
     wanted: dict[Partition, Assignment] = {}
     withdrawn: set[Partition] = set()
     for key, target in asked.items():
@@ -186,7 +193,7 @@ async def alter_reassignments(term: Term, event: AlterReassignmentsRequested) ->
             withdrawn.add(key)
             continue
         checked = _checked(term, key, target, live=term.context.eligible_ids)
-        if isinstance(checked, Refused):
+        if isinstance(checked, ReassignmentRefusal):
             refused[key] = checked
         else:
             wanted[key] = checked
@@ -199,20 +206,22 @@ async def alter_reassignments(term: Term, event: AlterReassignmentsRequested) ->
         try:
             await change_asked(term, lambda now: {**now, **targets})
         except NotWritten as why:
-            refused.update(dict.fromkeys(waiting, Refused(ErrorCode.POLICY_VIOLATION, str(why))))
+            refused.update(dict.fromkeys(waiting, ReassignmentRefusal(ErrorCode.POLICY_VIOLATION, str(why))))
         else:
             _wait(term, {**term.context.waiting, **targets})
     withdrawn.update(starting)
     for key in withdrawn:
         term.context.waiting.pop(key, None)
     begun = await reassignment.begin(term, starting, withdrawn)
-    gone = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
+    gone = ReassignmentRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
     refused.update({key: gone for key in starting if key not in begun})
     event.respond(_altered(asked, refused))
     await begin_what_waits(term)
 
 
-def _altered(asked: Iterable[Partition], refused: Mapping[Partition, Refused]) -> AlterPartitionReassignmentsResponse:
+def _altered(
+    asked: Iterable[Partition], refused: Mapping[Partition, ReassignmentRefusal]
+) -> AlterPartitionReassignmentsResponse:
     topics: dict[str, list[ReassignablePartitionResult]] = {}
     for topic, partition in asked:
         why = refused.get((topic, partition))
@@ -262,7 +271,7 @@ def _is_moving(term: Term, key: Partition) -> bool:
 
 def _checked(
     term: Term, key: Partition, target: Sequence[int] | None, live: Collection[int] | None
-) -> Assignment | Refused:
+) -> Assignment | ReassignmentRefusal:
     """Return the partition's next assignment, or the error. None as a target cancels the reassignment.
 
     The checks are in Kafka's order: the target is checked before the existence of the partition.
@@ -270,18 +279,20 @@ def _checked(
     row = term.context.partitions.row_of(*key)
     present = Assignment(()) if row is None else term.context.partitions.reassignment_of(row)
     if target is not None and (fault := target_fault(target, present, live) or replicas_fault(target)):
-        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
+        return ReassignmentRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
     if target is None and not present.is_moving:
-        return Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_IN_PROGRESS)
+        return ReassignmentRefusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, NOT_IN_PROGRESS)
     if row is None or key[0] in term.context.deletions.queued:
-        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
+        return ReassignmentRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_PARTITION)
     if _is_unreadable(term, key):
-        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"{paths.partition_state(*key)} can't be used; repair it first.")
+        return ReassignmentRefusal(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"{paths.partition_state(*key)} can't be used; repair it first."
+        )
     after = present.toward(present.origin if target is None else target)
     if fault := replicas_fault(after.replicas):
-        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"On the way to {list(after.target)}: {fault}")
+        return ReassignmentRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"On the way to {list(after.target)}: {fault}")
     if strands(term.context.partitions.isr_of(row), after):
-        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, STRANDED)
+        return ReassignmentRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, STRANDED)
     return after
 
 
@@ -297,7 +308,7 @@ def _admit(
     if term.context.paused is not None:
         back = {key: one for key, one in wanted.items() if _is_moving(term, key) and not one.adding}
         return back, tuple(key for key in wanted if key not in back)
-    limits = Limits(term.settings.reassignments_in_cluster, term.settings.reassignments_on_broker)
+    limits = ReassignmentLimits(term.settings.reassignments_in_cluster, term.settings.reassignments_on_broker)
     table = term.context.partitions
     others = [row for row in table.moving_rows() if table.topic_and_partition(row) not in wanted]
     verdicts = admitted([table.reassignment_of(row) for row in others], list(wanted.values()), limits)

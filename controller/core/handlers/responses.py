@@ -7,7 +7,11 @@ Most errors in them are ignored: partition errors of stale leader epochs are com
 from __future__ import annotations
 
 from controller.core import topic_deletion
-from controller.core.events import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from controller.core.events import (
+    LeaderAndIsrResponseReceived,
+    StopReplicaResponseReceived,
+    UpdateMetadataResponseReceived,
+)
 from controller.core.handlers.log_directories import replicas_answered
 from controller.core.handlers.topic_deletion import stop_replica_answered
 from controller.core.leadership import EpochRefused
@@ -16,11 +20,11 @@ from controller.core.term import Term
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
 
-Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+Response = LeaderAndIsrResponseReceived | UpdateMetadataResponseReceived | StopReplicaResponseReceived
 _API = {
-    LeaderAndIsrResponse: NAMES[ApiKey.LEADER_AND_ISR],
-    UpdateMetadataResponse: NAMES[ApiKey.UPDATE_METADATA],
-    StopReplicaResponse: NAMES[ApiKey.STOP_REPLICA],
+    LeaderAndIsrResponseReceived: NAMES[ApiKey.LEADER_AND_ISR],
+    UpdateMetadataResponseReceived: NAMES[ApiKey.UPDATE_METADATA],
+    StopReplicaResponseReceived: NAMES[ApiKey.STOP_REPLICA],
 }
 
 
@@ -39,11 +43,11 @@ async def response(term: Term, event: Response) -> None:
         term.note("warning", f"broker {event.broker} refused {api}: {_name(error)}")
     if error == ErrorCode.STALE_CONTROLLER_EPOCH:
         raise EpochRefused(term.epoch, event.broker)
-    if isinstance(event, UpdateMetadataResponse):
+    if isinstance(event, UpdateMetadataResponseReceived):
         await topic_deletion.complete(term)
-    if isinstance(event, StopReplicaResponse):
+    if isinstance(event, StopReplicaResponseReceived):
         await stop_replica_answered(term, event)
-    if isinstance(event, LeaderAndIsrResponse):
+    if isinstance(event, LeaderAndIsrResponseReceived):
         await replicas_answered(term, event)
 
 

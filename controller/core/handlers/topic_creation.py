@@ -49,7 +49,7 @@ UNSET = -1
 Assignment = Mapping[int, tuple[int, ...]]
 
 
-class Refused(Exception):
+class TopicRefused(Exception):
     """The protocol's error for a topic that is not created or expanded."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TopicPlan:
     """A topic as it is to be made."""
 
     assignment: Assignment
@@ -72,14 +72,14 @@ async def create_topics(term: Term, event: CreateTopicsRequested) -> None:
         try:
             plan = _plan(term, topic)
             topic_id = NO_TOPIC_ID if event.value.validate_only else await _create(term, topic, plan)
-        except Refused as refused:
+        except TopicRefused as refused:
             results.append(CreatableTopicResult(topic.name, int(refused.error), str(refused)))
         else:
             results.append(_result(topic, plan, topic_id))
     event.respond(CreateTopicsResponse(tuple(results)))
 
 
-async def _create(term: Term, topic: CreatableTopic, plan: Plan) -> bytes:
+async def _create(term: Term, topic: CreatableTopic, plan: TopicPlan) -> bytes:
     """Create the topic, and return its id."""
     topic_id = new_topic_id(term) if term.settings.versions.topic_ids else NO_TOPIC_ID
     text = topic_id_text(topic_id) if term.settings.versions.topic_ids else None
@@ -95,15 +95,17 @@ async def _create(term: Term, topic: CreatableTopic, plan: Plan) -> bytes:
     return topic_id
 
 
-def _no_access(error: NoAuth) -> Refused:
-    return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"ZooKeeper's access list of {error.path} refuses the controller")
+def _no_access(error: NoAuth) -> TopicRefused:
+    return TopicRefused(
+        ErrorCode.UNKNOWN_SERVER_ERROR, f"ZooKeeper's access list of {error.path} refuses the controller"
+    )
 
 
-def _exists(name: str) -> Refused:
-    return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+def _exists(name: str) -> TopicRefused:
+    return TopicRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 
-def _result(topic: CreatableTopic, plan: Plan, topic_id: bytes) -> CreatableTopicResult:
+def _result(topic: CreatableTopic, plan: TopicPlan, topic_id: bytes) -> CreatableTopicResult:
     return CreatableTopicResult(
         topic.name,
         int(ErrorCode.NONE),
@@ -117,28 +119,28 @@ def _result(topic: CreatableTopic, plan: Plan, topic_id: bytes) -> CreatableTopi
     )
 
 
-def _plan(term: Term, topic: CreatableTopic) -> Plan:
+def _plan(term: Term, topic: CreatableTopic) -> TopicPlan:
     if fault := name_fault(topic.name):
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     known = term.context.partitions
     if topic.name in known or topic.name in term.context.left_out:
         raise _exists(topic.name)
     if alike := collisions(topic.name, (one.name for one in known.topics)):
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{topic.name}' collides with existing topics: {', '.join(alike)}",
         )
     if any(config.value is None for config in topic.configs):
-        raise Refused(ErrorCode.INVALID_REQUEST, "Null value not supported for topic configs")
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, "Null value not supported for topic configs")
     config = {config.name: config.value for config in topic.configs if config.value is not None}
     if fault := config_fault(config):
-        raise Refused(ErrorCode.INVALID_CONFIG, fault)
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, fault)
     if (size := len(encode_config(ConfigZnode(config)))) > ZNODE_BYTES_MAX:
         fault = f"the configs have {size} bytes, expected {ZNODE_BYTES_MAX} at most, which is what one znode takes"
-        raise Refused(ErrorCode.INVALID_CONFIG, fault)
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, fault)
     assignment = _explicit(topic) if topic.assignments else _placed(term, topic)
     _require_fits(encode_topic_assignment(TopicAssignment("x" * 22, assignment)), len(assignment))
-    return Plan(assignment, config)
+    return TopicPlan(assignment, config)
 
 
 def _require_room(partitions: int, factor: int, there: int = 0) -> None:
@@ -154,8 +156,8 @@ def _require_fits(data: bytes, partitions: int) -> None:
         raise _too_many(partitions, str(len(data)))
 
 
-def _too_many(partitions: int, size: str) -> Refused:
-    return Refused(
+def _too_many(partitions: int, size: str) -> TopicRefused:
+    return TopicRefused(
         ErrorCode.INVALID_PARTITIONS,
         f"{partitions} partitions take {size} bytes in the topic's znode, expected {ZNODE_BYTES_MAX} at most",
     )
@@ -166,7 +168,7 @@ def _placed(term: Term, topic: CreatableTopic) -> Assignment:
     partitions = settings.num_partitions if topic.num_partitions == UNSET else topic.num_partitions
     factor = settings.default_replication_factor if topic.replication_factor == UNSET else topic.replication_factor
     if factor > REPLICAS_MAX:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: expected {REPLICAS_MAX} at most"
         )
     if 0 < factor <= len(term.context.broker_ids):
@@ -177,24 +179,24 @@ def _placed(term: Term, topic: CreatableTopic) -> Assignment:
         raise _unplaced(error) from error
 
 
-def _unplaced(error: PlacementError) -> Refused:
+def _unplaced(error: PlacementError) -> TopicRefused:
     if isinstance(error, BadPartitions):
-        return Refused(ErrorCode.INVALID_PARTITIONS, str(error))
+        return TopicRefused(ErrorCode.INVALID_PARTITIONS, str(error))
     if isinstance(error, BadReplicationFactor):
-        return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error))
-    return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error))
+        return TopicRefused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error))
+    return TopicRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error))
 
 
 def _explicit(topic: CreatableTopic) -> Assignment:
     if topic.num_partitions != UNSET or topic.replication_factor != UNSET:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REQUEST,
             "Both numPartitions or replicationFactor and replicasAssignments were set."
             " Both cannot be used at the same time.",
         )
     assignment = {one.partition_index: one.broker_ids for one in topic.assignments}
     if sorted(one.partition_index for one in topic.assignments) != list(range(len(topic.assignments))):
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
     _check_replicas(list(assignment.values()))
@@ -204,9 +206,11 @@ def _explicit(topic: CreatableTopic) -> Assignment:
 def _check_replicas(assignments: Sequence[tuple[int, ...]], expected: int | None = None) -> None:
     for replicas in assignments:
         if fault := replicas_fault(replicas):
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Bad or duplicate replicas: {fault}")
+            raise TopicRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Bad or duplicate replicas: {fault}")
     if len({len(replicas) for replicas in assignments} | ({expected} if expected else set())) > 1:
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas")
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas"
+        )
 
 
 def _brokers(term: Term) -> list[tuple[int, str | None]]:
@@ -219,7 +223,7 @@ async def create_partitions(term: Term, event: CreatePartitionsRequested) -> Non
     for topic in event.value.topics:
         try:
             await _expand(term, topic, event.value.validate_only)
-        except Refused as refused:
+        except TopicRefused as refused:
             results.append(CreatePartitionsTopicResult(topic.name, int(refused.error), str(refused)))
         else:
             results.append(CreatePartitionsTopicResult(topic.name, int(ErrorCode.NONE)))
@@ -228,19 +232,19 @@ async def create_partitions(term: Term, event: CreatePartitionsRequested) -> Non
 
 async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool) -> None:
     if fault := name_fault(topic.name):
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if topic.name in term.context.deletions.queued:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
+        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
     path = paths.topic(topic.name)
     row = (await term.zookeeper.read([path])).rows[0]
     if row is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist.")
+        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist.")
     try:
         known = sound_topic_assignment(path, row.data)
     except DamagedZnode as damaged:
-        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged)) from damaged
+        raise TopicRefused(ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged)) from damaged
     if any(known.adding.get(one) or known.removing.get(one) for one in known.partitions):
-        raise Refused(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Topic '{topic.name}' is being reassigned.")
+        raise TopicRefused(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Topic '{topic.name}' is being reassigned.")
     _require_room(topic.count, len(next(iter(known.partitions.values()), ())), len(row.data or b""))
     added = _added(term, topic, known.partitions)
     data = encode_topic_assignment(replace(known, partitions={**known.partitions, **added}))
@@ -250,7 +254,7 @@ async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool)
     try:
         await term.writes.add_partitions(topic.name, data, row.stat.version)
     except (BadVersion, NoNode):
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' was changed or deleted while partitions were added."
         ) from None
     except NoAuth as error:
@@ -260,14 +264,14 @@ async def _expand(term: Term, topic: CreatePartitionsTopic, validate_only: bool)
 def _added(term: Term, topic: CreatePartitionsTopic, known: Assignment) -> Assignment:
     count, before = topic.count - len(known), len(known)
     if count < 0:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic currently has {before} partitions, which is higher than the requested {topic.count}.",
         )
     if count == 0:
-        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {before} partitions.")
+        raise TopicRefused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {before} partitions.")
     if sorted(known) != list(range(before)) or not before:
-        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' is not numbered from 0 without a gap.")
+        raise TopicRefused(ErrorCode.INVALID_PARTITIONS, f"Topic '{topic.name}' is not numbered from 0 without a gap.")
     if topic.assignments is None:
         try:
             return expand_assignment(_brokers(term), known, topic.count, rng=term.rng)
@@ -279,12 +283,12 @@ def _added(term: Term, topic: CreatePartitionsTopic, known: Assignment) -> Assig
 def _assigned(term: Term, topic: CreatePartitionsTopic, known: Assignment, count: int) -> Assignment:
     asked = [one.broker_ids for one in topic.assignments or ()]
     if len(asked) != count:
-        raise Refused(
+        raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Increasing the number of partitions by {count} but {len(asked)} assignments provided.",
         )
     _check_replicas(asked, expected=len(known[0]))
     unknown = sorted({broker for replicas in asked for broker in replicas} - set(term.context.broker_ids))
     if unknown:
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Unknown broker(s) in replica assignment: {unknown}.")
+        raise TopicRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Unknown broker(s) in replica assignment: {unknown}.")
     return {len(known) + place: replicas for place, replicas in enumerate(asked)}

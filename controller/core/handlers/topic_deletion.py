@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.core import topic_deletion as deletion
 from controller.core.context import Replicas
-from controller.core.events import DeleteTopicsRequested, StopReplicaResponse, TopicChange, TopicDeletion
+from controller.core.events import DeleteTopicsRequested, StopReplicaResponseReceived, TopicChange, TopicDeletion
 from controller.core.handlers.topic_changes import topic_change
 from controller.core.notifications import delete_children, list_children
 from controller.core.term import Term
@@ -62,7 +62,7 @@ async def delete_topics(term: Term, event: DeleteTopicsRequested) -> None:
     event.respond(errors)
 
 
-async def stop_replica_answered(term: Term, event: StopReplicaResponse) -> None:
+async def stop_replica_answered(term: Term, event: StopReplicaResponseReceived) -> None:
     """Handle a broker's answer about replicas that it was to delete. Answers of earlier incarnations are ignored."""
     broker = term.context.broker(event.broker)
     if broker is None or broker.epoch != event.broker_epoch:

@@ -24,7 +24,7 @@ def digest_id(credential: str) -> str:
     return f"{user}:{base64.b64encode(hashlib.sha1(credential.encode()).digest()).decode()}"
 
 
-class Identity:
+class ClientIdentity:
     """A client's proven identity, and the default ACL of the znodes that it creates."""
 
     __slots__ = ("default_acl", "ids")

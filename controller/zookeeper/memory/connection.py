@@ -1,4 +1,4 @@
-"""A client of the in-memory ZooKeeper: a `Connection`, with fault injection.
+"""A client of the in-memory ZooKeeper: a `ZooKeeperConnection`, with fault injection.
 
 All answers are scheduled on the clock; no request is answered within the call that makes it.
 """
@@ -19,17 +19,17 @@ from controller.zookeeper.memory.link import (
     SET_WATCHES,
     SYNC,
     WATCH,
-    Request,
+    LinkRequest,
 )
 from controller.zookeeper.memory.session import ClientSession, NoListener
-from controller.zookeeper.operations import Columns, Create, Listing, Reading, WatchEvent, Write, WriteResults
+from controller.zookeeper.operations import Columns, Create, Listing, ReadResult, WatchEvent, Write, WriteResults
 from controller.zookeeper.path_rules import validate_new_path, validate_path, validate_paths
 
 
 class InMemoryConnection(ClientSession):
     """Made by `InMemoryZooKeeper.connect`."""
 
-    def read(self, paths: Sequence[str]) -> Pending[Reading]:
+    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
         return self._request(READ, _batch(paths))
 
     def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
@@ -116,7 +116,7 @@ class InMemoryConnection(ClientSession):
         inbox, self._inbox = self._inbox, deque()
         if END in inbox:
             for message in inbox:
-                if isinstance(message, Request):
+                if isinstance(message, LinkRequest):
                     self.receive(message)
             self.receive(END)
             for message in inbox:

@@ -1,7 +1,7 @@
 """The in-memory ZooKeeper's znodes and watches, and its answer to each request.
 
-A `Link` represents a client: its session, its identity, and the receiver of its watch events. The server, not this
-module, manages the lifetime of sessions and sends replies.
+A `ClientLink` represents a client: its session, its identity, and the receiver of its watch events. The server, not
+this module, manages the lifetime of sessions and sends replies.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from controller.clock import Clock
 from controller.zookeeper.errors import NoAuth
-from controller.zookeeper.memory.acl import Identity
-from controller.zookeeper.memory.link import Link
+from controller.zookeeper.memory.acl import ClientIdentity
+from controller.zookeeper.memory.link import ClientLink
 from controller.zookeeper.memory.tree import Change, DataTree
 from controller.zookeeper.memory.watches import WatchTable
 from controller.zookeeper.operations import (
@@ -21,12 +21,12 @@ from controller.zookeeper.operations import (
     PERM_READ,
     Columns,
     Listing,
-    Reading,
-    Row,
+    ReadResult,
     WatchEvent,
     WatchKind,
     Write,
     WriteResult,
+    Znode,
 )
 
 
@@ -39,8 +39,8 @@ class Database:
         self._clock = clock
         self.tree = DataTree()
         self.zxid = 0
-        self._data_watches: WatchTable[Link] = WatchTable()
-        self._child_watches: WatchTable[Link] = WatchTable()
+        self._data_watches: WatchTable[ClientLink] = WatchTable()
+        self._child_watches: WatchTable[ClientLink] = WatchTable()
 
     def begin_session(self) -> None:
         self.zxid += 1
@@ -49,11 +49,11 @@ class Database:
         self.zxid += 1
         self._fire(self.tree.end_session(session, self.zxid))
 
-    def forget_watches(self, link: Link) -> None:
+    def forget_watches(self, link: ClientLink) -> None:
         self._data_watches.forget(link)
         self._child_watches.forget(link)
 
-    def watched(self, link: Link) -> frozenset[tuple[str, str]]:
+    def watched(self, link: ClientLink) -> frozenset[tuple[str, str]]:
         """("node" or "children", path) of each watch that a client has here."""
         return frozenset(
             (kind, path)
@@ -61,9 +61,9 @@ class Database:
             for path in table.paths_of(link)
         )
 
-    def read(self, link: Link, paths: Sequence[str]) -> Reading:
+    def read(self, link: ClientLink, paths: Sequence[str]) -> ReadResult:
         nodes = self.tree.nodes
-        rows: list[Row | None] = []
+        rows: list[Znode | None] = []
         for path in paths:
             node = nodes.get(path)
             if node is None:
@@ -72,9 +72,9 @@ class Database:
                 raise NoAuth(path)
             else:
                 rows.append(node.row or node.read_row())
-        return Reading(tuple(rows), self.zxid)
+        return ReadResult(tuple(rows), self.zxid)
 
-    def read_columns(self, link: Link, paths: Sequence[str]) -> Columns:
+    def read_columns(self, link: ClientLink, paths: Sequence[str]) -> Columns:
         nodes = self.tree.nodes
         data: list[bytes | None] = []
         versions: list[int] = []
@@ -93,7 +93,7 @@ class Database:
                 mzxids.append(node.mzxid)
         return Columns.of(data, np.array(versions, np.int32), np.array(mzxids, np.int64), self.zxid)
 
-    def children(self, link: Link, paths: Sequence[str]) -> Listing:
+    def children(self, link: ClientLink, paths: Sequence[str]) -> Listing:
         nodes = self.tree.nodes
         listed: list[tuple[str, ...] | None] = []
         for path in paths:
@@ -103,16 +103,16 @@ class Database:
             listed.append(None if node is None else tuple(sorted(node.children)))
         return Listing(tuple(listed), self.zxid)
 
-    def multi(self, link: Link, operations: Sequence[Write]) -> tuple[WriteResult, ...]:
+    def multi(self, link: ClientLink, operations: Sequence[Write]) -> tuple[WriteResult, ...]:
         return self.write(operations, link.session, link.identity)
 
-    def write(self, operations: Sequence[Write], session: int, identity: Identity) -> tuple[WriteResult, ...]:
+    def write(self, operations: Sequence[Write], session: int, identity: ClientIdentity) -> tuple[WriteResult, ...]:
         self.zxid += 1  # a failed multi is a transaction too
         results, changes = self.tree.apply(operations, session, identity, self.zxid, self._clock.wall_ms())
         self._fire(changes)
         return results
 
-    def set_watches(self, link: Link, arguments: tuple[int, Sequence[str], Sequence[str], Sequence[str]]) -> None:
+    def set_watches(self, link: ClientLink, arguments: tuple[int, Sequence[str], Sequence[str], Sequence[str]]) -> None:
         since_zxid, data, exists, children = arguments
         nodes, send = self.tree.nodes, link.to_client.send
         for path in data:
@@ -137,7 +137,7 @@ class Database:
             else:
                 self._child_watches.add(path, link)
 
-    def watch(self, link: Link, arguments: tuple[Sequence[str], Sequence[str]]) -> None:
+    def watch(self, link: ClientLink, arguments: tuple[Sequence[str], Sequence[str]]) -> None:
         nodes, children = arguments
         for path in nodes:
             self._data_watches.add(path, link)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controller.clock import Clock
 from controller.pending import Pending
-from controller.zookeeper.memory.acl import Identity
+from controller.zookeeper.memory.acl import ClientIdentity
 
 END: Final = object()
 """The other end has closed the connection: the last that arrives through a pipe."""
@@ -26,7 +26,7 @@ CONNECT, CLOSE, PING, SYNC, READ, READ_COLUMNS, CHILDREN, MULTI, SET_WATCHES, WA
 """What a request asks for."""
 
 
-class Request:
+class LinkRequest:
     """One request; the same object, with its answer in it, is the reply. `pending` is None for what the client asks
     on its own account (connect, ping)."""
 
@@ -42,7 +42,7 @@ class Request:
         self.zxid = 0
 
 
-class Pipe:
+class ServerPipe:
     """One direction of a link."""
 
     __slots__ = ("_clock", "_closed", "_cut", "_deliver", "_due_ms", "_generation", "_latency", "_queue")
@@ -100,7 +100,7 @@ class Pipe:
             self._deliver(self._queue.popleft())
 
 
-class Link:
+class ClientLink:
     """A connection as both ends hold it. The server notes whose session it carries in `session` (0: not known yet)
     and whether it still serves it in `open`. `losing`: the reply to the next multi will be lost with the connection,
     after the multi was applied (True) or before (False)."""
@@ -111,13 +111,13 @@ class Link:
         self,
         clock: Clock,
         latency: Latency | None,
-        at_server: Callable[[Link, Any], None],
+        at_server: Callable[[ClientLink, Any], None],
         at_client: Callable[[Any], None],
-        identity: Identity,
+        identity: ClientIdentity,
     ) -> None:
         self.session = 0
         self.open = True
         self.losing: bool | None = None
         self.identity = identity
-        self.to_server = Pipe(clock, latency, partial(at_server, self))
-        self.to_client = Pipe(clock, latency, at_client)
+        self.to_server = ServerPipe(clock, latency, partial(at_server, self))
+        self.to_client = ServerPipe(clock, latency, at_client)

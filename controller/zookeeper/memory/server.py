@@ -1,8 +1,8 @@
 """ZooKeeper in memory: a server's sessions, transactions and watches, under a clock that the caller turns.
 
-`InMemoryZooKeeper(clock)` has many clients (`connect`), each a `Connection` like the one to a real server, and each
-with faults of its own (`InMemoryConnection`). There is no thread and no time but the clock's: with a `VirtualClock`
-and seeded latencies, a run is repeated exactly. Not for use from several threads. The contract suite in
+`InMemoryZooKeeper(clock)` has many clients (`connect`), each a `ZooKeeperConnection` like the one to a real server, and
+each with faults of its own (`InMemoryConnection`). There is no thread and no time but the clock's: with a
+`VirtualClock` and seeded latencies, a run is repeated exactly. Not for use from several threads. The contract suite in
 tests/zookeeper holds it to what a real server does.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from controller.clock import Clock, Timer
 from controller.zookeeper.errors import ZooKeeperError
-from controller.zookeeper.memory.acl import Identity
+from controller.zookeeper.memory.acl import ClientIdentity
 from controller.zookeeper.memory.connection import InMemoryConnection
 from controller.zookeeper.memory.database import Database
 from controller.zookeeper.memory.link import (
@@ -30,12 +30,12 @@ from controller.zookeeper.memory.link import (
     SET_WATCHES,
     SYNC,
     WATCH,
+    ClientLink,
     Latency,
-    Link,
-    Request,
+    LinkRequest,
 )
 from controller.zookeeper.memory.session import ClientSession
-from controller.zookeeper.operations import ACL, Columns, Row, Write
+from controller.zookeeper.operations import ACL, Columns, Write, Znode
 from controller.zookeeper.request_size import REQUEST_BYTES_MAX, multi_bytes, paths_bytes
 
 NO_SESSION = 0
@@ -45,10 +45,10 @@ _FIRST_SESSION = 0x0100_0000_0000_0000
 class _Session:
     __slots__ = ("expires_ms", "id", "link", "timeout_ms")
 
-    def __init__(self, id: int, timeout_ms: int, link: Link) -> None:
+    def __init__(self, id: int, timeout_ms: int, link: ClientLink) -> None:
         self.id = id
         self.timeout_ms = timeout_ms
-        self.link: Link | None = link
+        self.link: ClientLink | None = link
         self.expires_ms = 0.0
 
 
@@ -89,7 +89,7 @@ class InMemoryZooKeeper:
         self._running = True
         self._on_commit: Callable[[int, Sequence[Write]], None] | None = None
         self._connections: dict[ClientSession, None] = {}
-        self._answers: dict[int, Callable[[Link, Any], Any]] = {
+        self._answers: dict[int, Callable[[ClientLink, Any], Any]] = {
             PING: _nothing,
             SYNC: _nothing,
             READ: database.read,
@@ -118,7 +118,12 @@ class InMemoryZooKeeper:
         machine, where it need not agree with the server's.
         """
         connection = InMemoryConnection(
-            self, clock or self._clock, session_timeout_ms, latency, Identity(auth, default_acl), reconnect_delay_ms
+            self,
+            clock or self._clock,
+            session_timeout_ms,
+            latency,
+            ClientIdentity(auth, default_acl),
+            reconnect_delay_ms,
         )
         self._connections[connection] = None
         return connection
@@ -138,7 +143,7 @@ class InMemoryZooKeeper:
         """The sessions that live, oldest first."""
         return tuple(self._sessions)
 
-    def row(self, path: str) -> Row | None:
+    def row(self, path: str) -> Znode | None:
         node = self._database.tree.nodes.get(path)
         return None if node is None else node.read_row()
 
@@ -146,7 +151,7 @@ class InMemoryZooKeeper:
         node = self._database.tree.nodes.get(path)
         return None if node is None else tuple(sorted(node.children))
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[Znode, ...]:
         """Every znode, sorted by path."""
         return tuple(self._database.tree.walk())
 
@@ -170,7 +175,7 @@ class InMemoryZooKeeper:
 
         Watches fire; `on_commit` is not called. Raises MultiFailed, with nothing written.
         """
-        self._database.write(operations, NO_SESSION, Identity())
+        self._database.write(operations, NO_SESSION, ClientIdentity())
 
     def set_mzxid(self, path: str, mzxid: int) -> None:
         """As if the znode had been written last by that transaction, which may be one to come. KeyError for none."""
@@ -216,14 +221,14 @@ class InMemoryZooKeeper:
 
     # The clients' side of a link.
 
-    def open_link(self, connection: ClientSession, latency: Latency | None, identity: Identity) -> Link:
-        return Link(self._clock, latency, self._receive, connection.receive, identity)
+    def open_link(self, connection: ClientSession, latency: Latency | None, identity: ClientIdentity) -> ClientLink:
+        return ClientLink(self._clock, latency, self._receive, connection.receive, identity)
 
     def forget(self, connection: ClientSession) -> None:
         """The client is gone for good."""
         self._connections.pop(connection, None)
 
-    def link_broken(self, link: Link) -> None:
+    def link_broken(self, link: ClientLink) -> None:
         """The server's end of a link has broken: its watches go, its session waits for the client to come back."""
         if link.open:
             link.open = False
@@ -232,17 +237,17 @@ class InMemoryZooKeeper:
             if session is not None and session.link is link:
                 session.link = None
 
-    def _drop_link(self, link: Link) -> None:
+    def _drop_link(self, link: ClientLink) -> None:
         self.link_broken(link)
         link.to_client.send(END)
 
-    def _receive(self, link: Link, request: Request | object) -> None:
+    def _receive(self, link: ClientLink, request: LinkRequest | object) -> None:
         if not link.open:
             return  # of a session that has ended, or has come back over another connection
         if not self._running:
             self._drop_link(link)
             return
-        if not isinstance(request, Request):
+        if not isinstance(request, LinkRequest):
             self.link_broken(link)
             return
         if request.operation == CONNECT:
@@ -255,7 +260,7 @@ class InMemoryZooKeeper:
         else:
             self._answer(link, request)
 
-    def _answer(self, link: Link, request: Request) -> None:
+    def _answer(self, link: ClientLink, request: LinkRequest) -> None:
         losing: bool | None = None
         if request.operation == MULTI:
             losing, link.losing = link.losing, None
@@ -277,7 +282,7 @@ class InMemoryZooKeeper:
 
     # Sessions.
 
-    def _attach(self, link: Link, request: Request) -> None:
+    def _attach(self, link: ClientLink, request: LinkRequest) -> None:
         session_id, timeout_ms = request.arguments
         if session_id and session_id not in self._sessions:
             request.zxid = self._database.zxid
@@ -335,7 +340,7 @@ class InMemoryZooKeeper:
         if session.link is not None:
             self._drop_link(session.link)
 
-    def _close(self, link: Link, session: _Session, request: Request) -> None:
+    def _close(self, link: ClientLink, session: _Session, request: LinkRequest) -> None:
         session.link = None
         self._end_session(session)
         request.zxid = self._database.zxid
@@ -343,11 +348,11 @@ class InMemoryZooKeeper:
         self._drop_link(link)
 
 
-def _nothing(_link: Link, _arguments: object) -> None:
+def _nothing(_link: ClientLink, _arguments: object) -> None:
     """A ping, or a sync with the leader, who is this server."""
 
 
-def _size(link: Link, request: Request) -> int:
+def _size(link: ClientLink, request: LinkRequest) -> int:
     """Return the size of the frame that a client without a chroot sends. A surely small one is not measured."""
     if request.operation == MULTI:
         return multi_bytes(request.arguments, link.identity.default_acl)

@@ -15,8 +15,8 @@ from controller.clock import Clock, Timer
 from controller.pending import Pending
 from controller.zookeeper.connection import ConnectionListener
 from controller.zookeeper.errors import ConnectionLost, SessionGone, UnknownOutcome
-from controller.zookeeper.memory.acl import Identity
-from controller.zookeeper.memory.link import CLOSE, CONNECT, END, MULTI, PING, Latency, Link, Request
+from controller.zookeeper.memory.acl import ClientIdentity
+from controller.zookeeper.memory.link import CLOSE, CONNECT, END, MULTI, PING, ClientLink, Latency, LinkRequest
 from controller.zookeeper.operations import SessionState, WatchEvent
 
 SHORTEST_HANDSHAKE_MS = 500.0
@@ -25,15 +25,15 @@ _SLACK_MS = 1e-6
 """By so much a sum of floats may fall short of the moment that it stands for."""
 
 
-class Server(Protocol):
+class SessionServer(Protocol):
     """The client's view of the in-memory server, besides the link between them."""
 
     @property
     def running(self) -> bool: ...
 
-    def open_link(self, connection: ClientSession, latency: Latency | None, identity: Identity) -> Link: ...
+    def open_link(self, connection: ClientSession, latency: Latency | None, identity: ClientIdentity) -> ClientLink: ...
 
-    def link_broken(self, link: Link) -> None: ...
+    def link_broken(self, link: ClientLink) -> None: ...
 
     def forget(self, connection: ClientSession) -> None: ...
 
@@ -49,11 +49,11 @@ class NoListener:
 class ClientSession:
     def __init__(
         self,
-        server: Server,
+        server: SessionServer,
         clock: Clock,
         session_timeout_ms: int,
         latency: Latency | None,
-        identity: Identity,
+        identity: ClientIdentity,
         reconnect_delay_ms: float,
     ) -> None:
         self.session_timeout_ms = session_timeout_ms
@@ -64,7 +64,7 @@ class ClientSession:
         self._identity = identity
         self._reconnect_delay_ms = reconnect_delay_ms
         self._listener: ConnectionListener = NoListener()
-        self._link: Link | None = None
+        self._link: ClientLink | None = None
         self._connected = False
         self._started: Pending[int] | None = None
         self._closed: Pending[None] | None = None
@@ -74,13 +74,13 @@ class ClientSession:
         self._acknowledged_sent_ms = -math.inf
         self._last_sent_ms = 0.0
         self._last_heard_ms = 0.0
-        self._in_flight: deque[Request] = deque()
-        self._waiting: deque[Request] = deque()
+        self._in_flight: deque[LinkRequest] = deque()
+        self._waiting: deque[LinkRequest] = deque()
         self._check_timer: Timer | None = None
         self._connect_timer: Timer | None = None
         self._to_server_cut = False
         self._to_client_cut = False
-        self._left_behind: list[Link] = []
+        self._left_behind: list[ClientLink] = []
         self._losing: bool | None = None
         self._paused = False
         self._killed = False
@@ -112,7 +112,7 @@ class ClientSession:
 
     def _send_close(self) -> None:
         if self._connected:
-            self._send(Request(CLOSE, None, None))
+            self._send(LinkRequest(CLOSE, None, None))
             return
         if self._link is not None:  # it was still connecting, and the outcome of that is no longer of interest
             self._leave(self._link)
@@ -148,16 +148,16 @@ class ClientSession:
         self._link = self._server.open_link(self, self._latency, self._identity)
         self._link.losing = self._losing
         self._last_heard_ms = self._clock.now_ms()
-        self._send(Request(CONNECT, (self._session, self._asked_timeout_ms), None))
+        self._send(LinkRequest(CONNECT, (self._session, self._asked_timeout_ms), None))
         self._watch_over()
 
-    def receive(self, message: Request | WatchEvent | object) -> None:
+    def receive(self, message: LinkRequest | WatchEvent | object) -> None:
         """Something arrived from the server."""
         if self._paused:
             self._inbox.append(message)
             return
         self._last_heard_ms = self._clock.now_ms()
-        if isinstance(message, Request):
+        if isinstance(message, LinkRequest):
             self._answered(message)
         elif isinstance(message, WatchEvent):
             if self._closed is None:
@@ -165,7 +165,7 @@ class ClientSession:
         else:
             self._drop()
 
-    def _answered(self, request: Request) -> None:
+    def _answered(self, request: LinkRequest) -> None:
         if self._in_flight.popleft() is not request:
             raise RuntimeError("the in-memory server answered out of order")
         if request.operation == CONNECT:
@@ -229,7 +229,7 @@ class ClientSession:
                 request.pending.fail(_broken(request))
         self._connect_later(self._reconnect_delay_ms)
 
-    def _leave(self, link: Link) -> None:
+    def _leave(self, link: ClientLink) -> None:
         """Closes the client's end. What it has sent goes on to the server, once a cut is healed if there is one."""
         link.to_client.close()
         link.to_server.send(END)
@@ -268,14 +268,14 @@ class ClientSession:
         if not self._session:
             pending.fail(SessionGone(self._ended_session))
             return pending
-        request = Request(operation, arguments, pending)
+        request = LinkRequest(operation, arguments, pending)
         if self._connected and not self._paused:
             self._send(request)
         else:
             self._waiting.append(request)
         return pending
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: LinkRequest) -> None:
         assert self._link is not None
         request.sent_ms = self._last_sent_ms = self._clock.now_ms()
         self._in_flight.append(request)
@@ -304,11 +304,11 @@ class ClientSession:
             self._drop()
             return
         if self._connected and now_ms >= self._last_sent_ms + self.session_timeout_ms / 3:
-            self._send(Request(PING, None, None))
+            self._send(LinkRequest(PING, None, None))
         self._watch_over()
 
 
-def _broken(request: Request) -> ConnectionLost | UnknownOutcome:
+def _broken(request: LinkRequest) -> ConnectionLost | UnknownOutcome:
     if request.operation == MULTI:
         return UnknownOutcome(f"the connection broke under a multi of {len(request.arguments)} operations")
     return ConnectionLost("the connection broke under a read")

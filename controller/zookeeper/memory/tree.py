@@ -21,7 +21,7 @@ from controller.zookeeper.errors import (
     NotEmpty,
     ZooKeeperError,
 )
-from controller.zookeeper.memory.acl import READ_ONLY_ACL, Identity
+from controller.zookeeper.memory.acl import READ_ONLY_ACL, ClientIdentity
 from controller.zookeeper.operations import (
     ACL,
     ANY_VERSION,
@@ -33,12 +33,12 @@ from controller.zookeeper.operations import (
     Check,
     Create,
     Delete,
-    Row,
     SetData,
     Stat,
     WatchKind,
     Write,
     WriteResult,
+    Znode,
 )
 
 SPECIAL_PATHS: Final = frozenset({"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"})
@@ -50,7 +50,7 @@ Change = tuple[WatchKind, str, tuple[ACL, ...]]
 _Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
 
-class Node:
+class StoredZnode:
     """One znode. `creations` counts the children ever created: the next sequence number, and with the number of
     children left the cversion that a client sees. `stat` and `row` are made when asked for and kept until they
     change."""
@@ -85,7 +85,7 @@ class Node:
         self.creations = 0
         self.children: Few[str, None] = Few()
         self.stat: Stat | None = None
-        self.row: Row | None = None
+        self.row: Znode | None = None
 
     def read_stat(self) -> Stat:
         if (stat := self.stat) is None:
@@ -106,9 +106,9 @@ class Node:
             )
         return stat
 
-    def read_row(self) -> Row:
+    def read_row(self) -> Znode:
         if (row := self.row) is None:
-            row = self.row = Row(self.path, self.data, self.read_stat())
+            row = self.row = Znode(self.path, self.data, self.read_stat())
         return row
 
 
@@ -116,16 +116,16 @@ class DataTree:
     __slots__ = ("_ephemerals", "nodes")
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, StoredZnode] = {}
         self._ephemerals: dict[int, dict[str, None]] = {}
         for path in sorted(SPECIAL_PATHS):
-            self.nodes[path] = Node(path, b"", READ_ONLY_ACL if path == "/zookeeper/config" else OPEN_ACL)
+            self.nodes[path] = StoredZnode(path, b"", READ_ONLY_ACL if path == "/zookeeper/config" else OPEN_ACL)
         self.nodes["/"].children["zookeeper"] = None
         for name in ("config", "quota"):
             self.nodes["/zookeeper"].children[name] = None
 
     def apply(
-        self, operations: Sequence[Write], session: int, identity: Identity, zxid: int, now_ms: int
+        self, operations: Sequence[Write], session: int, identity: ClientIdentity, zxid: int, now_ms: int
     ) -> tuple[tuple[WriteResult, ...], list[Change]]:
         """Carries out all of `operations`, or none: MultiFailed names the first that can't be."""
         results: list[WriteResult] = []
@@ -163,12 +163,12 @@ class DataTree:
     def ephemerals(self, session: int) -> tuple[str, ...]:
         return tuple(sorted(self._ephemerals.get(session, ())))
 
-    def walk(self) -> Iterator[Row]:
+    def walk(self) -> Iterator[Znode]:
         """Every znode, sorted by path."""
         for path in sorted(self.nodes):
             yield self.nodes[path].read_row()
 
-    def _existing(self, path: str, asked: str) -> Node:
+    def _existing(self, path: str, asked: str) -> StoredZnode:
         """The node at `path`, for the operation on `asked`, which is what the error names."""
         node = self.nodes.get(path)
         if node is None:
@@ -176,7 +176,13 @@ class DataTree:
         return node
 
     def _set(
-        self, operation: SetData, identity: Identity, zxid: int, now_ms: int, changes: list[Change], undo: list[_Undo]
+        self,
+        operation: SetData,
+        identity: ClientIdentity,
+        zxid: int,
+        now_ms: int,
+        changes: list[Change],
+        undo: list[_Undo],
     ) -> Stat:
         path = operation.path
         node = self.nodes.get(path)
@@ -198,7 +204,7 @@ class DataTree:
         self,
         operation: Create,
         session: int,
-        identity: Identity,
+        identity: ClientIdentity,
         zxid: int,
         now_ms: int,
         changes: list[Change],
@@ -218,7 +224,7 @@ class DataTree:
         if parent.owner:
             raise NoChildrenForEphemerals(operation.path)
         undo.append((self._uncreate, (path, name, parent, parent.pzxid)))
-        node = Node(path, operation.data, acl, session if operation.ephemeral else 0, zxid, now_ms)
+        node = StoredZnode(path, operation.data, acl, session if operation.ephemeral else 0, zxid, now_ms)
         self.nodes[path] = node
         parent.children[name] = None
         parent.creations += 1
@@ -231,7 +237,7 @@ class DataTree:
         return path
 
     def _delete(
-        self, operation: Delete, identity: Identity, zxid: int, changes: list[Change], undo: list[_Undo]
+        self, operation: Delete, identity: ClientIdentity, zxid: int, changes: list[Change], undo: list[_Undo]
     ) -> None:
         path = operation.path
         if path in SPECIAL_PATHS:
@@ -245,7 +251,7 @@ class DataTree:
         undo.append((self._undelete, (node, parent, parent.pzxid)))
         self._remove(node, zxid, changes)
 
-    def _remove(self, node: Node, zxid: int, changes: list[Change]) -> None:
+    def _remove(self, node: StoredZnode, zxid: int, changes: list[Change]) -> None:
         path = node.path
         head, _, name = path.rpartition("/")
         parent = self.nodes[head or "/"]
@@ -258,7 +264,7 @@ class DataTree:
         changes.append((WatchKind.DELETED, path, node.acl))
         changes.append((WatchKind.CHILDREN, head or "/", parent.acl))
 
-    def _uncreate(self, path: str, name: str, parent: Node, pzxid: int) -> None:
+    def _uncreate(self, path: str, name: str, parent: StoredZnode, pzxid: int) -> None:
         node = self.nodes.pop(path)
         parent.children.pop(name)
         parent.creations -= 1
@@ -267,7 +273,7 @@ class DataTree:
         if node.owner:
             del self._ephemerals[node.owner][path]
 
-    def _undelete(self, node: Node, parent: Node, pzxid: int) -> None:
+    def _undelete(self, node: StoredZnode, parent: StoredZnode, pzxid: int) -> None:
         self.nodes[node.path] = node
         parent.children[node.path.rpartition("/")[2]] = None
         parent.pzxid = pzxid
@@ -276,13 +282,13 @@ class DataTree:
             self._ephemerals[node.owner][node.path] = None
 
 
-def _demand_version(node: Node, version: int) -> None:
+def _demand_version(node: StoredZnode, version: int) -> None:
     if version not in (ANY_VERSION, node.version):
         raise BadVersion(node.path)
 
 
 def _restore(
-    node: Node, data: bytes | None, version: int, mzxid: int, mtime_ms: int, stat: Stat | None, row: Row | None
+    node: StoredZnode, data: bytes | None, version: int, mzxid: int, mtime_ms: int, stat: Stat | None, row: Znode | None
 ) -> None:
     node.data, node.version, node.mzxid, node.mtime_ms, node.stat, node.row = data, version, mzxid, mtime_ms, stat, row
 
