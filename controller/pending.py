@@ -4,6 +4,10 @@ A `Pending` is what every port hands back. It is *already sent*: making one is t
 for the answer, so a coroutine can hold several and keep them all in flight. `await` yields the Pending itself to
 the driver of the coroutine, and only while it is unanswered; the driver (an event thread that blocks, a scheduler
 of virtual time) resumes the coroutine once it is done. This module knows no thread and no event loop.
+
+`drive` turns a coroutine over Pendings into a Pending, for what must be already sent when it is handed out and yet
+takes several requests (a read that is made again, a read in many batches). The coroutine runs on the caller's thread
+until its first unanswered request, then on whichever thread answers, so it must not block.
 """
 
 from __future__ import annotations
@@ -99,3 +103,30 @@ class Pending(Generic[T]):
         if not self._answered:
             yield self
         return self.result()
+
+
+def drive(task: Task[T]) -> Pending[T]:
+    """Runs `task` up to its first unanswered request at once, and on from there as answers come."""
+    driven = _Driven(task)
+    driven.resume()
+    return driven.outcome
+
+
+class _Driven(Generic[T]):
+    """A task that is under way. A function that names itself would be garbage that only a search finds."""
+
+    __slots__ = ("_task", "outcome")
+
+    def __init__(self, task: Task[T]) -> None:
+        self._task = task
+        self.outcome: Pending[T] = Pending()
+
+    def resume(self) -> None:
+        try:
+            waited_for = self._task.send(None)
+        except StopIteration as ended:
+            self.outcome.resolve(ended.value)
+        except Exception as error:  # noqa: BLE001 - passed on to the code that awaits the outcome
+            self.outcome.fail(error)
+        else:
+            waited_for.on_done(self.resume)

@@ -30,7 +30,7 @@ PUBLIC = (
     "controller.timer.purgatory",
     "controller.trace",
     "controller.zookeeper",
-    "controller.zookeeper.errors",
+    "controller.zookeeper.operations",
     "controller.zookeeper.operations",
     "statemachines",
     "statemachines.leader_election",

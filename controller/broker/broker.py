@@ -90,7 +90,7 @@ from controller.protocol.produce import ACKS_NONE, ProduceRequest
 from controller.protocol.schema import RequestValue
 from controller.timer.purgatory import DelayedOperation
 from controller.trace import Noted, RequestRefused, Trace
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 

@@ -39,7 +39,7 @@ from controller.core.topic_settings import (
     config_fault,
     elements,
 )
-from controller.pending import Pending, Task
+from controller.pending import Pending, Task, drive
 from controller.protocol.admin import (
     CONFIG_TYPE_LIST,
     OPERATION_APPEND,
@@ -78,12 +78,10 @@ from controller.protocol.errors import ErrorCode
 from controller.protocol.primitives import written
 from controller.trace import Noted, Trace
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import DamagedZnode, NoNode, ZooKeeperError
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import DamagedZnode, NoNode, Znode, ZooKeeperError
 
 Config = Mapping[str, str]
 

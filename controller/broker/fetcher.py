@@ -42,7 +42,7 @@ from controller.broker.replica_manager import Quota
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control import NO_BROKER_EPOCH, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.protocol.errors import ErrorCode, ProtocolError
@@ -58,7 +58,6 @@ from controller.protocol.messages import ApiKey, ControlVersions, control_versio
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage import BadBatches, LogOffline, OutOfResources, PartitionLog
 from controller.trace import Noted, Trace
-from controller.zookeeper.drive import drive
 
 
 class LeaderLink:

@@ -33,7 +33,7 @@ from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
 from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol.client import ApiVersionsRequest, ApiVersionsResponse
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control import (
@@ -54,10 +54,9 @@ from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange, contro
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.quick import maker, quick
 from controller.trace import IsrProposed, Noted, Trace
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import PartitionStateZnode
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
+from controller.zookeeper.operations import DamagedZnode, ZooKeeperError
 
 InSync: TypeAlias = Callable[[Partition, int], bool]
 WantedIsr: TypeAlias = Callable[[Partition], tuple[int, ...]]

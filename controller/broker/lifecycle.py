@@ -34,7 +34,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import BrokerEndpoint, BrokerRegistration, encode_broker_registration
-from controller.zookeeper.errors import DamagedZnode, InvalidACL, NoAuth, UnsupportedOperation, ZooKeeperError
+from controller.zookeeper.operations import DamagedZnode, InvalidACL, NoAuth, UnsupportedOperation, ZooKeeperError
 
 START_RETRY_MS = 1_000.0
 

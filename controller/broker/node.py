@@ -28,10 +28,9 @@ from controller.core.queue import EventQueue
 from controller.core.settings import ControllerSettings
 from controller.pending import Pending
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.connection import ZooKeeperConnection
-from controller.zookeeper.operations import SessionState
+from controller.zookeeper.operations import SessionState, ZooKeeperConnection
 
 EVENTS_MAX = 10_000
 """How many events may wait before requests are refused."""

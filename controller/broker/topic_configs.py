@@ -36,19 +36,17 @@ from controller.core.topic_settings import (
     TOPIC_SETTINGS,
     elements,
 )
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol.control import LeaderAndIsrRequest
 from controller.storage import LogSettings
 from controller.storage.settings import TOPIC_NAMES as OF_LOGS
 from controller.storage.settings import UNLIMITED
 from controller.trace import Noted, Trace
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config, decode_config_change
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import DamagedZnode, SessionGone, ZooKeeperError
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import DamagedZnode, SessionGone, Znode, ZooKeeperError
 
 MORE_THAN_ANY_ISR = 2**31 - 1
 NOTHING: Mapping[str, str] = MappingProxyType({})

@@ -27,18 +27,17 @@ from controller.broker.topic_configs import ConfigGate, TopicConfigs
 from controller.clock import Clock
 from controller.core.events import Event
 from controller.core.ports import EventSink
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
 from controller.protocol.produce import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse
 from controller.storage import LogSettings
 from controller.trace import Noted, Trace
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import ProducerIdBlock
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import DamagedZnode, SessionGone, ZooKeeperError
+from controller.zookeeper.operations import DamagedZnode, SessionGone, ZooKeeperError
 
 OpenLogs: TypeAlias = Callable[[Callable[[str], LogSettings]], Logs]
 Answer: TypeAlias = Callable[[InitProducerIdResponse], None]

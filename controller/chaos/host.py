@@ -44,8 +44,8 @@ from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, DamagedRecord, TraceRecord, decode_record
 from controller.zookeeper import EmbeddedZooKeeper
+from controller.zookeeper.embedded import LOOPBACK, HeldPorts
 from controller.zookeeper.launch import Process, kill, launch, pause, resume, stop
-from controller.zookeeper.ports import LOOPBACK, HeldPorts
 
 STOP_GRACE_S = 30.0
 LEADER_LIMIT_MS = 15_000.0

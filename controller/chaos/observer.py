@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from controller.clock import Clock
-from controller.pending import Task
+from controller.pending import Task, drive
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen
@@ -21,7 +21,6 @@ from controller.zookeeper.codecs import (
     decode_partition_state,
     decode_topic_assignment,
 )
-from controller.zookeeper.drive import drive
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import Znode
 

@@ -14,8 +14,7 @@ from controller.scenarios.faults import Cut, Expire, Heal, HostFailure
 from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario
 from controller.scenarios.runner import Outcome, Progress, run_steps
-from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
-from controller.zookeeper.jars import EmbeddedServerUnavailable
+from controller.zookeeper.embedded import EmbeddedServerUnavailable, ServerDied, ServerTimedOut
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,7 @@ from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.running import announced
 from controller.cli.values import integer, output_folder, port, session_timeout_ms
 from controller.hosts.local_cluster import BrokerDied, BrokerNotReady, LocalCluster, PortInUse
-from controller.zookeeper.embedded import DataDirectoryError
-from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
-from controller.zookeeper.jars import EmbeddedServerUnavailable
+from controller.zookeeper.embedded import DataDirectoryError, EmbeddedServerUnavailable, ServerDied, ServerTimedOut
 
 ON_SIGTERM = 0
 """SIGTERM is a request to end in order."""

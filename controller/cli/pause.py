@@ -14,10 +14,21 @@ from controller.pending import Pending
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.codecs_pause import PauseZnode, decode_pause, encode_pause
-from controller.zookeeper.errors import DamagedZnode, MultiFailed, NodeExists, NoNode, ZooKeeperError
+from controller.zookeeper.codecs import PauseZnode, decode_pause, encode_pause
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResults
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    Create,
+    DamagedZnode,
+    Delete,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SetData,
+    Write,
+    WriteResults,
+    ZooKeeperError,
+)
 
 _SESSION_TIMEOUT_MS = 18_000
 _CLOSE_SECONDS = 5.0

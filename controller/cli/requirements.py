@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.zookeeper.jars import java_problem
+from controller.zookeeper.embedded import java_problem
 
 
 @dataclass(frozen=True, slots=True)

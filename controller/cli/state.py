@@ -20,20 +20,24 @@ from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.running import zookeeper_of_running
 from controller.cli.values import number, output_file
 from controller.clock import Clock
+from controller.pending import drive
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.cluster_state import (
+    PAUSE_MS,
     ClusterPartitions,
     ClusterState,
     NoKafkaCluster,
     RegisteredBroker,
+    Tree,
+    TreeFileError,
     cluster_state,
+    load,
+    read_cluster_tree,
+    save,
 )
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import ZooKeeperError
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.tree import Tree, TreeFileError, load, save
-from controller.zookeeper.tree_reader import PAUSE_MS, read_cluster_tree
+from controller.zookeeper.operations import ZooKeeperError
 
 FORMAT = 1
 

@@ -11,9 +11,13 @@ from pathlib import Path
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer, output_folder
-from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
-from controller.zookeeper.embedded_server import ServerDied, ServerTimedOut
-from controller.zookeeper.jars import EmbeddedServerUnavailable
+from controller.zookeeper.embedded import (
+    DataDirectoryError,
+    EmbeddedServerUnavailable,
+    EmbeddedZooKeeper,
+    ServerDied,
+    ServerTimedOut,
+)
 
 ON_SIGTERM = 0
 """SIGTERM is a request to end in order."""

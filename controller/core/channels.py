@@ -18,8 +18,7 @@ from controller import sync_points
 from controller.backoff import backoff_ms
 from controller.clock import Clock
 from controller.core.ports import ChannelConnection, ControlRequest, Endpoint, EventSink, PeerError
-from controller.pending import Pending
-from controller.zookeeper.drive import drive
+from controller.pending import Pending, drive
 
 FIRST_BACKOFF_MS = 50.0
 LONGEST_BACKOFF_MS = 1_000.0

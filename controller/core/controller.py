@@ -64,8 +64,16 @@ from controller.trace import ControllerElected, ControllerResigned, Noted, Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.errors import ControllerMoved, LeaseExpired, NoAuth, SessionGone, WrongCluster
-from controller.zookeeper.operations import ANY_VERSION, Delete, Znode
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    ControllerMoved,
+    Delete,
+    LeaseExpired,
+    NoAuth,
+    SessionGone,
+    WrongCluster,
+    Znode,
+)
 
 NO_CONTROLLER = -1
 SAID_AGAIN_MS = 60_000.0

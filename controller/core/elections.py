@@ -16,8 +16,7 @@ from controller.core.partition_table import Bools, Rows
 from controller.core.term import Term
 from controller.pending import Task
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import DamagedZnode, Znode
 from statemachines.leader_election_columns import (
     ElectedColumns,
     elect_controlled_shutdown_columns,

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.zookeeper import paths
-from controller.zookeeper.cluster_state import ClusterPartition, ClusterState
-from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.codecs_pause import decode_pause
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.tree import Tree
+from controller.zookeeper.cluster_state import ClusterPartition, ClusterState, Tree
+from controller.zookeeper.codecs import decode_config, decode_pause
+from controller.zookeeper.operations import DamagedZnode
 from statemachines.leader_election import elect_offline, elect_preferred
 
 UNCLEAN = "unclean.leader.election.enable"

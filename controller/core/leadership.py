@@ -21,22 +21,28 @@ from controller.core.obstacles import (
     named_in,
 )
 from controller.zookeeper import paths
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import KAFKA_PATHS, ElectionPaths, Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import ControllerZnode, encode_controller, encode_controller_epoch
 from controller.zookeeper.codecs_columns import decode_partition_states
-from controller.zookeeper.connection import BATCH, LONGEST_READ
-from controller.zookeeper.errors import (
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    BATCH,
+    LONGEST_READ,
     BadVersion,
+    Create,
     DamagedZnode,
+    Delete,
     MultiFailed,
     NodeExists,
     NoNode,
     SessionGone,
+    SetData,
+    Stat,
     UnknownOutcome,
+    Write,
+    Znode,
     ZooKeeperError,
 )
-from controller.zookeeper.leadership import KAFKA_PATHS, ElectionPaths, Leadership
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Stat, Write, Znode
 from controller.zookeeper.paths import BROKER_TOPICS, CLUSTER_ID
 
 INITIAL_CONTROLLER_EPOCH = 0

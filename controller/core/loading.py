@@ -33,10 +33,8 @@ from controller.zookeeper.codecs_columns import (
     decode_partition_states,
     decode_topic_assignments,
 )
-from controller.zookeeper.connection import BATCH, LONGEST_READ
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import NOT_READABLE, Columns, SetData, Znode
-from controller.zookeeper.request_size import ZNODE_BYTES_MAX
+from controller.zookeeper.operations import BATCH, LONGEST_READ, NOT_READABLE, Columns, DamagedZnode, SetData, Znode
+from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import (
     SECURITY_PROTOCOLS,
     sound_partition_state,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.core.term import Term
-from controller.zookeeper.connection import BATCH
-from controller.zookeeper.errors import MultiFailed, NoNode, UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Delete
+from controller.zookeeper.operations import ANY_VERSION, BATCH, Delete, MultiFailed, NoNode, UnknownOutcome
 from controller.zookeeper.paths import child
-from controller.zookeeper.request_size import spans
+from controller.zookeeper.row_writes import spans
 
 ROUNDS = 10
 """How often remaining children are listed and deleted again: each round follows another client's deletion of the same

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.zookeeper.codecs import decode_cluster_id, decode_controller, decode_controller_epoch
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import DamagedZnode, Znode
 from controller.zookeeper.paths import CLUSTER_ID, CONTROLLER_EPOCH
 
 HIGHEST_EPOCH = 2**31 - 1 - 1_000_000

@@ -12,7 +12,7 @@ from typing import Any
 from controller.core.events import BrokerModifications, PartitionModifications, ReassignmentIsrChange
 from controller.core.term import Term
 from controller.zookeeper import paths
-from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import DamagedZnode
 
 
 def describe(damaged: DamagedZnode) -> str:

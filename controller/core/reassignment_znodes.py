@@ -24,10 +24,21 @@ from controller.zookeeper.codecs import (
     encode_reassignments,
     encode_topic_assignment,
 )
-from controller.zookeeper.connection import BATCH
-from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists, NoNode, UnknownOutcome
-from controller.zookeeper.operations import Create, Delete, SetData, Write, Znode
-from controller.zookeeper.request_size import BATCH_BYTES, ZNODE_BYTES_MAX, operation_bytes
+from controller.zookeeper.operations import (
+    BATCH,
+    BadVersion,
+    Create,
+    DamagedZnode,
+    Delete,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SetData,
+    UnknownOutcome,
+    Write,
+    Znode,
+)
+from controller.zookeeper.row_writes import BATCH_BYTES, ZNODE_BYTES_MAX, operation_bytes
 from controller.zookeeper.znode_sense import sound_topic_assignment
 from statemachines.reassignment import Assignment
 

@@ -15,8 +15,7 @@ from controller.core.partition_table import NO_BROKER, Bools, Int32s, Rows
 from controller.core.state_writes import state_paths, take_in
 from controller.core.term import Term
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import DamagedZnode, Znode
 
 MIN_INSYNC = "min.insync.replicas"
 SHOWN = 5

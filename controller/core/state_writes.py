@@ -19,10 +19,17 @@ from controller.quick import maker
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs_columns import encode_partition_states
-from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoAuth, NoNode, UnknownOutcome
-from controller.zookeeper.operations import NOT_WRITABLE, Create, Znode
-from controller.zookeeper.row_writes import RowsWritten
-from controller.zookeeper.state_sets import StatePaths, StateSets
+from controller.zookeeper.operations import (
+    NOT_WRITABLE,
+    Create,
+    DamagedZnode,
+    MultiFailed,
+    NoAuth,
+    NoNode,
+    UnknownOutcome,
+    Znode,
+)
+from controller.zookeeper.row_writes import RowsWritten, StatePaths, StateSets
 from controller.zookeeper.znode_sense import sound_partition_state
 from statemachines.leader_election_columns import is_member
 

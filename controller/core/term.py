@@ -19,9 +19,8 @@ from controller.core.ports import Channels
 from controller.core.settings import ControllerSettings
 from controller.trace import Noted, RequestAnswered, RequestSent, Trace
 from controller.zookeeper.broker_writes import BrokerWrites
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.errors import LeaseExpired, SessionGone
-from controller.zookeeper.leadership import Leadership
+from controller.zookeeper.client import Leadership, ZooKeeperClient
+from controller.zookeeper.operations import LeaseExpired, SessionGone
 
 
 @dataclass(slots=True)

@@ -15,10 +15,18 @@ from controller.core.notifications import ROUNDS
 from controller.core.term import Term
 from controller.pending import Pending
 from controller.zookeeper import paths
-from controller.zookeeper.connection import BATCH
-from controller.zookeeper.errors import MultiFailed, NoAuth, NoNode, NotEmpty, UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Delete, WriteResults
-from controller.zookeeper.request_size import BATCH_BYTES, operation_bytes
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    BATCH,
+    Delete,
+    MultiFailed,
+    NoAuth,
+    NoNode,
+    NotEmpty,
+    UnknownOutcome,
+    WriteResults,
+)
+from controller.zookeeper.row_writes import BATCH_BYTES, operation_bytes
 
 MULTIS_IN_FLIGHT = 4
 NO_TOPIC = -1

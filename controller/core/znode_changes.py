@@ -8,8 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.core.term import Term
-from controller.zookeeper.errors import BadVersion, MultiFailed, NodeExists, NoNode, UnknownOutcome, ZooKeeperError
-from controller.zookeeper.operations import Create, SetData, Znode
+from controller.zookeeper.operations import (
+    BadVersion,
+    Create,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SetData,
+    UnknownOutcome,
+    Znode,
+    ZooKeeperError,
+)
 
 LOOKS = 10
 """How often the znode is looked at again."""

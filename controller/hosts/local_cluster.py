@@ -30,8 +30,7 @@ from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import SIZE_BYTES, frame_size, framed
 from controller.protocol.messages import ApiKey
 from controller.zookeeper import launch
-from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.ports import LOOPBACK, HeldPorts
+from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
 
 _VERSION = 9
 

@@ -46,9 +46,8 @@ from controller.storage.disk_files import FileDisk
 from controller.trace import Noted
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.errors import ZooKeeperError
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.operations import ACL, OPEN_ACL, PERM_ALL, PERM_READ
+from controller.zookeeper.operations import ACL, OPEN_ACL, PERM_ALL, PERM_READ, ZooKeeperError
 
 STOPPED = 0
 FAULT = 1

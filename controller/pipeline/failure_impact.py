@@ -26,9 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.zookeeper import codecs, paths
-from controller.zookeeper.cluster_state import ClusterState
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.tree import Tree
+from controller.zookeeper.cluster_state import ClusterState, Tree
+from controller.zookeeper.operations import DamagedZnode
 from statemachines.leader_election_columns import Ids, Mask, elect_offline_columns, is_member, live_mask
 
 MIN_IN_SYNC = "min.insync.replicas"

@@ -59,8 +59,8 @@ from controller.scenarios.faults import (
 from controller.simulator.network import Address
 from controller.simulator.requests import BrokerConnection
 from controller.zookeeper import paths
-from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.operations import DamagedZnode
 from controller.zookeeper.znode_sense import sound_partition_state
 
 DONE = "done"

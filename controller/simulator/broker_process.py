@@ -21,7 +21,7 @@ from controller.clock import VirtualClock
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.metadata_interning import MetadataInterning
 from controller.simulator.network import Address, Frame, Network
@@ -31,7 +31,6 @@ from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Answers, Server, Unanswered
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
-from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 _DEAD = ProcessState.DEAD

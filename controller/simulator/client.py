@@ -11,6 +11,7 @@ from random import Random
 
 from controller.clock import Clock
 from controller.core.ports import PeerError, PeerTimedOut
+from controller.pending import drive
 from controller.protocol import (
     SUPPORTED,
     ApiKey,
@@ -30,7 +31,6 @@ from controller.scenarios.membership import failed_metadata, judge_metadata
 from controller.simulator.network import Address
 from controller.simulator.requests import BrokerConnection
 from controller.trace import MetadataSeen
-from controller.zookeeper.drive import drive
 
 REQUEST_TIMEOUT_MS = 1_000.0
 RECONNECT_BACKOFF_MS = 20.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.simulator.broker_process import NodeTrace
 from controller.simulator.host import SimulatedHost
@@ -22,10 +22,8 @@ from controller.simulator.network import Address, Socket
 from controller.simulator.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.simulator.requests import BrokerConnection
 from controller.trace import Noted
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.drive import drive
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.watches import EventSink
+from controller.zookeeper.client import EventSink, ZooKeeperClient
+from controller.zookeeper.memory.server import InMemoryConnection
 
 _SENDER_BYTES = 8
 ASK_TIMEOUT_MS = 5_000.0

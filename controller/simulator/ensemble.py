@@ -14,8 +14,7 @@ from random import Random
 from controller.clock import Clock
 from controller.pending import Pending
 from controller.scenarios.faults import HostFailure
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 
 ELECTION_MS = (150.0, 2_500.0)
 """How long the servers left are without a leader."""

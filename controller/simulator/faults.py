@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol
 
 from controller.core.obstacles import epoch_in
-from controller.pending import Task
+from controller.pending import Task, drive
 from controller.scenarios.faults import (
     SIMULATED,
     ZOOKEEPER,
@@ -42,8 +42,8 @@ from controller.scenarios.faults import (
     LoseReply,
     Lossy,
     Operation,
+    Pause,
     PauseController,
-    PauseZnode,
     Reassign,
     Reset,
     ResetZooKeeper,
@@ -68,23 +68,20 @@ from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     ControllerZnode,
+    PauseZnode,
     PreferredElection,
     Reassignments,
     TopicAssignment,
     decode_preferred_election,
     decode_reassignments,
     encode_controller,
+    encode_pause,
     encode_preferred_election,
     encode_reassignments,
     encode_topic_assignment,
 )
-from controller.zookeeper.codecs_pause import PauseZnode as PauseZnode
-from controller.zookeeper.codecs_pause import encode_pause
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import ZooKeeperError
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, Znode
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, Znode, ZooKeeperError
 
 SHELL_SESSION_MS = 30_000
 GARBAGE = b"{not json"
@@ -165,7 +162,7 @@ class Faults:
     def trace(self, happening: Fault | Operation) -> None:
         """Record the happening in the trace; a kill and the like by its broker alone, as scenarios record them."""
         kind, node = kind_of(happening), getattr(happening, "node", None)
-        if isinstance(happening, Kill | LosePower | Stop | PauseZnode | Expire):
+        if isinstance(happening, Kill | LosePower | Stop | Pause | Expire):
             self._host.take(FaultInjected(kind, str(node)))
         else:
             self._host.take(FaultInjected(kind, describe(happening).partition(" ")[2]))
@@ -225,8 +222,8 @@ class Faults:
         process.stop()
         return self._starts_again(process)
 
-    @SIMULATED_FAULTS.of(PauseZnode)
-    def _pause(self, fault: PauseZnode) -> Undo | None:
+    @SIMULATED_FAULTS.of(Pause)
+    def _pause(self, fault: Pause) -> Undo | None:
         process = self._process(fault.broker)
         if process is None or process.process.state is not ProcessState.RUNNING:
             return None

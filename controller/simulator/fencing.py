@@ -1,7 +1,7 @@
 """Fencing: every write that a controller makes outside its election is a multi whose first operation checks
 /controller_epoch at the version that its own election made (S01, S03).
 
-`Fencing.unfenced` judges one applied multi. Only the writes of `broker_writes.py` and `broker_data_writes.py` may
+`Fencing.unfenced` judges one applied multi. Only the writes of `broker_writes.py` may
 go without the check; they are listed here by operation and path, so that a new write is refused until it is fenced or
 listed. Used by the simulator's safety checker and by the controller's tests.
 """
@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_topic_assignment
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Write, Znode
-from controller.zookeeper.state_sets import FencedSets
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, DamagedZnode, Delete, SetData, Write, Znode
+from controller.zookeeper.row_writes import FencedSets
 
 NO_SESSION = 0
 _OWN_NODES = frozenset(

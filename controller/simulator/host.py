@@ -13,6 +13,7 @@ import msgspec
 
 from controller.broker.settings import BadSettings
 from controller.clock import VirtualClock
+from controller.pending import drive
 from controller.scenarios.faults import (
     ZOOKEEPER,
     AskIsr,
@@ -44,7 +45,6 @@ from controller.simulator.requests import BrokerConnection
 from controller.simulator.routes import Pipeline
 from controller.trace import EphemeralSeen, MetadataSeen, Noted, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
-from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 PORT = 9092

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.scenarios.faults import ZOOKEEPER, AskIsr, HostFailure, Link, Operation, PauseController, Undo, describe
 from controller.scenarios.language import Happening, Outside, Plan
 from controller.scenarios.runner import NodeNames, has_names
@@ -18,7 +18,6 @@ from controller.simulator.faults import Faults
 from controller.simulator.host import SimulatedHost
 from controller.simulator.safety_checker import SafetyChecker
 from controller.trace import FaultInjected
-from controller.zookeeper.drive import drive
 
 RESTART_LOOK_MS = 5.0
 WRITTEN_MS = 100.0

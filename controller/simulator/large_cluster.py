@@ -23,6 +23,7 @@ from controller.broker.node import Node
 from controller.core.partition_table import NO_BROKER, Bools, Int32s, padded
 from controller.core.placement import assign_replicas
 from controller.core.term import Term
+from controller.pending import drive
 from controller.scenarios.host import Workload
 from controller.scenarios.language import ClusterSpec
 from controller.simulator.host import SimulatedHost
@@ -40,8 +41,7 @@ from controller.zookeeper.codecs import (
     encode_topic_assignment,
 )
 from controller.zookeeper.codecs_columns import PartitionStateColumns, decode_partition_states
-from controller.zookeeper.drive import drive
-from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryConnection
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, Write
 from statemachines.leader_election_columns import live_mask
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.clock import Clock
 from controller.core.obstacles import named_in
+from controller.pending import drive
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen
@@ -23,9 +24,7 @@ from controller.zookeeper.codecs import (
     decode_partition_state,
     decode_topic_assignment,
 )
-from controller.zookeeper.drive import drive
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 
 _LOOK = "look"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from controller.broker.partition import Partition, Role
+from controller.pending import drive
 from controller.scenarios.faults import CreateTopic
 from controller.scenarios.host import PartitionView
 from controller.scenarios.invariants import Finding
@@ -26,7 +27,6 @@ from controller.simulator.record_clients import WRONG_CRC
 from controller.storage import PartitionLog
 from controller.storage.batches import headers_of, whole_bytes
 from controller.zookeeper import paths
-from controller.zookeeper.drive import drive
 
 FINAL_READ_MS = 30_000.0
 LOOK_MS = 25.0

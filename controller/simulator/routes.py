@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from controller.clock import Clock, Timer
 from controller.core.ports import PeerError, PeerTimedOut, PeerUnreachable
-from controller.pending import Pending, Task
+from controller.pending import Pending, Task, drive
 from controller.protocol import (
     ApiKey,
     MalformedFrame,
@@ -30,7 +30,6 @@ from controller.scenarios.records.workload import PartitionName
 from controller.simulator.network import Address, Network
 from controller.simulator.process import Process, ProcessClock
 from controller.trace_records import OBSERVER
-from controller.zookeeper.drive import drive
 
 METADATA_TIMEOUT_MS = 1_000.0
 BACKOFF_MS = 50.0

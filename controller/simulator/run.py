@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controller.pending import drive
 from controller.report.summary import Report
 from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario
 from controller.scenarios.runner import Outcome, Progress, run_steps
 from controller.simulator.host import SimulatedHost
 from controller.trace_records import TraceRecord, encode_record
-from controller.zookeeper.drive import drive
 
 VIRTUAL_LIMIT_MS = 3_600_000.0
 """Virtual time after which a run is given up: every step has a deadline of its own, far below."""

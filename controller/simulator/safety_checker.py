@@ -42,16 +42,15 @@ from controller.trace import (
 from controller.trace_records import Recorder, TraceRecord
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
+    NOTHING_KEPT,
     PartitionStateZnode,
     TopicAssignment,
     decode_controller_epoch,
     decode_partition_state,
     decode_topic_assignment,
 )
-from controller.zookeeper.errors import DamagedZnode
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import Check, Create, Delete, SetData, Write
-from controller.zookeeper.znode_json import NOTHING_KEPT
+from controller.zookeeper.operations import Check, Create, DamagedZnode, Delete, SetData, Write
 from controller.zookeeper.znode_sense import sound_partition_state, state_fault
 
 INVARIANT = "moves-by-choice"

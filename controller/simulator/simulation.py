@@ -14,7 +14,7 @@ from typing import Any
 
 from controller.broker.node import Node
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.protocol.messages import control_versions
 from controller.scenarios.faults import (
@@ -47,7 +47,6 @@ from controller.simulator.process import ProcessState
 from controller.simulator.run import trace_hash
 from controller.simulator.safety_checker import SafetyChecker, Violation
 from controller.trace_records import TraceRecord
-from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 BOOT_LIMIT_MS = 10_000.0

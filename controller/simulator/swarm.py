@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.pending import drive
 from controller.scenarios.language import Plan
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
 from controller.simulator.record_run import RecordRun
@@ -12,7 +13,6 @@ from controller.simulator.run import trace_hash
 from controller.simulator.safety_checker import Violation
 from controller.simulator.simulation import Simulation
 from controller.trace_records import TraceRecord
-from controller.zookeeper.drive import drive
 
 LOOK_MS = 100.0
 """How often it is looked whether the cluster is at rest."""

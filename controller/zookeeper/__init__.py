@@ -3,15 +3,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
-from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.connection import ConnectionListener, ZooKeeperConnection
-from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
-from controller.zookeeper.jars import EmbeddedServerUnavailable, JarsNotFound, JavaNotFound
-from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.broker_writes import BrokerDataWrites, BrokerIdInUse, BrokerWrites
+from controller.zookeeper.client import Leadership, ZooKeeperClient
+from controller.zookeeper.embedded import (
+    DataDirectoryError,
+    EmbeddedServerUnavailable,
+    EmbeddedZooKeeper,
+    JarsNotFound,
+    JavaNotFound,
+)
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
+from controller.zookeeper.operations import ConnectionListener, ZooKeeperConnection
 from controller.zookeeper.row_writes import RowsWritten
 
 if TYPE_CHECKING:

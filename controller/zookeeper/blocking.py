@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from controller.clock import Timer
-from controller.pending import Pending, Task
-from controller.zookeeper.drive import drive
+from controller.pending import Pending, Task, drive
 
 T = TypeVar("T")
 

@@ -4,62 +4,349 @@ It provides standing watches without gaps, retried reads, the lease, and the fen
 a `Leadership` and carries a check of /controller_epoch. There is no unfenced write here except the election; a broker's
 own few are in `broker_writes.py`. It uses no threads, no time but the clock port, and does not depend on the kind of
 connection. The listener's part runs on the connection's threads and only arms watches and puts events.
+
+ZooKeeper's watches fire once and die with their connection. Here a path and kind has one event value, for as long as
+it is wanted (`Watches`): when its watch fires it is armed again *before* the event is put, so that whatever a handler
+reads when that event's turn comes is read behind the new watch, and no change falls between. Every CONNECTED arms
+everything again (kazoo itself arms nothing; kazoo #151, S27). Listener calls come from any thread and the table is
+changed from the controller's; each step is one operation on a dictionary, so no lock is needed.
+
+Retries are bounded, jittered, and take the clock's own time. Tenacity holds the rules; the waiting goes through the
+clock port and the jitter comes from a seed, so that a retry takes no wall time under a virtual clock and the same seed
+gives the same delays. Which requests are safe to retry is the caller's to say: reads, registrations and idempotent
+creations are, a write with an unknown outcome is not.
 """
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
+from tenacity import AsyncRetrying, IterState, RetryCallState, retry_if_exception_type, stop_after_attempt
+from tenacity.wait import wait_base
+
+from controller.backoff import backoff_ms
 from controller.clock import Clock
-from controller.pending import Pending
-from controller.zookeeper.connection import BATCH, ZooKeeperConnection
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import (
+from controller.pending import Pending, drive
+from controller.zookeeper.operations import (
+    BATCH,
+    NOT_READABLE,
     BadVersion,
+    Check,
+    Columns,
     ConnectionLost,
     ControllerMoved,
+    Create,
     LeaseExpired,
+    Listing,
     MultiFailed,
     NoAuth,
     NoNode,
+    ReadResult,
     RequestTooLarge,
     SessionGone,
-    ZooKeeperError,
-)
-from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import (
-    NOT_READABLE,
-    Check,
-    Columns,
-    Create,
-    Listing,
-    ReadResult,
     SessionState,
     SetData,
     WatchEvent,
+    WatchKind,
     Write,
     WriteResults,
+    ZooKeeperConnection,
+    ZooKeeperError,
     stand_in,
 )
-from controller.zookeeper.paths import is_one_of_many
-from controller.zookeeper.request_size import path_batches, require_sendable
-from controller.zookeeper.retry import Retrier
+from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH, is_one_of_many
 from controller.zookeeper.row_writes import (
+    FencedSets,
     RowsWritten,
     RowWriter,
+    StateSets,
     judge_create,
     judge_set,
     parents_among,
+    path_batches,
     refuse_sequential,
     refuse_unversioned,
+    require_sendable,
 )
-from controller.zookeeper.state_sets import FencedSets, StateSets
-from controller.zookeeper.watches import EventSink, StandingWatches
+
+SET_WATCHES_PATHS = 2_000
+"""Paths a SetWatches request: with Kafka's longest paths (300 bytes) some 600 kB, below jute.maxbuffer (1 MB)."""
+
+
+class EventSink(Protocol):
+    """The receiver of events. Called on the connection's threads: must not block."""
+
+    def put(self, event: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The event to put when a watch fires.
+
+    `bulk`: set with watch_many; after a reconnection the event is put only if the server reports that the node changed.
+    """
+
+    event_of: Callable[[str], Any]
+    bulk: bool
+
+
+class StandingWatches:
+    """Invariant: a path in the table has a watch armed on the server, or a request under way that arms it, or there
+    is no connection and the next CONNECTED will arm it.
+
+    A re-arming request that the server refuses (NoAuth) is not reported apart: its event was put all the same, and the
+    handler's own read of that path meets the same refusal.
+    """
+
+    def __init__(self, connection: ZooKeeperConnection, events: EventSink) -> None:
+        self._connection = connection
+        self._events = events
+        self._nodes: dict[str, _Standing] = {}
+        self._children: dict[str, _Standing] = {}
+        self._kept: dict[str, _Standing] = {}
+        """Children that a second party watches, as long as the client exists: one server watch serves both."""
+        self._since_zxid: int | None = None
+        self._breaks = 0
+
+    def add_node(self, path: str, event: Any) -> None:
+        self._nodes[path] = _Standing(lambda _path: event, bulk=False)
+
+    def add_children(self, path: str, event: Any) -> None:
+        self._children[path] = _Standing(lambda _path: event, bulk=False)
+
+    def keep_children(self, path: str, event: Any) -> None:
+        """As `add_children`, beside one on the same path; `remove` and `table` have nothing to do with it."""
+        self._kept[path] = _Standing(lambda _path: event, bulk=False)
+
+    def add_many(self, paths: Iterable[str], event_of: Callable[[str], Any]) -> None:
+        self._nodes.update(dict.fromkeys(paths, _Standing(event_of, bulk=True)))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove watches here only: one on the server fires or ends with the connection, and has no effect."""
+        for path in paths:
+            self._nodes.pop(path, None)
+            self._children.pop(path, None)
+
+    def table(self) -> frozenset[tuple[str, str]]:
+        """("node" or "children", path) of everything that stands."""
+        nodes, children = list(self._nodes), list(self._children)
+        return frozenset([("node", path) for path in nodes] + [("children", path) for path in children])
+
+    def fired(self, event: WatchEvent) -> None:
+        """Arms again, then puts. A deletion fires both kinds on its path."""
+        path = event.path
+        node = self._nodes.get(path) if event.kind is not WatchKind.CHILDREN else None
+        of_children = event.kind in (WatchKind.CHILDREN, WatchKind.DELETED)
+        children = self._children.get(path) if of_children else None
+        kept = self._kept.get(path) if of_children else None
+        if node is None and children is None and kept is None:
+            return
+        self.arm([path] if node else [], [path] if children or kept else [])
+        for standing in (node, children, kept):
+            if standing is not None:
+                self._events.put(standing.event_of(path))
+
+    @property
+    def breaks(self) -> int:
+        """Return how often the connection has broken."""
+        return self._breaks
+
+    def connection_broke(self) -> None:
+        """Record the last zxid that was seen.
+
+        If a second break interrupts the re-arming, the first zxid is kept: changes since then have not been reported.
+        """
+        self._breaks += 1
+        if self._since_zxid is None:
+            self._since_zxid = self._connection.last_zxid()
+
+    def connected(self, same_session: bool) -> None:
+        """Arms everything, then puts the events of what was watched one by one; on a new session, of everything."""
+        singles = [path for path, standing in list(self._nodes.items()) if not standing.bulk]
+        many = [path for path, standing in list(self._nodes.items()) if standing.bulk]
+        children, kept = list(self._children), list(self._kept)
+        since_zxid = self._connection.last_zxid() if self._since_zxid is None else self._since_zxid
+        self.arm(singles, list(dict.fromkeys(children + kept)))
+        self._clear_when_done([self.arm_chunk(since_zxid, chunk) for chunk in self.requests(many)])
+        self._put(self._nodes, singles if same_session else singles + many)
+        self._put(self._children, children)
+        self._put(self._kept, kept)
+
+    def arm(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
+        return self._connection.watch(nodes, children) if nodes or children else Pending.resolved(None)
+
+    def arm_chunk(self, since_zxid: int, paths: Sequence[str]) -> Pending[None]:
+        """One of `requests`' chunks; what changed after `since_zxid` fires at once."""
+        return self._connection.set_watches(since_zxid, paths, (), ())
+
+    @staticmethod
+    def requests(paths: Sequence[str]) -> list[Sequence[str]]:
+        """The paths of each SetWatches request that so many need."""
+        return list(path_batches(paths, SET_WATCHES_PATHS))
+
+    def _put(self, table: dict[str, _Standing], paths: Iterable[str]) -> None:
+        for path in paths:
+            standing = table.get(path)
+            if standing is not None:
+                self._events.put(standing.event_of(path))
+
+    def _clear_when_done(self, requests: Sequence[Pending[None]]) -> None:
+        breaks = self._breaks
+        waiting, lost = len(requests), False
+
+        def one_done(request: Pending[None]) -> None:
+            nonlocal waiting, lost
+            waiting -= 1
+            lost = lost or request.error is not None
+            if waiting == 0 and not lost and breaks == self._breaks:
+                self._since_zxid = None
+
+        for request in requests:
+            request.on_done(partial(one_done, request))
+        if not requests:
+            self._since_zxid = None
+
 
 T = TypeVar("T")
+
+FIRST_DELAY_MS = 10.0
+LONGEST_DELAY_MS = 1_000.0
+ATTEMPTS = 30
+"""With the delays above some 20 s of trying: longer than a session outlives the last connection that it had, so that
+in practice the session's end is the limit, and this one stops only a request that breaks each connection it is
+sent on."""
+
+
+class JitteredBackoff(wait_base):
+    """Doubles from `first_ms` up to `longest_ms`; each wait is between half of that and all of it."""
+
+    def __init__(self, rng: random.Random, first_ms: float, longest_ms: float) -> None:
+        self._rng = rng
+        self._first_ms = first_ms
+        self._longest_ms = longest_ms
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        full_ms = backoff_ms(retry_state.attempt_number, self._first_ms, self._longest_ms)
+        return full_ms * self._rng.uniform(0.5, 1.0) / 1_000.0
+
+
+class OneCall(AsyncRetrying):
+    """Goes on wherever it is resumed. Tenacity keeps what it knows of a call for each thread, and a coroutine of ours
+    that is answered runs on, on the thread that answers: there tenacity would know nothing (KeyError: 'idle_for')."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__(**rules)
+        self._statistics: dict[str, Any] = {}
+        self._iter_state = IterState()
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        return self._statistics
+
+    @property
+    def iter_state(self) -> IterState:
+        return self._iter_state
+
+
+class Retrier:
+    """Makes an attempt again over the named errors. One a client: the jitter's sequence is its own."""
+
+    def __init__(self, clock: Clock, seed: int) -> None:
+        self._clock = clock
+        self._rng = random.Random(seed)
+
+    async def call(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        over: tuple[type[Exception], ...],
+        attempts: int = ATTEMPTS,
+        first_delay_ms: float = FIRST_DELAY_MS,
+        longest_delay_ms: float = LONGEST_DELAY_MS,
+    ) -> T:
+        """Return or raise the outcome of the first attempt that does not raise one of `over`.
+
+        After `attempts` attempts the last one's error is raised. BaseExceptions (a resignation thrown in) end the call
+        at once.
+        """
+
+        # Tenacity's objects refer to each other. The collector's pass over those of some thousand calls stops all
+        # threads for 70 ms, so a call that succeeds at once makes none.
+        failure: Exception | None = None
+        try:
+            return await attempt()
+        except over as error:
+            failure = error
+
+        async def again() -> T:
+            nonlocal failure
+            if failure is not None:
+                first, failure = failure, None
+                raise first
+            return await attempt()
+
+        retrying = OneCall(
+            sleep=self._sleep,
+            stop=stop_after_attempt(attempts),
+            wait=JitteredBackoff(self._rng, first_delay_ms, longest_delay_ms),
+            retry=retry_if_exception_type(over),
+            reraise=True,
+        )
+        result: T = await retrying(again)
+        return result
+
+    def _sleep(self, seconds: float) -> Pending[None]:
+        return self._clock.sleep(seconds * 1_000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionPaths:
+    """The znodes of a cluster's leader election: Kafka's, unless another controller names its own.
+
+    Both are children of one znode, which exists before the first election. Raises ValueError if they are not.
+    """
+
+    controller: str = CONTROLLER
+    """Ephemeral: names the leader."""
+    epoch: str = CONTROLLER_EPOCH
+    """Persistent: the number of the term, and by its version the fence of the term's writes."""
+
+    def __post_init__(self) -> None:
+        if self.controller.rpartition("/")[0] != self.epoch.rpartition("/")[0] or self.controller == self.epoch:
+            raise ValueError(f"{self.controller} and {self.epoch}: expected two children of one znode")
+
+    @property
+    def parent(self) -> str:
+        return self.epoch.rpartition("/")[0] or "/"
+
+
+KAFKA_PATHS = ElectionPaths()
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """One term as controller.
+
+    It is void once `session` is not the connection's session any more, or the lease has run out, or
+    /controller_epoch has left `epoch_zk_version`, whichever is first. A session that still exists after a resignation
+    may win again: that is another term, with another epoch and version.
+    """
+
+    session: int
+    """The ZooKeeper session that owns /controller."""
+    epoch: int
+    """What the election wrote into /controller_epoch."""
+    epoch_zk_version: int
+    """The version of /controller_epoch that this write made: the fence of every later write."""
+    epoch_path: str = CONTROLLER_EPOCH
+    """The znode that is called /controller_epoch here."""
+
 
 READS_IN_FLIGHT = 8
 """Read batches sent ahead of the answers; more gain nothing."""

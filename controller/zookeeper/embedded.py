@@ -6,23 +6,388 @@
 
 Nothing of it outlives the process that made it (see `launch.py`). Blocking calls, each with a deadline; no client of
 ZooKeeper is used or needed.
+
+A server is asked how it is by the four-letter word `srvr`, on a connection of its own with a short deadline: the port
+accepts some 0.25 s before the server serves, and a connection made in that gap may hang for a whole session timeout.
+
+After a port was bound with number 0 and released, another process may get it at once: as another test's server, or as
+the local end of a connection. Linux lets a socket that does not listen share its port with a listener if both set
+SO_REUSEADDR, as Java's server sockets do, and assigns such a port to no other socket. So on Linux the port is held
+(`HeldPorts`) for as long as the servers may restart. Elsewhere it is released, and code that starts a server on it
+retries with another.
+
+A server needs a Java runtime and jars: those that PySpark contains (found without importing it), or a directory of the
+user's, such as a ZooKeeper distribution's `lib`. Five jars run a server. Without snappy-java the port opens and then
+the server ends without a message, so all five are required before it is started.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
+import os
+import re
 import shutil
+import socket
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from controller.zookeeper.embedded_server import ServerDied, ServerProcess, ServerSettings
-from controller.zookeeper.jars import find_jars, find_java
-from controller.zookeeper.ports import HeldPorts
-from controller.zookeeper.request_size import REQUEST_BYTES_MAX
+from controller.zookeeper import launch
+from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
+
+REQUIRED = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+LOGGING = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
+MINIMUM_JAVA = 11
+RECOMMENDED_JAVA = 17
+_VERSION_DEADLINE_SECONDS = 30.0
+
+HOW_TO_GET_JAVA = """\
+ZooKeeper runs on Java 11 or later (17 is recommended). To get it:
+  Debian, Ubuntu  apt-get install openjdk-17-jre-headless
+  Fedora, RHEL    dnf install java-17-openjdk-headless
+  macOS           brew install openjdk@17
+or set JAVA_HOME to a Java that is installed already."""
+
+
+class EmbeddedServerUnavailable(Exception):
+    """Something that an embedded ZooKeeper server needs is not on this machine; says what, and how to get it."""
+
+
+class JavaNotFound(EmbeddedServerUnavailable):
+    pass
+
+
+class JarsNotFound(EmbeddedServerUnavailable):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerJars:
+    """`logging` is empty where the directory has no log4j: the server then logs nothing."""
+
+    required: tuple[Path, ...]
+    logging: tuple[Path, ...]
+
+    def class_path(self) -> str:
+        return os.pathsep.join(map(str, (*self.required, *self.logging)))
+
+
+def find_jars(directory: Path | str | None = None) -> ServerJars:
+    """The server's jars in `directory`, else in the installed PySpark. Raises JarsNotFound."""
+    where = Path(directory) if directory is not None else _pyspark_jars()
+    if not where.is_dir():
+        raise JarsNotFound(f"{where}: no such directory; expected one with the jars of a ZooKeeper server")
+    names = sorted(path.name for path in where.iterdir())
+    required = {prefix: _newest(names, prefix) for prefix in REQUIRED}
+    missing = [prefix for prefix, name in required.items() if name is None]
+    if missing:
+        raise JarsNotFound(
+            f"{where}: no {', '.join(f'{prefix}-VERSION.jar' for prefix in missing)} there. An embedded ZooKeeper"
+            f" server needs the jars {', '.join(REQUIRED)}: pip install 'camerlengo[zookeeper]' brings them, or name"
+            " a directory that has them with --zookeeper-jars DIR"
+        )
+    logging = [_newest(names, prefix) for prefix in LOGGING]
+    return ServerJars(
+        required=tuple(where / name for name in required.values() if name),
+        logging=tuple(where / name for name in logging if name) if all(logging) else (),
+    )
+
+
+def _newest(names: list[str], prefix: str) -> str | None:
+    """The jar of that artifact with the highest version: a version starts with a digit, so that `zookeeper` is not
+    taken for `zookeeper-jute`."""
+    pattern = re.compile(re.escape(prefix) + r"-(\d[\w.\-]*)\.jar")
+    found = [(match[1], name) for name in names if (match := pattern.fullmatch(name))]
+    return max(found, key=lambda item: [int(number) for number in re.findall(r"\d+", item[0])])[1] if found else None
+
+
+def _pyspark_jars() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarsNotFound(
+            "no jars of a ZooKeeper server: they come with PySpark, which is not installed."
+            " pip install 'camerlengo[zookeeper]', or name a directory of them with --zookeeper-jars DIR"
+        )
+    return Path(spec.origin).parent / "jars"
+
+
+def java_problem(minimum: int = MINIMUM_JAVA) -> str | None:
+    """Say in one line why there is no Java of at least this version, and how to install one; None if there is."""
+    try:
+        find_java(minimum)
+    except JavaNotFound as error:
+        found = str(error).partition("\n")[0].rstrip(".")
+        return (
+            f"needs a Java {max(minimum, RECOMMENDED_JAVA)} runtime ({found}): apt-get install openjdk-17-jre-headless,"
+            " dnf install java-17-openjdk-headless or brew install openjdk@17, or set JAVA_HOME"
+        )
+    return None
+
+
+def find_java(minimum: int = MINIMUM_JAVA) -> Path:
+    """$JAVA_HOME/bin/java if JAVA_HOME is set, else `java` on the PATH, checked to be recent enough. Raises
+    JavaNotFound."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
+    if home and not os.access(java, os.X_OK):
+        raise JavaNotFound(f"JAVA_HOME is {home}, but there is no {java}.\n{HOW_TO_GET_JAVA}")
+    if not java.name:
+        raise JavaNotFound(f"no java on the PATH, and JAVA_HOME is not set.\n{HOW_TO_GET_JAVA}")
+    version = _java_version(java)
+    if version < minimum:
+        raise JavaNotFound(f"{java} is Java {version}.\n{HOW_TO_GET_JAVA}")
+    return java
+
+
+def _java_version(java: Path) -> int:
+    """The major version: from the `release` file beside it where there is one, which saves starting it."""
+    try:
+        text = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+        match = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    except OSError:
+        match = None
+    if match is None:
+        try:
+            ran = subprocess.run(
+                [str(java), "-version"], capture_output=True, timeout=_VERSION_DEADLINE_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise JavaNotFound(f"{java} does not run: {error}\n{HOW_TO_GET_JAVA}") from error
+        output = (ran.stderr + ran.stdout).decode("utf-8", errors="replace")
+        match = re.search(r'version "([^"]+)"', output)
+        if match is None:
+            raise JavaNotFound(f"{java} -version says {output.strip()[:200]!r}.\n{HOW_TO_GET_JAVA}")
+    numbers = [int(number) for number in re.findall(r"\d+", match[1])]
+    return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+
+
+LOOPBACK = "127.0.0.1"
+CAN_HOLD = sys.platform == "linux"
+
+
+class HeldPorts:
+    """`count` distinct free ports of the loopback address."""
+
+    def __init__(self, count: int) -> None:
+        self._sockets: list[socket.socket] = []
+        try:
+            for _ in range(count):
+                held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                self._sockets.append(held)
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held.bind((LOOPBACK, 0))
+            self.numbers: tuple[int, ...] = tuple(held.getsockname()[1] for held in self._sockets)
+        except OSError:
+            self.release()
+            raise
+        if not CAN_HOLD:
+            self.release()
+
+    def release(self) -> None:
+        """Lets go. Safe to call twice."""
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+
+PROBE_DEADLINE_SECONDS = 0.1
+_PROBE_DEADLINE_MAX_SECONDS = 1.0
+_PROBE_PAUSE_SECONDS = 0.02
+_LOG_TAIL_LINES = 15
+
+_JVM = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Djava.awt.headless=true",
+    "-Dlog4j2.disableJmx=true",
+    "-Dzookeeper.admin.enableServer=false",
+    "-Dzookeeper.4lw.commands.whitelist=*",
+)
+_LOG4J = """\
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p [%t] %c{1}: %m%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+class ServerDied(Exception):
+    """The server's process ended while it was being started; carries the end of its log."""
+
+    def __init__(self, server: ServerProcess, status: int) -> None:
+        super().__init__(
+            f"ZooKeeper server {server.index + 1} ended with status {status} as it started; {server.log_path} says:\n"
+            f"{server.log_tail()}"
+        )
+        self.address_in_use = "Address already in use" in server.log_tail(200)
+
+
+class ServerTimedOut(Exception):
+    """The server did not serve before the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The settings that all servers of an ensemble share. Times in ms; `max_request_bytes` is jute.maxbuffer."""
+
+    java: Path
+    class_path: str
+    tick_ms: int
+    min_session_timeout_ms: int
+    max_session_timeout_ms: int
+    fsync: bool
+    max_request_bytes: int
+    java_options: tuple[str, ...]
+
+
+class ServerProcess:
+    """A server with its own directory (`zoo.cfg`, `data`, `log`). Not running until `start`."""
+
+    def __init__(self, index: int, directory: Path, settings: ServerSettings) -> None:
+        self.index = index
+        self.directory = directory
+        self.settings = settings
+        self.port = 0
+        self._process: launch.Process | None = None
+
+    @property
+    def log_path(self) -> Path:
+        """The file with the server's output of all its starts."""
+        return self.directory / "log"
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process's pid, while there is one."""
+        return self._process.pid if self.running else None  # type: ignore[union-attr]
+
+    @property
+    def running(self) -> bool:
+        """Paused counts as running."""
+        return self._process is not None and self._process.poll() is None
+
+    def configure(self, port: int, peers: Mapping[int, tuple[int, int]]) -> None:
+        """Writes the server's files. `peers` maps each server's number (from 1) to its quorum and election ports;
+        empty for a server that stands alone."""
+        self.port = port
+        settings = self.settings
+        data = self.directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f"tickTime={settings.tick_ms}",
+            f"dataDir={data}",
+            f"clientPort={port}",
+            f"clientPortAddress={LOOPBACK}",
+            "maxClientCnxns=0",
+            f"minSessionTimeout={settings.min_session_timeout_ms}",
+            f"maxSessionTimeout={settings.max_session_timeout_ms}",
+            "initLimit=20",
+            "syncLimit=10",
+        ]
+        lines += [
+            f"server.{number}={LOOPBACK}:{quorum}:{election}" for number, (quorum, election) in sorted(peers.items())
+        ]
+        (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (self.directory / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+        if peers:
+            (data / "myid").write_text(f"{self.index + 1}\n", encoding="utf-8")
+
+    def start(self) -> None:
+        """Start the process and return at once; `await_serving` waits until it serves."""
+        if self.running:
+            return
+        settings = self.settings
+        argv = [
+            str(settings.java),
+            *_JVM,
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            f"-Djute.maxbuffer={settings.max_request_bytes}",
+            f"-Dzookeeper.forceSync={'yes' if settings.fsync else 'no'}",
+            *settings.java_options,
+            "-cp",
+            settings.class_path,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            str(self.directory / "zoo.cfg"),
+        ]
+        with self.log_path.open("ab") as log:
+            self._process = launch.launch(argv, stdout=log, stderr=log)
+
+    def mode(self, deadline_seconds: float = PROBE_DEADLINE_SECONDS) -> str | None:
+        """ "standalone", "leader" or "follower", as the server itself says; None if it does not serve."""
+        answer = four_letter_word(self.port, "srvr", deadline_seconds)
+        match = re.search(r"^Mode: (\w+)", answer, re.MULTILINE)
+        return match[1] if match and answer.startswith("Zookeeper version:") else None
+
+    def await_serving(self, deadline: float) -> None:
+        """Waits until the server serves. `deadline` is on time.monotonic. Raises ServerDied, ServerTimedOut."""
+        patience = PROBE_DEADLINE_SECONDS
+        while self.mode(patience) is None:
+            status = None if self._process is None else self._process.poll()
+            if status is not None:
+                raise ServerDied(self, status)
+            if time.monotonic() > deadline:
+                raise ServerTimedOut(f"ZooKeeper server {self.index + 1} does not serve; its log is {self.log_path}")
+            patience = min(patience * 1.2, _PROBE_DEADLINE_MAX_SECONDS)
+            time.sleep(_PROBE_PAUSE_SECONDS)
+
+    def stop(self) -> None:
+        """Asks the server to end, and sees that it does."""
+        if self._process is not None:
+            launch.stop(self._process)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            launch.kill(self._process)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing is answered."""
+        if self._process is not None:
+            launch.pause(self._process)
+
+    def resume(self) -> None:
+        if self._process is not None:
+            launch.resume(self._process)
+
+    def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
+        try:
+            text = self.log_path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def four_letter_word(port: int, word: str, deadline_seconds: float) -> str:
+    """A server's answer to one of ZooKeeper's four-letter words; "" if it gave none in time."""
+    deadline = time.monotonic() + deadline_seconds
+    answer = b""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=deadline_seconds) as connection:
+            connection.sendall(word.encode("ascii"))
+            while (left := deadline - time.monotonic()) > 0:
+                connection.settimeout(left)
+                received = connection.recv(65536)
+                if not received:
+                    return answer.decode("utf-8", errors="replace")
+                answer += received
+    except OSError:
+        # Refused, reset or too late: each says the same of the server, that it does not answer.
+        return ""
+    return ""
+
 
 START_DEADLINE_SECONDS = 60.0
 _PORT_ATTEMPTS = 5

@@ -1,8 +1,13 @@
-"""The parts of kazoo that the connection hooks into: its client, its connection handler, its callback threads, its log.
+"""The parts of kazoo that the connection hooks into: client, connection handler, callback threads, log and requests.
 
 kazoo still handles hosts, TCP, TLS, the handshake, authentication, heartbeats and reconnecting. It reports everything
 to one `SessionHooks`, on the connection's thread, in the order of arrival from the socket. This uses kazoo below its
 public interface, so the version is pinned. No rules about ZooKeeper here.
+
+A `KazooRequest` is kazoo's request object and its async result in one. kazoo sends `type` and `serialize()`, gives the
+reply to `deserialize` and then calls `set` or `set_exception`, all on its connection thread. An exception out of
+`deserialize` would log the whole request, and one out of `set` end the connection thread, so both hand errors on as
+values.
 """
 
 from __future__ import annotations
@@ -12,10 +17,19 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionDropped,
+    ConnectionLoss,
+    SessionExpiredError,
+    ZookeeperError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
@@ -25,6 +39,141 @@ from kazoo.retry import KazooRetry
 from controller import sync_points
 from controller.clock import Clock
 from controller.log import logger
+from controller.pending import Pending
+from controller.zookeeper import operations
+
+Parse = Callable[[bytes, int, int], Any]
+"""(message, where its body starts, the reply's zxid) -> the result."""
+
+NOT_FROM_THE_SERVER = (ConnectionLoss, SessionExpiredError, AuthFailedError, ConnectionClosedError)
+SESSION_EXPIRED, SESSION_MOVED, UNIMPLEMENTED = -112, -118, -6
+
+_PATH_ERRORS: dict[int, type[operations.PathError]] = {
+    -8: operations.BadArguments,
+    -101: operations.NoNode,
+    -102: operations.NoAuth,
+    -103: operations.BadVersion,
+    -108: operations.NoChildrenForEphemerals,
+    -110: operations.NodeExists,
+    -111: operations.NotEmpty,
+    -114: operations.InvalidACL,
+}
+
+
+class _UnlistedError(ZookeeperError):  # type: ignore[misc]
+    """A server's error that kazoo does not list; meeting one it would end its connection thread."""
+
+
+for _code in range(-130, 0):
+    if _code not in EXCEPTIONS:
+        EXCEPTIONS[_code] = type("_UnlistedError", (_UnlistedError,), {"code": _code})
+
+
+def path_error(code: int, path: str) -> operations.ZooKeeperError:
+    """A server's error code, about one path."""
+    if code in _PATH_ERRORS:
+        return _PATH_ERRORS[code](path)
+    if code == UNIMPLEMENTED:
+        return operations.UnsupportedOperation(f"{path}: the server does not know this request")
+    return operations.ZooKeeperError(f"{path}: the server answered with error {code}")
+
+
+class RequestOwner(Protocol):
+    """The requests' view of the connection. Called on the connection thread."""
+
+    def sent(self, request: KazooRequest) -> None: ...
+
+    def reply_zxid(self) -> int:
+        """The zxid of the reply that is being read."""
+
+    def answered(self, request: KazooRequest) -> None:
+        """The server has replied; `result` or `error` is set."""
+
+    def failed(self, request: KazooRequest) -> None:
+        """The connection or the session has gone; `error` is set."""
+
+
+class KazooRequest:
+    """One request. `path` is what it is about, for its error's sake (a batch's first)."""
+
+    __slots__ = (
+        "_body",
+        "_parse",
+        "claimed",
+        "error",
+        "owner",
+        "path",
+        "pending",
+        "result",
+        "sent_ms",
+        "session",
+        "type",
+        "write",
+    )
+
+    def __init__(
+        self,
+        owner: RequestOwner,
+        opcode: int,
+        body: bytes,
+        parse: Parse,
+        *,
+        path: str,
+        session: int,
+        write: bool = False,
+    ) -> None:
+        self.type = opcode
+        self._body = body
+        self._parse = parse
+        self.owner = owner
+        self.path = path
+        self.session = session
+        self.write = write
+        self.pending: Pending[Any] = Pending()
+        self.claimed = False
+        self.sent_ms = 0.0
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<request {self.type} of {len(self._body)} bytes: {self.path}>"
+
+    # What kazoo calls.
+
+    def serialize(self) -> bytes:
+        self.owner.sent(self)
+        return self._body
+
+    def deserialize(self, message: bytes, offset: int) -> list[Any]:
+        # A list, because kazoo walks over the results of opcode 14.
+        try:
+            self.result = self._parse(message, offset, self.owner.reply_zxid())
+        except operations.ZooKeeperError as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001 - raising here would log the request; its awaiter gets the error
+            self.error = operations.ZooKeeperError(f"{self!r}: the reply can't be read: {error!r}")
+            self.error.__cause__ = error
+        return []
+
+    def set(self, _result: object) -> None:
+        self.owner.answered(self)
+
+    def set_exception(self, exception: Exception) -> None:
+        code = getattr(exception, "code", None)
+        if code == SESSION_EXPIRED:
+            self.error = operations.SessionGone(self.session)
+            self.owner.failed(self)
+        elif isinstance(exception, NOT_FROM_THE_SERVER) or code is None or code == SESSION_MOVED:
+            self.error = (
+                operations.UnknownOutcome(f"the connection broke under {self!r}")
+                if self.write
+                else operations.ConnectionLost(f"the connection broke under {self!r}")
+            )
+            self.owner.failed(self)
+        else:
+            self.error = path_error(code, self.path)
+            self.owner.answered(self)
+
 
 FIRST_RECONNECT_S, LONGEST_RECONNECT_S = 0.05, 0.5
 HANDSHAKE_FRACTION = 0.25

@@ -1,16 +1,140 @@
-"""The values that go to ZooKeeper and come back: operations, stats, rows, watch events, session states."""
+"""The port to ZooKeeper: its operations, results, watch events, session states and errors, and one client connection.
+
+There are two implementations of `ZooKeeperConnection`: the kazoo connection to a real server, and a client of the
+in-memory model. Everything that is a rule (standing watches, the fence, the lease, retries) is written once above this,
+in `client.py`.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from controller.pending import Pending
 from controller.quick import quick
+
+
+class ZooKeeperError(Exception):
+    """Any answer of ZooKeeper's that is not a result, and any failure to get one."""
+
+
+class PathError(ZooKeeperError):
+    """An answer about one path."""
+
+    def __init__(self, path: str, message: str | None = None) -> None:
+        super().__init__(message or f"{type(self).__name__}: {path}")
+        self.path = path
+
+
+class NoNode(PathError):
+    pass
+
+
+class NodeExists(PathError):
+    pass
+
+
+class BadVersion(PathError):
+    """The znode's version was not the one that the write or check named."""
+
+
+class NotEmpty(PathError):
+    """A delete of a znode that has children."""
+
+
+class NoChildrenForEphemerals(PathError):
+    pass
+
+
+class NoAuth(PathError):
+    pass
+
+
+class InvalidACL(PathError):
+    pass
+
+
+class BadArguments(PathError):
+    """The server refuses the request for what it names: the root, or a znode of ZooKeeper's own, can't be deleted."""
+
+
+class MultiFailed(ZooKeeperError):
+    """A multi in which nothing was applied, because the operation at `index` failed with `error`."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        super().__init__(f"multi failed at operation {index}: {error}")
+        self.index = index
+        self.error = error
+
+
+class ControllerMoved(ZooKeeperError):
+    """The fence failed: /controller_epoch is no longer at the version this term wrote. Nothing was applied."""
+
+    def __init__(self, epoch: int, epoch_zk_version: int, epoch_path: str = "/controller_epoch") -> None:
+        super().__init__(
+            f"controller epoch {epoch} is over: {epoch_path} has left version {epoch_zk_version}; nothing was written"
+        )
+        self.epoch = epoch
+
+
+class UnknownOutcome(ZooKeeperError):
+    """The connection broke while a write was in flight: it was applied, or it was not, or it still may be."""
+
+
+class ConnectionLost(ZooKeeperError):
+    """The connection broke while a read was in flight. The client port reads again; a bare Connection raises this."""
+
+
+class SessionGone(ZooKeeperError):
+    """The session that this belonged to has ended (or was closed). Its ephemerals are gone or going."""
+
+    def __init__(self, session: int) -> None:
+        super().__init__(f"session 0x{session:x} has ended")
+        self.session = session
+
+
+class LeaseExpired(ZooKeeperError):
+    """No request or ping was acknowledged for two thirds of the session timeout: nothing more may be sent as
+    controller, though the session may live on."""
+
+
+class RequestTooLarge(ZooKeeperError):
+    """The request has more bytes than a server accepts (jute.maxbuffer). It was not sent."""
+
+
+class AuthenticationFailed(ZooKeeperError):
+    """The server refused the connection's credentials; it does not connect again."""
+
+
+class UnsupportedOperation(ZooKeeperError):
+    """The server is too old for this request."""
+
+
+class WrongCluster(ZooKeeperError):
+    """ZooKeeper holds cluster `found` (None: no cluster at all), and the broker belongs to cluster `expected`."""
+
+    def __init__(self, expected: str, found: str | None) -> None:
+        held = "no cluster any more" if found is None else f"cluster {found}"
+        super().__init__(f"ZooKeeper holds {held}, expected cluster {expected}")
+        self.expected = expected
+        self.found = found
+
+
+class DamagedZnode(ZooKeeperError):
+    """A znode whose bytes are not what a Kafka cluster keeps there."""
+
+    def __init__(self, path: str, expected: str, data: bytes | None) -> None:
+        shown = repr(data if data is None or len(data) <= 120 else data[:120] + b"...")
+        super().__init__(f"{path}: expected {expected}, found {shown}")
+        self.path = path
+        self.expected = expected
+        self.data = data
+
 
 ANY_VERSION = -1
 """Named where a write or check means "whatever the version is"; the version is never left out by default."""
@@ -197,3 +321,79 @@ class SessionState(enum.Enum):
     SUSPENDED = "suspended"
     EXPIRED = "expired"
     CLOSED = "closed"
+
+
+class ConnectionListener(Protocol):
+    """Receives a connection's states and watch events.
+
+    Called on the connection's threads: must not block, must not wait for a request (KAFKA-6879), must not raise.
+    """
+
+    def session_state(self, state: SessionState) -> None: ...
+
+    def watch_fired(self, event: WatchEvent) -> None: ...
+
+
+class ZooKeeperConnection(Protocol):
+    """One session at a time; requests are carried out in the order they were made, and so answered.
+
+    A read answers `ConnectionLost`, a write `UnknownOutcome`, when the connection breaks under it; both answer
+    `SessionGone` when made, or still waiting, as the session ends. A request made while not connected waits for the
+    *same* session's reconnection, and never goes out in a later session.
+    """
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """As negotiated with the server, once connected."""
+
+    def listen(self, listener: ConnectionListener) -> None:
+        """Sets the one listener. Before `start`."""
+
+    def start(self) -> Pending[int]:
+        """Begins to connect, and goes on for as long as it takes. Answered with the first session's id."""
+
+    def close(self) -> Pending[None]:
+        """Ends the session (ephemerals go at once) and answers everything pending with SessionGone. No session is
+        made after (KAFKA-8121)."""
+
+    def session(self) -> int:
+        """The id of the session that requests now belong to; 0 while there is none."""
+
+    def acknowledged_sent_ms(self) -> float:
+        """When the latest request or ping of this session that has been *answered* was *sent* (`Clock.now_ms`);
+        minus infinity while none was."""
+
+    def last_zxid(self) -> int:
+        """The highest zxid seen in a reply; 0 at first."""
+
+    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
+        """One multi-read of data and stats. At most `BATCH` paths."""
+
+    def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
+        """As `read`, for znodes that hold JSON, without an object a row. At most `LONGEST_READ` paths."""
+
+    def children(self, paths: Sequence[str]) -> Pending[Listing]:
+        """One multi-read of children. At most `BATCH` paths."""
+
+    def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+        """All or nothing. Fails with MultiFailed(index, error)."""
+
+    def set_watches(
+        self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]
+    ) -> Pending[None]:
+        """Arms one-shot watches in one request. What has changed after `since_zxid` (data: the node gone, or its
+        mzxid later; exists: the node there; children: the node gone, or its pzxid later) fires at once instead."""
+
+    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
+        """Arms one-shot watches as of now, for nodes whether or not they exist. A children watch on a node that is
+        not there is not armed. Several requests, pipelined in order with the rest."""
+
+    def sync(self, path: str) -> Pending[None]:
+        """Answered when the server has caught up with the leader."""
+
+
+BATCH = 500
+"""Operations a request: where the gain from batching has levelled off, far below jute.maxbuffer."""
+LONGEST_READ = 2_000
+"""Paths of one `read_columns`, which is for znodes that are many and small. With Kafka's longest paths (300 bytes) the
+request has some 600 kB, below jute.maxbuffer (1 MB); a reply has no such limit."""

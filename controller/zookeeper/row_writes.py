@@ -4,44 +4,315 @@ A batch is all or nothing. One that fails is read again once: rows that moved ar
 the rest is written again in one request (splitting at each failing row would be quadratic in them). After an unknown
 outcome a row counts as written only if it holds exactly what this write would have left. Decides nothing about
 leadership: the `send` it is given adds the fence, and that fence's errors pass through.
+
+`StateSets` and `SetResults` are the writes of very many state znodes and their results, as columns. When a broker fails
+that led ten thousand partitions, as many states are written, and the partitions have no leader until then. A request's
+bytes are built from these columns topic by topic (`jute.multi_set_states`), and only the versions are used of the
+reply. Code that needs single operations and stats (the in-memory ZooKeeper, the check of a failed batch) accesses them
+here as sequences.
+
+Batches are split by bytes as well as by count. A server closes the connection of a client that sends more than its
+jute.maxbuffer: the write has an unknown outcome, the same request is sent again, and finally the session expires. A
+write that does not fit into one request is refused before it is sent (`RequestTooLarge`). Replies are not limited: a
+server sends all that was requested, and this project's connection reads it.
 """
 
 from __future__ import annotations
 
 import enum
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from controller.pending import Pending
-from controller.zookeeper.connection import BATCH
-from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoAuth, UnknownOutcome
+from controller.quick import maker
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import UNREADABLE
 from controller.zookeeper.operations import (
+    ACL,
     ANY_VERSION,
+    BATCH,
     NOT_WRITABLE,
+    OPEN_ACL,
+    Check,
     Columns,
     Create,
+    DamagedZnode,
+    MultiFailed,
+    NoAuth,
     ReadResult,
+    RequestTooLarge,
     SetData,
     Stat,
+    UnknownOutcome,
+    Write,
+    WriteResult,
     WriteResults,
     Znode,
     stand_in,
 )
 from controller.zookeeper.paths import is_one_of_many
-from controller.zookeeper.request_size import spans
-from controller.zookeeper.state_sets import SetResults, StateSets
-from controller.zookeeper.znode_json import UNREADABLE
 
+
+class StatePaths(Sequence[str]):
+    """`topics`: (name, partitions) in the order of the paths, partitions in theirs. A run of them is such a sequence
+    too, found without a walk over all topics."""
+
+    __slots__ = ("_ends", "topics")
+
+    def __init__(self, topics: Sequence[tuple[str, list[int]]]) -> None:
+        self.topics = topics
+        self._ends = list(accumulate(len(partitions) for _, partitions in topics))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[str]:
+        for name, partitions in self.topics:
+            yield from paths.partition_states(name, partitions)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            return self._run(start, stop) if step == 1 else list(self)[place]
+        at = place + len(self) if place < 0 else place
+        if not 0 <= at < len(self):
+            raise IndexError(f"path {place} of {len(self)}")
+        number = bisect_right(self._ends, at)
+        name, partitions = self.topics[number]
+        return paths.partition_state(name, partitions[at - self._ends[number]])  # counted from the topic's end
+
+    def _run(self, start: int, stop: int) -> StatePaths:
+        if (start, stop) == (0, len(self)):
+            return self
+        topics: list[tuple[str, list[int]]] = []
+        number = bisect_right(self._ends, start)
+        while start < stop:
+            (name, partitions), end = self.topics[number], self._ends[number]
+            first = end - len(partitions)
+            topics.append((name, partitions[start - first : stop - first]))
+            start, number = end, number + 1
+        return StatePaths(topics)
+
+
+_set_data = maker(SetData)
 Int32s = npt.NDArray[np.int32]
+
+
+class StateSets(Sequence[SetData]):
+    """Place by place: `paths`, `data`, and `versions` (int32[n]), at which each was read."""
+
+    __slots__ = ("data", "paths", "versions")
+
+    def __init__(self, paths: StatePaths, data: Sequence[bytes], versions: Int32s) -> None:
+        if not len(paths) == len(data) == len(versions):
+            raise ValueError(f"{len(paths)} paths, {len(data)} states and {len(versions)} versions")
+        self.paths = paths
+        self.data = data
+        self.versions = versions
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[SetData]:
+        return map(_set_data, self.paths, self.data, self.versions.tolist())
+
+    @overload
+    def __getitem__(self, place: int) -> SetData: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[SetData]: ...
+
+    def __getitem__(self, place: int | slice) -> SetData | Sequence[SetData]:
+        if not isinstance(place, slice):
+            return SetData(self.paths[place], self.data[place], int(self.versions[place]))
+        paths = self.paths[place]
+        if not isinstance(paths, StatePaths):
+            return list(self)[place]
+        return StateSets(paths, self.data[place], self.versions[place])
+
+
+class FencedSets(Sequence[Write]):
+    """One multi: the `fence`, and the `sets` behind it."""
+
+    __slots__ = ("fence", "sets")
+
+    def __init__(self, fence: Check, sets: StateSets) -> None:
+        self.fence = fence
+        self.sets = sets
+
+    def __len__(self) -> int:
+        return 1 + len(self.sets)
+
+    def __iter__(self) -> Iterator[Write]:
+        yield self.fence
+        yield from self.sets
+
+    @overload
+    def __getitem__(self, place: int) -> Write: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Write]: ...
+
+    def __getitem__(self, place: int | slice) -> Write | Sequence[Write]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        at = place + len(self) if place < 0 else place
+        return self.fence if at == 0 else self.sets[at - 1]
+
+
+class SetResults(Sequence[WriteResult]):
+    """The results of sets, behind those of `checks` checks, which have none. `versions` (int32[n]) are the sets' alone,
+    and so is what `stat_of` counts."""
+
+    __slots__ = ("_checks", "_stat_of", "versions")
+
+    def __init__(self, checks: int, versions: Int32s, stat_of: Callable[[int], Stat]) -> None:
+        self._checks = checks
+        self._stat_of = stat_of
+        self.versions = versions
+
+    def __len__(self) -> int:
+        return self._checks + len(self.versions)
+
+    @overload
+    def __getitem__(self, place: int) -> WriteResult: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[WriteResult]: ...
+
+    def __getitem__(self, place: int | slice) -> WriteResult | Sequence[WriteResult]:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if (stop, step) == (len(self), 1) and start <= self._checks:
+                return SetResults(self._checks - start, self.versions, self._stat_of)
+            return [self[at] for at in range(start, stop, step)]
+        at = place + len(self) if place < 0 else place
+        if not 0 <= at < len(self):
+            raise IndexError(f"result {place} of {len(self)}")
+        return None if at < self._checks else self._stat_of(at - self._checks)
+
+
+REQUEST_BYTES_MAX = 0xFFFFF
+"""The default of jute.maxbuffer. It counts the whole frame without its length field."""
+REQUEST_HEAD_BYTES = 8
+"""What precedes a request's body in the frame: its number and its kind."""
+RESERVE_BYTES = 64 << 10
+"""Room for what is not known here: the chroot before each path, an access list for each create, and the envelope in
+which a server hands a transaction to the others."""
+SENT_BYTES_MAX = REQUEST_BYTES_MAX - RESERVE_BYTES
+BATCH_BYTES = 512 << 10
+"""At most so many bytes of a batch whose rows are independent: far from the limit, and enough to gain from."""
+ZNODE_BYTES_MAX = SENT_BYTES_MAX - (16 << 10)
+"""The most that is written into one znode, alone in its request but for the fence and short operations."""
+
+_OPERATION_HEAD, _INT = 9, 4
+_END = 9
+_LONGEST_PARTITION = len("/partitions/2147483647/state")
+
 T = TypeVar("T")
+
+
+def text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def operation_bytes(operation: Write, default_acl: Sequence[ACL] = OPEN_ACL) -> int:
+    """Exactly what the operation takes in a multi without a chroot."""
+    size = _OPERATION_HEAD + _INT + text_bytes(operation.path) + _INT  # the last is a version, or a create's flags
+    if isinstance(operation, SetData | Create):
+        size += _INT + len(operation.data or b"")
+    if isinstance(operation, Create):
+        acl = default_acl if operation.acl is None else operation.acl
+        size += _INT + sum(3 * _INT + text_bytes(one.scheme) + text_bytes(one.id) for one in acl)
+    return size
+
+
+def multi_bytes(operations: Sequence[Write], default_acl: Sequence[ACL] = OPEN_ACL) -> int:
+    """The frame of a multi; of states in columns no less than it has."""
+    if isinstance(operations, FencedSets):
+        return multi_bytes(operations.sets) + operation_bytes(operations.fence)
+    if isinstance(operations, StateSets):
+        heads = sum(_state_head(name) * len(partitions) for name, partitions in operations.paths.topics)
+        return REQUEST_HEAD_BYTES + _END + heads + sum(map(len, operations.data))
+    return REQUEST_HEAD_BYTES + _END + sum(operation_bytes(operation, default_acl) for operation in operations)
+
+
+def _state_head(topic: str) -> int:
+    """Return the size of a state's write besides the data, or a few bytes more."""
+    return _OPERATION_HEAD + 3 * _INT + len("/brokers/topics/") + text_bytes(topic) + _LONGEST_PARTITION
+
+
+def _row_sizes(rows: Sequence[Write]) -> list[int]:
+    if not isinstance(rows, StateSets):
+        return [operation_bytes(row) for row in rows]
+    heads = (head for name, numbers in rows.paths.topics for head in [_state_head(name)] * len(numbers))
+    return [head + len(data) for head, data in zip(heads, rows.data, strict=True)]
+
+
+def paths_bytes(paths: Sequence[str]) -> int:
+    """The frame of a multi-read of these paths, or of watches on them, or somewhat more."""
+    each = _OPERATION_HEAD + _INT + 1
+    return REQUEST_HEAD_BYTES + _END + each * len(paths) + text_bytes("".join(paths))
+
+
+def require_sendable(operations: Sequence[Write]) -> None:
+    """RequestTooLarge for a multi that a server may refuse, and nothing was sent."""
+    size = multi_bytes(operations)
+    if size > SENT_BYTES_MAX:
+        first = operations[0].path[:100] if len(operations) else "/"
+        raise RequestTooLarge(
+            f"a request of {len(operations)} operations has {size} bytes, expected {SENT_BYTES_MAX} at most"
+            f" ({first} among them); nothing was sent"
+        )
+
+
+def spans(rows: Sequence[Write], most: int, most_bytes: int = BATCH_BYTES) -> Iterator[tuple[int, int]]:
+    """[start, end) of each batch: at most `most` rows and, unless it is one row, at most `most_bytes` bytes."""
+    if isinstance(rows, StateSets) and len(rows):
+        widest = max(_state_head(name) for name, _ in rows.paths.topics) + max(map(len, rows.data))
+        if widest * most <= most_bytes:  # as nearly all are
+            yield from ((start, min(start + most, len(rows))) for start in range(0, len(rows), most))
+            return
+    sizes = _row_sizes(rows)
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and (place - start == most or total + size > most_bytes):
+            yield start, place
+            start, total = place, 0
+        total += size
+    if start < len(sizes):
+        yield start, len(sizes)
+
+
+def path_batches(paths: Sequence[str], most: int, most_bytes: int = BATCH_BYTES) -> Iterator[Sequence[str]]:
+    """As `spans`, of paths to read or to watch."""
+    for start in range(0, len(paths), most):
+        yield from _halved(paths[start : start + most], most_bytes)
+
+
+def _halved(paths: Sequence[str], most_bytes: int) -> Iterator[Sequence[str]]:
+    if isinstance(paths, StatePaths) or len(paths) < 2 or paths_bytes(paths) <= most_bytes:
+        yield paths  # topic names have 249 characters at most: the longest batch of states is below the limit
+        return
+    middle = len(paths) // 2
+    yield from _halved(paths[:middle], most_bytes)
+    yield from _halved(paths[middle:], most_bytes)
+
 
 _CLOSING_BRACE, _END_OF_NULL = ord("}"), ord("l")
 

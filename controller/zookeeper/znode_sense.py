@@ -16,17 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.zookeeper import paths
-from controller.zookeeper.codecs_brokers import BrokerRegistration, decode_broker_registration
-from controller.zookeeper.codecs_columns import PartitionStateColumns, TopicAssignmentColumns
-from controller.zookeeper.codecs_topics import (
+from controller.zookeeper.codecs import (
+    INT32_MAX,
+    REPLICAS_MAX,
+    BrokerRegistration,
     PartitionStateZnode,
     TopicAssignment,
+    decode_broker_registration,
     decode_partition_state,
     decode_topic_assignment,
 )
-from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.codecs_columns import PartitionStateColumns, TopicAssignmentColumns
+from controller.zookeeper.operations import DamagedZnode
 from controller.zookeeper.row_writes import Int32s
-from controller.zookeeper.znode_json import INT32_MAX, REPLICAS_MAX
 
 LEADER_EPOCH_MAX = INT32_MAX - (1 << 20)
 """The highest leader epoch that is read: each election adds one, and no epoch may leave the 32 bits."""

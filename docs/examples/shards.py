@@ -25,10 +25,8 @@ from controller.core.ports import Resign
 from controller.core.queue import EventQueue
 from controller.simulator import CustomNode, Simulation
 from controller.zookeeper.broker_writes import BrokerWrites
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.errors import ControllerMoved, LeaseExpired, SessionGone
-from controller.zookeeper.leadership import ElectionPaths, Leadership
-from controller.zookeeper.operations import Create, SessionState, SetData
+from controller.zookeeper.client import ElectionPaths, Leadership, ZooKeeperClient
+from controller.zookeeper.operations import ControllerMoved, Create, LeaseExpired, SessionGone, SessionState, SetData
 from statemachines.machine import compile_machine
 
 STORE = "/store"

@@ -13,7 +13,7 @@ from typing import Any
 from controller.cli.main import UsageError
 from controller.cli.requirements import CLIENTS, Need, zookeeper_server
 from controller.cli.values import integer, number_from
-from controller.zookeeper.jars import EmbeddedServerUnavailable
+from controller.zookeeper.embedded import EmbeddedServerUnavailable
 from tests.benchmarks.broker_runs import BROKERS, PARTITIONS, SETTINGS, Bench, Setup, Work
 
 COULD_NOT_RUN = 3

@@ -17,7 +17,7 @@ from typing import Any
 from controller.cli.main import UsageError
 from controller.cli.requirements import PLOTS, Need, zookeeper_server
 from controller.cli.values import integer, output_folder
-from controller.zookeeper.jars import EmbeddedServerUnavailable
+from controller.zookeeper.embedded import EmbeddedServerUnavailable
 from tests.benchmarks.controller_page import Figures, Measured, page_tables, panels, text
 from tests.benchmarks.controller_runs import Bench, BrokerGone, ControlledShutdown, Failover, bench
 from tests.benchmarks.election import MOST_PARTITIONS, elect_in_columns

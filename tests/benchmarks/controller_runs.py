@@ -23,7 +23,7 @@ from controller.hosts.network import NetworkThread, RealClock
 from controller.zookeeper import launch, paths
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import (
     ControllerZnode,
     decode_controller_epoch,
@@ -33,7 +33,6 @@ from controller.zookeeper.codecs import (
 )
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
 from tests.benchmarks.tree import TreeSize, first_state, registrations, write_partitions
 

@@ -39,9 +39,8 @@ from controller.pending import Task
 from controller.protocol.control import ControlledShutdownResponse
 from controller.trace import FailoverCompleted, FailoverPhase, Noted, RequestAnswered, TraceEvent
 from controller.zookeeper.blocking import wait
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import SetData
 from controller.zookeeper.row_writes import RowsWritten
 

@@ -19,7 +19,7 @@ from controller.cli.values import integer, number, output_folder
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
 from controller.protocol.client import CreatableTopic, CreateTopicsRequest
 from controller.protocol.messages import ApiKey
-from controller.zookeeper.jars import EmbeddedServerUnavailable
+from controller.zookeeper.embedded import EmbeddedServerUnavailable
 from tests.benchmarks.hostile_attacks import ATTACKS, TOPIC, Attack, Client, Target, scaled
 
 COULD_NOT_RUN = 3

@@ -15,8 +15,7 @@ from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer
 from controller.hosts.network import NetworkThread
-from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.jars import EmbeddedServerUnavailable
+from controller.zookeeper.embedded import EmbeddedServerUnavailable, EmbeddedZooKeeper
 from tests.benchmarks.tree import TreeSize, write_tree
 
 COULD_NOT_RUN = 3

@@ -22,6 +22,7 @@ from typing import Any
 from controller.cli.gc_tuning import seldom_collected
 from controller.cli.values import integer, number, number_from
 from controller.clock import VirtualClock
+from controller.pending import drive
 from controller.report.summary import render_table
 from controller.scenarios.faults import CreateTopic, Kill
 from controller.scenarios.language import ClusterSpec, Happening, Plan
@@ -31,7 +32,6 @@ from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWor
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import BrokerRegistered
-from controller.zookeeper.drive import drive
 
 Row = dict[str, Any]
 WHATS = ("scheduler", "swarm", "cluster", "records", "estate")

@@ -13,7 +13,7 @@ from controller.core.queue import EventQueue
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import (
     BrokerEndpoint,
     BrokerRegistration,
@@ -24,7 +24,6 @@ from controller.zookeeper.codecs import (
     encode_topic_assignment,
 )
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import Create
 
 WRITING_LIMIT_S = 600.0

@@ -9,9 +9,9 @@ from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.trace import Noted
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import LogDirEvent, decode_log_dir_event
-from controller.zookeeper.errors import ConnectionLost, SessionGone
+from controller.zookeeper.operations import ConnectionLost, SessionGone
 from tests.broker.harness import KeptTrace
 from tests.zookeeper.client_bench import Bench
 

@@ -20,7 +20,7 @@ from controller.simulator.disk import MemoryDisk
 from controller.storage.checkpoints import EpochStart, encode_epochs
 from controller.storage.recovery import NEW, open_files
 from controller.storage.settings import LogSettings
-from controller.zookeeper.path_rules import validate_path, validate_paths
+from controller.zookeeper.paths import validate_path, validate_paths
 from tests.broker.harness import BrokerUnderTest, metadata
 
 LONG = 30_000

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.isr_manager import CHECK_MS, DELAY_MAX_MS, LINGER_MS, IsrZnodes, Key, Proposal, Results
+from controller.pending import drive
 from controller.protocol.control import AlterIsrPartitionResult
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import PARTITIONS_A_NOTICE, BrokerDataWrites
+from controller.zookeeper.broker_writes import PARTITIONS_A_NOTICE, BrokerDataWrites
 from controller.zookeeper.codecs import (
     PartitionStateZnode,
     decode_isr_change_notification,
     decode_partition_state,
     encode_partition_state,
 )
-from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import Create, SetData
 from tests.broker.harness import KeptTrace
 from tests.zookeeper.client_bench import Bench

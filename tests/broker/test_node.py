@@ -13,7 +13,7 @@ from controller.broker.node import HEARD_LIMIT_MS, Node, within
 from controller.broker.settings import BrokerSettings
 from controller.clock import VirtualClock
 from controller.core.ports import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
-from controller.pending import Pending, Task
+from controller.pending import Pending, Task, drive
 from controller.protocol.codec import (
     RequestHeader,
     decode_request,
@@ -34,7 +34,6 @@ from controller.protocol.messages import ApiKey
 from controller.trace import BrokerRegistered, SessionEnded, SessionStarted
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse
-from controller.zookeeper.drive import drive
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Create
 from tests.broker.harness import BROKER, AskedConnection, KeptTrace, header, live, metadata, settings

@@ -6,13 +6,12 @@ import pytest
 
 from controller.broker.zookeeper_services import ProducerIds
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ProducerIdBlock
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import DamagedZnode, SessionGone
+from controller.zookeeper.operations import DamagedZnode, SessionGone
 from tests.broker.harness import KeptTrace
 from tests.zookeeper.client_bench import Bench
 

@@ -16,10 +16,9 @@ from controller.broker.topic_configs import (
 )
 from controller.pending import Pending
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ConfigZnode, encode_config
-from controller.zookeeper.errors import NoAuth
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, NoAuth, SetData
 from tests.broker.harness import KeptTrace, settings
 from tests.zookeeper.client_bench import Bench, Node
 

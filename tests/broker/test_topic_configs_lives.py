@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 
 from controller.broker.topic_configs import ConfigWatch
+from controller.pending import drive
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ConfigZnode, encode_config
-from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete
 from tests.broker.test_topic_configs import Watching
 from tests.zookeeper.client_bench import Bench

@@ -11,9 +11,8 @@ import pytest
 
 from controller.chaos import host as chaos_host
 from controller.chaos.host import HEARD_LIMIT_MS, RealHost
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.scenarios.host import PartitionView, TopicSpec
-from controller.zookeeper.drive import drive
 
 TOPIC = TopicSpec("t", 2, 3)
 LED = PartitionView(1, (1,), (1, 2, 3))

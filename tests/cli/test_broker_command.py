@@ -20,9 +20,8 @@ from kazoo.exceptions import NoAuthError
 from controller.hosts.local_cluster import BrokerChild, ask_metadata
 from controller.trace import BrokerRegistered, SessionEnded
 from controller.trace_records import decode_record
-from controller.zookeeper.embedded import EmbeddedZooKeeper
+from controller.zookeeper.embedded import EmbeddedZooKeeper, HeldPorts
 from controller.zookeeper.launch import launch, stop
-from controller.zookeeper.ports import HeldPorts
 from tests.processes import eventually
 
 DEADLINE_S = 60.0

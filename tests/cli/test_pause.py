@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 
 from controller.cli.main import main
 from controller.zookeeper import paths
-from controller.zookeeper.codecs_pause import decode_pause
+from controller.zookeeper.codecs import decode_pause
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 
 

@@ -17,8 +17,8 @@ from kazoo.client import KazooClient
 from controller.cli import state
 from controller.cli.main import main
 from controller.pending import Pending
+from controller.zookeeper.cluster_state import Tree, load
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.tree import Tree, load
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
 TREE = str(DATA / "znodes.txt")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.zookeeper.embedded_server import four_letter_word
+from controller.zookeeper.embedded import four_letter_word
 from tests.processes import eventually, running_with
 
 COMMAND = [sys.executable, "-m", "controller.cli", "zookeeper"]

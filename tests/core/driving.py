@@ -27,7 +27,7 @@ from controller.core.queue import EventQueue
 from controller.core.request_batch import NAMES as REQUEST_NAMES
 from controller.core.settings import ControllerSettings
 from controller.core.term import Term
-from controller.pending import Pending, Task
+from controller.pending import Pending, Task, drive
 from controller.protocol import control
 from controller.protocol.codec import RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.control import NO_TOPIC_ID
@@ -51,9 +51,7 @@ from controller.zookeeper.codecs import (
     encode_partition_state,
     encode_topic_assignment,
 )
-from controller.zookeeper.drive import drive
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
 from statemachines.partition import PartitionState
 from statemachines.reassignment import Assignment

@@ -23,7 +23,7 @@ from controller.core.elections import ElectionRule
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS
 from controller.core.request_batch import RequestBatch
 from controller.zookeeper import paths
-from controller.zookeeper.state_sets import StatePaths
+from controller.zookeeper.row_writes import StatePaths
 
 CORE = "controller.core"
 MOVES = {"PartitionState": "partitions", "ReplicaState": "replicas"}

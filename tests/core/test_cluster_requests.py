@@ -11,11 +11,12 @@ from controller.core import feature_rules
 from controller.core.events import AllocateProducerIdsRequested, UpdateFeaturesRequested
 from controller.core.feature_rules import FeatureRefused, decide
 from controller.core.settings import ControllerSettings
+from controller.pending import drive
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse
 from controller.protocol.control import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import (
     FeatureZnode,
     decode_broker_registration,
@@ -24,7 +25,6 @@ from controller.zookeeper.codecs import (
     encode_broker_registration,
     encode_feature,
 )
-from controller.zookeeper.drive import drive
 from tests.core.driving import Cluster, Host
 from tests.core.test_broker_changes import cluster_of
 from tests.core.test_isr_changes import broker_epoch

@@ -10,9 +10,8 @@ import pytest
 from controller.core.explaining import ClusterView, Diagnosis, explain_partition, view_of
 from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named
 from controller.zookeeper import paths
-from controller.zookeeper.cluster_state import cluster_state
-from controller.zookeeper.codecs_pause import PauseZnode, encode_pause
-from controller.zookeeper.tree import Tree
+from controller.zookeeper.cluster_state import Tree, cluster_state
+from controller.zookeeper.codecs import PauseZnode, encode_pause
 from tests.zookeeper.test_tree_cluster_state import BROKER, tree_of
 
 CONTROLLER = b'{"version":1,"brokerid":1,"timestamp":"7"}'

@@ -15,8 +15,7 @@ from controller.core.explaining import ClusterView, rows_of, view_of
 from controller.core.explaining_subjects import Kind, Subject, explain, totals
 from controller.core.obstacles import HIGHEST_EPOCH
 from controller.zookeeper import paths
-from controller.zookeeper.cluster_state import cluster_state
-from controller.zookeeper.tree import Tree
+from controller.zookeeper.cluster_state import Tree, cluster_state
 from tests.core.test_explaining import ASKED, CASES, CONTROLLER, CONTROLLERS, ELECT, MOVING, PAUSED, Case, config, view
 from tests.core.test_explaining import view_of_controller as of_controller
 

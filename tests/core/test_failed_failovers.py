@@ -12,8 +12,7 @@ from controller.core.events import Reelect, RegisterBrokerAndReelect, Startup
 from controller.pending import Pending
 from controller.trace import ControllerElected, ControllerResigned, FailoverCompleted
 from controller.zookeeper import paths
-from controller.zookeeper.errors import MultiFailed, NoAuth
-from controller.zookeeper.operations import ANY_VERSION, Delete
+from controller.zookeeper.operations import ANY_VERSION, Delete, MultiFailed, NoAuth
 from tests.core.driving import Cluster, Host, check_figures
 
 REQUESTS = ("read", "read_columns", "children", "multi", "set_watches", "watch", "sync")

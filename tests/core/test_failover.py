@@ -11,8 +11,7 @@ from controller.pending import Pending
 from controller.protocol.messages import ApiKey
 from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten
 from controller.zookeeper import paths
-from controller.zookeeper.errors import UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete
+from controller.zookeeper.operations import ANY_VERSION, Create, Delete, UnknownOutcome
 from tests.core.driving import Cluster, Host, registration
 
 PHASES = [

@@ -25,8 +25,18 @@ from controller.simulator.fencing import Fencing
 from controller.trace import RequestAnswered, RequestSent, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
-from controller.zookeeper.errors import LeaseExpired, SessionGone
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Stat, Write, Znode
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    LeaseExpired,
+    SessionGone,
+    SetData,
+    Stat,
+    Write,
+    Znode,
+)
 from tests.core.deleting import answering, left_of, silent_about_deletion, word_of
 from tests.core.deleting import ask as ask_to_delete
 from tests.core.driving import TOPIC_ID, Cluster, Host, answer_to

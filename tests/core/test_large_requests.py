@@ -22,7 +22,7 @@ from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_reassignments, decode_topic_assignment
-from controller.zookeeper.request_size import ZNODE_BYTES_MAX
+from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
 from tests.core.driving import Cluster, Host
 
 

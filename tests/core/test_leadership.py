@@ -12,15 +12,19 @@ from controller.clock import VirtualClock
 from controller.core import leadership
 from controller.core.leadership import EPOCH_STEP, BrokerKnowledge, ElectionBlocked, ElectionOutcome, Lost, Won, elect
 from controller.core.obstacles import HIGHEST_EPOCH, Reason
-from controller.pending import Pending
-from controller.zookeeper.client import ZooKeeperClient
+from controller.pending import Pending, drive
+from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import decode_controller, decode_controller_epoch
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import ControllerMoved, DamagedZnode, SessionGone
-from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    ControllerMoved,
+    Create,
+    DamagedZnode,
+    Delete,
+    SessionGone,
+    SetData,
+)
 from controller.zookeeper.paths import BROKER_TOPICS, CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH
 
 TIMEOUT_MS = 2000

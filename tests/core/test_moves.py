@@ -14,8 +14,8 @@ from controller.core.context import Replicas
 from controller.core.removed_replicas import Removed
 from controller.core.settings import ControllerSettings
 from controller.core.term import Term
+from controller.pending import drive
 from controller.trace import PartitionMoved
-from controller.zookeeper.drive import drive
 from statemachines.machine import CompiledMachine, InvalidTransition, compile_machine
 from statemachines.partition import PartitionState
 from statemachines.reassignment import REASSIGNMENT, ReassignmentState

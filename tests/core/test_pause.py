@@ -11,10 +11,8 @@ from controller.core.settings import ControllerSettings
 from controller.protocol.admin import AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import Reassignments, encode_reassignments
-from controller.zookeeper.codecs_pause import PauseZnode, decode_pause, encode_pause
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete
+from controller.zookeeper.codecs import PauseZnode, Reassignments, decode_pause, encode_pause, encode_reassignments
+from controller.zookeeper.operations import ANY_VERSION, Create, DamagedZnode, Delete
 from tests.core.driving import Cluster, Host
 from tests.core.test_elections import ask, put_znode
 

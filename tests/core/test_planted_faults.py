@@ -14,10 +14,9 @@ from controller.core.context import ControllerContext
 from controller.core.handlers import broker_changes, failover, isr_changes
 from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import StandingWatches, ZooKeeperClient
 from controller.zookeeper.operations import ANY_VERSION, Check
 from controller.zookeeper.paths import CONTROLLER_EPOCH
-from controller.zookeeper.watches import StandingWatches
 from statemachines.leader_election_columns import ElectedColumns, elect_offline_columns
 from tests.core import (
     test_broker_bounces,

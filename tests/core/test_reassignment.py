@@ -15,6 +15,7 @@ from controller.core.reassignment import new_epoch
 from controller.core.settings import ControllerSettings
 from controller.core.state_writes import state_paths, take_in_all
 from controller.core.term import Term
+from controller.pending import drive
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten, TraceEvent
@@ -25,9 +26,8 @@ from controller.zookeeper.codecs import (
     encode_partition_state,
     encode_topic_assignment,
 )
-from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
-from controller.zookeeper.request_size import operation_bytes
+from controller.zookeeper.row_writes import operation_bytes
 from statemachines.reassignment import Assignment
 from tests.core.deleting import ask as ask_to_delete
 from tests.core.deleting import left_of, word_of

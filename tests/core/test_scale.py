@@ -15,8 +15,8 @@ from controller.core.events import ControlledShutdownRequested
 from controller.protocol.client import CreatableTopic
 from controller.protocol.control import ControlledShutdownResponse
 from controller.zookeeper import paths
-from controller.zookeeper.connection import BATCH, LONGEST_READ
-from controller.zookeeper.memory.connection import InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryConnection
+from controller.zookeeper.operations import BATCH, LONGEST_READ
 from controller.zookeeper.row_writes import STATES_A_BATCH
 from tests.benchmarks.tree import TreeSize, znodes
 from tests.core.driving import Cluster, Host

@@ -27,7 +27,7 @@ from controller.core.events import (
 )
 from controller.core.obstacles import HIGHEST_EPOCH, Reason
 from controller.core.term import Term
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol import control
 from controller.protocol.client import (
     CreatableTopic,
@@ -39,7 +39,6 @@ from controller.protocol.control import AlterIsrRequest, AlterIsrResponse, Contr
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
-from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ACL, ANY_VERSION, PERM_ALL, Create, Delete, SetData
 from tests.core.driving import Cluster, Host
 

@@ -23,7 +23,7 @@ from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.codecs import decode_config, decode_topic_assignment
-from controller.zookeeper.errors import BadVersion, NoNode
+from controller.zookeeper.operations import BadVersion, NoNode
 from tests.core.driving import Cluster, Host
 from tests.core.test_broker_changes import cluster_of
 

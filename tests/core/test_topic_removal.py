@@ -8,11 +8,17 @@ from hypothesis import strategies as st
 
 from controller.core import topic_removal
 from controller.core.topic_removal import _batches, _settle, _trees
-from controller.pending import Pending
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import BadVersion, MultiFailed, NoNode, NotEmpty, UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Delete
-from controller.zookeeper.request_size import operation_bytes
+from controller.pending import Pending, drive
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    BadVersion,
+    Delete,
+    MultiFailed,
+    NoNode,
+    NotEmpty,
+    UnknownOutcome,
+)
+from controller.zookeeper.row_writes import operation_bytes
 from tests.core.driving import Cluster
 
 LENGTHS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=12)

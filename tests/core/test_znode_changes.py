@@ -8,10 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from controller.core.znode_changes import LOOKS, NeverStill, change_znode
+from controller.pending import drive
 from controller.zookeeper import paths
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import MultiFailed, NoChildrenForEphemerals
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, Znode
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    MultiFailed,
+    NoChildrenForEphemerals,
+    SetData,
+    Write,
+    Znode,
+)
 from tests.core.driving import Cluster
 
 PATH = "/feature_of_a_test"

@@ -17,11 +17,10 @@ import numpy as np
 from controller.protocol import SUPPORTED, ApiKey, ProtocolError, decode_request, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import FrameBuffer, Part, framed
-from controller.zookeeper import jute, jute_replies
-from controller.zookeeper.codecs import decode_partition_states, decode_topic_assignments
-from controller.zookeeper.errors import DamagedZnode, ZooKeeperError
-from controller.zookeeper.kazoo_requests import KazooRequest, Parse, path_error
-from controller.zookeeper.operations import Columns
+from controller.zookeeper import jute
+from controller.zookeeper.codecs_columns import decode_partition_states, decode_topic_assignments
+from controller.zookeeper.kazoo_session import KazooRequest, Parse, path_error
+from controller.zookeeper.operations import Columns, DamagedZnode, ZooKeeperError
 from tests.broker.harness import BrokerUnderTest, header
 from tests.broker.test_requests import EXAMPLES
 from tests.fuzz.content_targets import ContentTarget, sound_contents
@@ -160,19 +159,19 @@ PATHS = ("/a", "/b", "/c")
 
 
 def _parse_rows(message: bytes, offset: int, _zxid: int) -> object:
-    return jute_replies.read_rows(message, offset, PATHS, path_error)
+    return jute.read_rows(message, offset, PATHS, path_error)
 
 
 def _parse_columns(message: bytes, offset: int, zxid: int) -> object:
-    return jute_replies.read_columns(message, offset, PATHS, zxid, path_error)
+    return jute.read_columns(message, offset, PATHS, zxid, path_error)
 
 
 def _parse_listings(message: bytes, offset: int, _zxid: int) -> object:
-    return jute_replies.read_listings(message, offset, PATHS, path_error)
+    return jute.read_listings(message, offset, PATHS, path_error)
 
 
 def _parse_multi(message: bytes, offset: int, _zxid: int) -> object:
-    return jute_replies.read_multi(message, offset, len(PATHS))
+    return jute.read_multi(message, offset, len(PATHS))
 
 
 def feed_reply(parse: Parse, message: bytes) -> str:

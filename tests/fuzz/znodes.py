@@ -33,8 +33,7 @@ from controller.protocol.client import CreatePartitionsRequest, CreatePartitions
 from controller.trace import ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state, decode_topic_assignment
-from controller.zookeeper.errors import DamagedZnode, MultiFailed, NoNode
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
+from controller.zookeeper.operations import ANY_VERSION, Create, DamagedZnode, Delete, MultiFailed, NoNode, SetData
 from controller.zookeeper.znode_sense import (
     sound_partition_state,
     sound_registration,

@@ -24,10 +24,9 @@ from controller.protocol.codec import decode_request
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import Znode
 from tests.hosts.harness import KeptTrace
 from tests.processes import eventually

@@ -26,7 +26,7 @@ from controller.protocol.control import (
 )
 from controller.protocol.messages import ApiKey
 from controller.zookeeper.blocking import wait
-from controller.zookeeper.ports import HeldPorts
+from controller.zookeeper.embedded import HeldPorts
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually
 from tests.sync_points import Script, installed

@@ -21,8 +21,17 @@ from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_controller
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.errors import ControllerMoved, SessionGone, ZooKeeperError
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    ControllerMoved,
+    Create,
+    Delete,
+    SessionGone,
+    SessionState,
+    SetData,
+    Write,
+    ZooKeeperError,
+)
 from tests.hosts.one_node import DEADLINE_S, EVENT_THREAD, OUTSIDER, OneNode, Outsider, one_node
 from tests.processes import eventually
 from tests.sync_points import Script, installed

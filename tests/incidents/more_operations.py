@@ -8,13 +8,13 @@ from typing import Any
 
 from controller.core.events import AlterIsrRequested, CreatePartitionsRequested
 from controller.core.queue import EventQueue
+from controller.pending import drive
 from controller.protocol.client import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.drive import drive
 from tests.core.driving import TIMEOUT_MS, Cluster, Host, registration
 from tests.core.test_isr_changes import broker_epoch
 from tests.incidents.interruption import Operation

@@ -18,8 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from controller.hosts.local_cluster import BrokerChild
-from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.ports import LOOPBACK, HeldPorts
+from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
 from tests.interop.kafka import Kafka, KafkaBroker
 from tests.processes import eventually
 

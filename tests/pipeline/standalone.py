@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from controller.zookeeper.jars import find_java
+from controller.zookeeper.embedded import find_java
 from tests.pipeline.conftest import JVM
 from tests.processes import eventually
 

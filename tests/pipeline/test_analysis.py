@@ -24,8 +24,7 @@ from controller.pipeline.violations import RULES
 from controller.report.files import write_report
 from controller.scenarios.files import load_scenario
 from controller.simulator.run import simulate
-from controller.zookeeper.cluster_state import ClusterPartition, cluster_state
-from controller.zookeeper.tree import load
+from controller.zookeeper.cluster_state import ClusterPartition, cluster_state, load
 from tests.pipeline.conftest import SCENARIO
 from tests.pipeline.notebook import code_cells, kept, run_cells
 

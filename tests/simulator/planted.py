@@ -34,9 +34,8 @@ from controller.scenarios.language import Plan
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.safety_checker import Violation
 from controller.simulator.swarm import run_plan
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import StandingWatches, ZooKeeperClient
 from controller.zookeeper.operations import SetData
-from controller.zookeeper.watches import StandingWatches
 from tests.core import test_planted_faults as core_faults
 from tests.incidents import faults
 from tests.scenarios import test_planted_faults as scenario_faults

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.core.ports import PeerError
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
 from controller.scenarios.faults import BreakLogDirectory, ElectLeaders, Reassign, SetConfig
@@ -26,7 +26,6 @@ from controller.zookeeper.codecs import (
     encode_feature,
     encode_topic_assignment,
 )
-from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Create, SetData, Write
 from tests.simulator.stories import Operator
 

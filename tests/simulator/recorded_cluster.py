@@ -16,7 +16,7 @@ import pytest
 from controller.broker.broker import Broker
 from controller.broker.lifecycle import controlled_shutdown
 from controller.broker.partition import Partition
-from controller.pending import Pending, Task
+from controller.pending import Pending, Task, drive
 from controller.protocol.codec import RequestHeader, decode_request, decode_response_body, encode_request_body
 from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
 from controller.protocol.schema import RequestValue
@@ -28,7 +28,6 @@ from controller.simulator.host import SimulatedHost
 from controller.trace import Noted
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ControllerZnode, decode_controller, encode_controller
-from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
 from tests.kafka_recording import CONTROL, FlatWrite, Request, flat_write, recorded_versions, seen
 

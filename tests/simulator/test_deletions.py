@@ -11,7 +11,7 @@ import pytest
 
 from controller.core import topic_deletion
 from controller.core.request_batch import RequestBatch
-from controller.pending import Task
+from controller.pending import Task, drive
 from controller.protocol.client import DeleteTopicsRequest, DeleteTopicState
 from controller.protocol.codec import encode_request_body
 from controller.protocol.messages import ApiKey
@@ -23,7 +23,6 @@ from controller.simulator.host import SimulatedHost
 from controller.trace import Noted
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_controller
-from controller.zookeeper.drive import drive
 from controller.zookeeper.operations import ANY_VERSION, SetData
 
 VERSION = 6

@@ -9,8 +9,7 @@ import pytest
 from controller.clock import VirtualClock
 from controller.scenarios.faults import HostFailure
 from controller.simulator.ensemble import ELECTION_MS, JOIN_MS, Ensemble
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import SessionState, WatchEvent
 
 TIMEOUT_MS = 6_000

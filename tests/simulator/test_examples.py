@@ -23,8 +23,7 @@ from controller.core.queue import EventQueue
 from controller.pending import Pending
 from controller.simulator import BrokenInvariant, Simulation
 from controller.simulator.simpy_bridge import SimPyBridge
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.leadership import Leadership
+from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.operations import ANY_VERSION, Check, Delete, SetData, Write
 
 DOCS = Path(__file__).parents[2] / "docs"

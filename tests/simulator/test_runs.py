@@ -21,7 +21,7 @@ from controller.scenarios.records.history import History, same
 from controller.simulator.run import SimulationResult, simulate
 from controller.trace import ControllerElected, ControllerResigned, Noted, RequestRefused
 from controller.trace_records import Recorder
-from controller.zookeeper.watches import StandingWatches
+from controller.zookeeper.client import StandingWatches
 from tests.simulator.scenarios import FAULTS, scenario
 
 

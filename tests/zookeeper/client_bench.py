@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from controller.clock import VirtualClock
-from controller.pending import Pending, Task
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.drive import drive
-from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.pending import Pending, Task, drive
+from controller.zookeeper.client import Leadership, ZooKeeperClient
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Stat, Write, WriteResults, Znode
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 

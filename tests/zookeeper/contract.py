@@ -14,11 +14,9 @@ from typing import Any, TypeVar
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.zookeeper.blocking import ThreadClock
-from controller.zookeeper.connection import ZooKeeperConnection
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.memory.connection import InMemoryConnection
-from controller.zookeeper.memory.server import InMemoryZooKeeper
+from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,
@@ -28,6 +26,7 @@ from controller.zookeeper.operations import (
     Write,
     WriteResults,
     Znode,
+    ZooKeeperConnection,
 )
 from tests.zookeeper.tcp_link import TcpLink
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from controller.zookeeper.blocking import ThreadClock, run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.leadership import Leadership
 from controller.zookeeper.operations import Create, SessionState, SetData, Stat, WatchEvent, Write
 from tests.zookeeper.tcp_link import TcpLink
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from controller.pending import drive
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import LAST_PRODUCER_ID, BrokerDataWrites, ProducerIdsExhausted
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import DamagedZnode, NoNode, SessionGone
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
+from controller.zookeeper.broker_writes import LAST_PRODUCER_ID, BrokerDataWrites, ProducerIdsExhausted
+from controller.zookeeper.operations import ANY_VERSION, Create, DamagedZnode, Delete, NoNode, SessionGone, SetData
 from tests.zookeeper.client_bench import Bench, Node
 
 BLOCK = paths.PRODUCER_ID_BLOCK

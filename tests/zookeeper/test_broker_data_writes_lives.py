@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.zookeeper import paths
-from controller.zookeeper.broker_data_writes import PRODUCER_IDS_A_BLOCK, BrokerDataWrites
+from controller.zookeeper.broker_writes import PRODUCER_IDS_A_BLOCK, BrokerDataWrites
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import SessionGone
-from controller.zookeeper.operations import SetData
+from controller.zookeeper.operations import SessionGone, SetData
 from tests.zookeeper.client_bench import Bench, Node
 
 SEEDS = 40
 BROKERS, ROUNDS = 3, 8
 PATH = paths.config_topic("t")
-MODULE = "controller.zookeeper.broker_data_writes"
+MODULE = "controller.zookeeper.broker_writes"
 
 
 def setting(name: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.pending import Task
+from controller.pending import Task, drive
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import (
     OTHER_SESSION_TIMEOUTS,
@@ -14,9 +14,17 @@ from controller.zookeeper.broker_writes import (
     BrokerIdInUse,
     BrokerWrites,
 )
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import BadVersion, DamagedZnode, NodeExists, NoNode, SessionGone
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    BadVersion,
+    Create,
+    DamagedZnode,
+    Delete,
+    NodeExists,
+    NoNode,
+    SessionGone,
+    SetData,
+)
 from tests.zookeeper.client_bench import SESSION_TIMEOUT_MS, Bench, Node
 
 DATA = b'{"version":5}'

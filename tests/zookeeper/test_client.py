@@ -7,20 +7,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.zookeeper.client import LEASE_FRACTION, READS_IN_FLIGHT, ZooKeeperClient
-from controller.zookeeper.connection import BATCH
-from controller.zookeeper.errors import (
+from controller.zookeeper.client import LEASE_FRACTION, READS_IN_FLIGHT, Leadership, ZooKeeperClient
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    BATCH,
     BadVersion,
+    Check,
     ControllerMoved,
+    Create,
+    Delete,
     LeaseExpired,
     MultiFailed,
     NodeExists,
     SessionGone,
+    SetData,
+    Stat,
     UnknownOutcome,
+    Write,
     ZooKeeperError,
 )
-from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Stat, Write
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 from tests.zookeeper.client_bench import SESSION_TIMEOUT_MS, Bench, Node
 

@@ -11,10 +11,9 @@ import pytest
 from tenacity import RetryCallState
 
 from controller.clock import VirtualClock
-from controller.pending import Pending
-from controller.zookeeper.drive import drive
-from controller.zookeeper.errors import BadVersion, ConnectionLost, NoNode
-from controller.zookeeper.retry import ATTEMPTS, FIRST_DELAY_MS, LONGEST_DELAY_MS, JitteredBackoff, Retrier
+from controller.pending import Pending, drive
+from controller.zookeeper.client import ATTEMPTS, FIRST_DELAY_MS, LONGEST_DELAY_MS, JitteredBackoff, Retrier
+from controller.zookeeper.operations import BadVersion, ConnectionLost, NoNode
 
 
 def retry(clock: VirtualClock, seed: int, failures: int, error: Exception) -> tuple[Pending[int], list[float]]:

@@ -9,10 +9,22 @@ import pytest
 
 from controller.clock import VirtualClock
 from controller.pending import Pending
-from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.errors import ControllerMoved, LeaseExpired, MultiFailed, NoNode, SessionGone, UnknownOutcome
-from controller.zookeeper.leadership import Leadership
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, WriteResults, Znode
+from controller.zookeeper.client import Leadership, ZooKeeperClient
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    ControllerMoved,
+    Create,
+    Delete,
+    LeaseExpired,
+    MultiFailed,
+    NoNode,
+    SessionGone,
+    SetData,
+    UnknownOutcome,
+    Write,
+    WriteResults,
+    Znode,
+)
 from controller.zookeeper.paths import CONTROLLER, CONTROLLER_EPOCH
 from controller.zookeeper.row_writes import ROWS_A_BATCH, UNKNOWN_OUTCOMES, RowsWritten
 from tests.zookeeper.client_bench import Bench, Node

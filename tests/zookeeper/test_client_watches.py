@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import SET_WATCHES_PATHS, StandingWatches, ZooKeeperClient
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, WatchEvent
-from controller.zookeeper.watches import SET_WATCHES_PATHS, StandingWatches
 from tests.zookeeper.client_bench import Bench, Node, state_event
 
 

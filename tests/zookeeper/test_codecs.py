@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.zookeeper import codecs, paths
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.tree import load
-from controller.zookeeper.znode_json import NOTHING_KEPT
+from controller.zookeeper.cluster_state import load
+from controller.zookeeper.codecs import NOTHING_KEPT
+from controller.zookeeper.operations import DamagedZnode
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
 Codec = tuple[Callable[[str, bytes | None], Any], Callable[[Any], bytes]]

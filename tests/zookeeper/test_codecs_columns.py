@@ -24,8 +24,7 @@ from controller.zookeeper.codecs_columns import (
     decode_topic_assignments,
     encode_partition_states,
 )
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Columns
+from controller.zookeeper.operations import Columns, DamagedZnode
 
 INT32_MAX = 2**31 - 1
 ids = st.integers(0, INT32_MAX)

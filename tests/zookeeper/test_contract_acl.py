@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 from kazoo.security import make_digest_acl_credential
 
-from controller.zookeeper.connection import ZooKeeperConnection
-from controller.zookeeper.errors import InvalidACL, MultiFailed, NoAuth
-from controller.zookeeper.memory.acl import digest_id
+from controller.zookeeper.memory.database import digest_id
 from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,
@@ -22,10 +20,14 @@ from controller.zookeeper.operations import (
     Check,
     Create,
     Delete,
+    InvalidACL,
+    MultiFailed,
+    NoAuth,
     SetData,
     WatchEvent,
     WatchKind,
     Write,
+    ZooKeeperConnection,
 )
 from tests.zookeeper.contract import Backend, Client
 

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.errors import MultiFailed, PathError, ZooKeeperError
-from controller.zookeeper.memory.tree import DataTree
+from controller.zookeeper.memory.database import DataTree
 from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,
@@ -26,11 +25,14 @@ from controller.zookeeper.operations import (
     Check,
     Create,
     Delete,
+    MultiFailed,
+    PathError,
     SetData,
     Stat,
     WatchEvent,
     Write,
     Znode,
+    ZooKeeperError,
 )
 from tests.zookeeper.conftest import open_backend
 from tests.zookeeper.contract import Backend, Client

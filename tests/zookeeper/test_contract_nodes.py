@@ -10,19 +10,27 @@ import numpy as np
 import pytest
 
 from controller.pending import Pending
-from controller.zookeeper.connection import BATCH, LONGEST_READ, ZooKeeperConnection
-from controller.zookeeper.errors import (
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    BATCH,
+    LONGEST_READ,
     BadArguments,
     BadVersion,
+    Check,
+    Create,
+    Delete,
     MultiFailed,
     NoAuth,
     NoChildrenForEphemerals,
     NodeExists,
     NoNode,
     NotEmpty,
+    SetData,
+    Stat,
+    Write,
+    ZooKeeperConnection,
     ZooKeeperError,
 )
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Stat, Write
 from tests.zookeeper.contract import Backend, Client
 
 

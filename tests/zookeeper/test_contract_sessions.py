@@ -8,8 +8,15 @@ import math
 import pytest
 
 from controller.pending import Pending
-from controller.zookeeper.errors import ConnectionLost, SessionGone, UnknownOutcome
-from controller.zookeeper.operations import Create, Delete, SessionState, SetData
+from controller.zookeeper.operations import (
+    ConnectionLost,
+    Create,
+    Delete,
+    SessionGone,
+    SessionState,
+    SetData,
+    UnknownOutcome,
+)
 from tests.zookeeper.contract import MAX_REQUEST_BYTES, SHORT_SESSION_MS, TICK_MS, Backend, Client
 
 CONNECTED, SUSPENDED = SessionState.CONNECTED, SessionState.SUSPENDED

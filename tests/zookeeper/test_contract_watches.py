@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from controller.zookeeper.errors import MultiFailed
-from controller.zookeeper.memory.tree import java_hash_order
+from controller.zookeeper.memory.database import java_hash_order
 from controller.zookeeper.operations import (
     Check,
     Create,
     Delete,
+    MultiFailed,
     SessionState,
     SetData,
     WatchEvent,

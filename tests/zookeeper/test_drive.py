@@ -7,8 +7,7 @@ import weakref
 
 import pytest
 
-from controller.pending import Pending
-from controller.zookeeper.drive import drive
+from controller.pending import Pending, drive
 
 
 async def summed(first: Pending[int], second: Pending[int]) -> int:

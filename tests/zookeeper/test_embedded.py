@@ -16,10 +16,18 @@ import pytest
 from kazoo.client import KazooClient
 
 from controller.zookeeper import embedded
-from controller.zookeeper.embedded import DataDirectoryError, EmbeddedZooKeeper
-from controller.zookeeper.embedded_server import ServerDied, four_letter_word
-from controller.zookeeper.jars import JarsNotFound, JavaNotFound, find_jars, find_java
-from controller.zookeeper.ports import LOOPBACK, HeldPorts
+from controller.zookeeper.embedded import (
+    LOOPBACK,
+    DataDirectoryError,
+    EmbeddedZooKeeper,
+    HeldPorts,
+    JarsNotFound,
+    JavaNotFound,
+    ServerDied,
+    find_jars,
+    find_java,
+    four_letter_word,
+)
 from tests.processes import eventually
 from tests.zookeeper.processes import gone
 
@@ -248,7 +256,7 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 def test_the_jars_are_found_without_importing_pyspark() -> None:
     program = (
-        "import sys; from controller.zookeeper.jars import find_jars; find_jars(); print('pyspark' in sys.modules)"
+        "import sys; from controller.zookeeper.launch import find_jars; find_jars(); print('pyspark' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert ran.stdout.strip() == b"False"

@@ -13,22 +13,25 @@ from functools import partial
 import pytest
 from kazoo.exceptions import EXCEPTIONS
 
-from controller.zookeeper import jute, jute_replies, kazoo_link, kazoo_session
+from controller.zookeeper import jute, kazoo_connection, kazoo_session
 from controller.zookeeper.blocking import ThreadClock
-from controller.zookeeper.connection import BATCH
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.errors import AuthenticationFailed, ConnectionLost, NoAuth, SessionGone, ZooKeeperError
-from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.kazoo_link import REQUESTS_IN_FLIGHT, KazooLink
+from controller.zookeeper.kazoo_connection import REQUESTS_IN_FLIGHT, KazooConnection, KazooLink
 from controller.zookeeper.operations import (
     ACL,
     ANY_VERSION,
+    BATCH,
     PERM_READ,
+    AuthenticationFailed,
+    ConnectionLost,
     Create,
+    NoAuth,
+    SessionGone,
     SessionState,
     SetData,
     WatchEvent,
     WatchKind,
+    ZooKeeperError,
 )
 from tests.zookeeper.kazoo_bench import DEADLINE_S, Wired, sessions_on, until, wait, wired
 
@@ -201,7 +204,7 @@ def test_a_reply_that_cant_be_read_fails_its_request_only(
 
     with wired(server) as it:
         with monkeypatch.context() as patched:
-            patched.setattr(jute_replies, "read_rows", broken)
+            patched.setattr(jute, "read_rows", broken)
             with pytest.raises(ZooKeeperError, match="planted"):
                 wait(it.connection.read([root]), DEADLINE_S)
         assert wait(it.connection.read([root]), DEADLINE_S).rows[0] is not None
@@ -388,7 +391,7 @@ def test_close_as_it_starts_makes_no_session(server: str) -> None:
 
 
 def test_close_is_bounded_though_the_server_is_silent(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kazoo_link, "CLOSE_LIMIT_MS", 200.0)
+    monkeypatch.setattr(kazoo_connection, "CLOSE_LIMIT_MS", 200.0)
     it = Wired(server, session_timeout_ms=60_000)
     wait(it.connection.start(), DEADLINE_S)
     it.link.cut()

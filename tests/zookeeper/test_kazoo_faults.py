@@ -13,9 +13,20 @@ import pytest
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.errors import ControllerMoved, LeaseExpired, MultiFailed, SessionGone, UnknownOutcome
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SessionState, SetData, Write
-from controller.zookeeper.state_sets import SetResults, StatePaths, StateSets
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    ControllerMoved,
+    Create,
+    Delete,
+    LeaseExpired,
+    MultiFailed,
+    SessionGone,
+    SessionState,
+    SetData,
+    UnknownOutcome,
+    Write,
+)
+from controller.zookeeper.row_writes import SetResults, StatePaths, StateSets
 from tests.zookeeper.kazoo_bench import DEADLINE_S, RealNode, real_node, run, until, wait
 
 _numbers = itertools.count(1)

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from controller.pending import Pending
-from controller.zookeeper.errors import ConnectionLost, SessionGone
-from controller.zookeeper.operations import Create, SessionState, SetData, WatchEvent, WatchKind
+from controller.zookeeper.operations import (
+    ConnectionLost,
+    Create,
+    SessionGone,
+    SessionState,
+    SetData,
+    WatchEvent,
+    WatchKind,
+)
 from tests.zookeeper.memory_world import (
     CLOSED,
     CONNECTED,

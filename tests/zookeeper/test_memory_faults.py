@@ -12,8 +12,7 @@ import pytest
 from controller.clock import VirtualClock
 from controller.pending import Pending
 from controller.zookeeper import InMemoryZooKeeper
-from controller.zookeeper.errors import UnknownOutcome
-from controller.zookeeper.operations import Check, Create, SetData, WatchEvent, WatchKind
+from controller.zookeeper.operations import Check, Create, SetData, UnknownOutcome, WatchEvent, WatchKind
 from tests.zookeeper.memory_world import (
     CONNECTED,
     RECONNECT_MS,

@@ -7,13 +7,15 @@ import random
 import pytest
 
 from controller.clock import VirtualClock
-from controller.zookeeper.errors import MultiFailed
-from controller.zookeeper.memory.acl import ClientIdentity
-from controller.zookeeper.memory.database import Database
-from controller.zookeeper.memory.link import ClientLink
-from controller.zookeeper.memory.tree import DataTree, java_hash_order
-from controller.zookeeper.memory.watches import WatchTable
-from controller.zookeeper.operations import Check, Create, Delete, SetData, Write, Znode
+from controller.zookeeper.memory.database import (
+    ClientIdentity,
+    ClientLink,
+    Database,
+    DataTree,
+    WatchTable,
+    java_hash_order,
+)
+from controller.zookeeper.operations import Check, Create, Delete, MultiFailed, SetData, Write, Znode
 
 ANYONE = ClientIdentity()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.zookeeper import paths
-from controller.zookeeper.tree import load
+from controller.zookeeper.cluster_state import load
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
 

@@ -9,24 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.zookeeper import jute_requests, paths
+from controller.zookeeper import jute, paths
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.errors import RequestTooLarge
 from controller.zookeeper.jute import GET_DATA
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import ACL, ANY_VERSION, OPEN_ACL, Check, Create, Delete, SetData, Write
-from controller.zookeeper.request_size import (
+from controller.zookeeper.operations import (
+    ACL,
+    ANY_VERSION,
+    OPEN_ACL,
+    Check,
+    Create,
+    Delete,
+    RequestTooLarge,
+    SetData,
+    Write,
+)
+from controller.zookeeper.row_writes import (
     BATCH_BYTES,
     REQUEST_BYTES_MAX,
     REQUEST_HEAD_BYTES,
     SENT_BYTES_MAX,
     ZNODE_BYTES_MAX,
+    FencedSets,
+    StatePaths,
+    StateSets,
     multi_bytes,
     path_batches,
     paths_bytes,
     spans,
 )
-from controller.zookeeper.state_sets import FencedSets, StatePaths, StateSets
 from tests.zookeeper.client_bench import Bench
 
 names = st.text("ab\u00e9\u3042", min_size=1, max_size=5).map(lambda name: f"/{name}")
@@ -50,13 +61,13 @@ FENCE = Check(paths.CONTROLLER_EPOCH, 3)
 
 @given(st.lists(writes, max_size=8))
 def test_a_multi_has_the_bytes_that_it_is_reckoned_to_have(operations: list[Write]) -> None:
-    body = jute_requests.multi(operations, OPEN_ACL, "")
+    body = jute.multi(operations, OPEN_ACL, "")
     assert multi_bytes(operations) == REQUEST_HEAD_BYTES + len(body)
 
 
 @given(st.lists(names, max_size=8))
 def test_a_read_has_no_more_bytes_than_it_is_reckoned_to_have(asked: list[str]) -> None:
-    body = jute_requests.multi_read(GET_DATA, asked)
+    body = jute.multi_read(GET_DATA, asked)
     assert 0 <= paths_bytes(asked) - len(body) - REQUEST_HEAD_BYTES <= 9
 
 
@@ -64,7 +75,7 @@ def test_a_read_has_no_more_bytes_than_it_is_reckoned_to_have(asked: list[str]) 
 def test_states_have_no_more_bytes_than_they_are_reckoned_to_have(topics: list[tuple[str, int]]) -> None:
     states = StatePaths([(name, list(range(count))) for name, count in topics])
     sets = StateSets(states, [b"state"] * len(states), np.zeros(len(states), dtype=np.int32))
-    body = jute_requests.multi_set_states(FENCE, sets, "")
+    body = jute.multi_set_states(FENCE, sets, "")
     assert 0 <= multi_bytes(FencedSets(FENCE, sets)) - len(body) - REQUEST_HEAD_BYTES <= 10 * len(states)
     assert [end - start for start, end in spans(sets, 4)] == [end - start for start, end in spans(list(sets), 4)]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.zookeeper import jute, jute_requests, paths
-from controller.zookeeper.state_sets import StatePaths
+from controller.zookeeper import jute, paths
+from controller.zookeeper.row_writes import StatePaths
 
 TOPICS = st.lists(
     st.tuples(
@@ -25,7 +25,7 @@ def spelled_out(topics: list[tuple[str, list[int]]]) -> list[str]:
 @given(topics=TOPICS, chroot=st.sampled_from(["", "/kafka", "/a/b"]))
 def test_a_requests_bytes_are_those_of_its_paths(topics: list[tuple[str, list[int]]], chroot: str) -> None:
     written = [jute.prefixed(chroot, path) for path in spelled_out(topics)]
-    assert jute_requests.multi_read_states(topics, chroot) == jute_requests.multi_read(jute.GET_DATA, written)
+    assert jute.multi_read_states(topics, chroot) == jute.multi_read(jute.GET_DATA, written)
 
 
 @given(topics=TOPICS, first=st.integers(-5, 100), last=st.integers(-5, 100))

@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.zookeeper import jute, jute_replies, jute_requests, paths
+from controller.zookeeper import jute, paths
 from controller.zookeeper.codecs import PartitionStateZnode, encode_partition_state
-from controller.zookeeper.errors import BadVersion, ControllerMoved, MultiFailed
-from controller.zookeeper.operations import ANY_VERSION, OPEN_ACL, Check, SetData, Stat
-from controller.zookeeper.row_writes import STATES_A_BATCH
-from controller.zookeeper.state_sets import FencedSets, SetResults, StatePaths, StateSets
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    OPEN_ACL,
+    BadVersion,
+    Check,
+    ControllerMoved,
+    MultiFailed,
+    SetData,
+    Stat,
+)
+from controller.zookeeper.row_writes import STATES_A_BATCH, FencedSets, SetResults, StatePaths, StateSets
 from tests.zookeeper.client_bench import Bench
 from tests.zookeeper.test_state_paths import TOPICS, spelled_out
 
@@ -44,8 +51,8 @@ def operations_of(sets: StateSets) -> list[SetData]:
 
 @given(sets=SETS, chroot=st.sampled_from(["", "/kafka", "/a/b"]))
 def test_a_requests_bytes_are_those_of_its_operations(sets: StateSets, chroot: str) -> None:
-    ours = jute_requests.multi_set_states(FENCE, sets, chroot)
-    assert ours == jute_requests.multi([FENCE, *operations_of(sets)], OPEN_ACL, chroot)
+    ours = jute.multi_set_states(FENCE, sets, chroot)
+    assert ours == jute.multi([FENCE, *operations_of(sets)], OPEN_ACL, chroot)
 
 
 @given(sets=SETS, first=st.integers(-5, 40), last=st.integers(-5, 40))
@@ -80,7 +87,7 @@ def reply(checks: int) -> bytes:
 
 @pytest.mark.parametrize("checks", [0, 1])
 def test_results_are_stats_made_when_looked_at(checks: int) -> None:
-    results, index, code = jute_replies.read_multi(reply(checks), 5, checks + 3)
+    results, index, code = jute.read_multi(reply(checks), 5, checks + 3)
     assert (index, code) == (-1, 0)
     assert isinstance(results, SetResults)
     assert list(results) == [None] * checks + STATS
@@ -101,7 +108,7 @@ def test_a_batch_of_the_longest_states_is_below_the_servers_limit() -> None:
     state = encode_partition_state(PartitionStateZnode(replicas[0], 2**31 - 1, replicas, 2**31 - 1))
     numbers = list(range(2**31 - STATES_A_BATCH, 2**31))
     sets = sets_of([("x" * LONGEST_TOPIC_NAME, numbers)], [state], [0])
-    assert len(jute_requests.multi_set_states(FENCE, sets, "/kafka")) < 0xFFFFF
+    assert len(jute.multi_set_states(FENCE, sets, "/kafka")) < 0xFFFFF
 
 
 # -- through the client, in memory; `test_kazoo_faults` has them on a real server

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.zookeeper import codecs_columns, state_shapes
+from controller.zookeeper import codecs_columns
 from controller.zookeeper.codecs_columns import decode_partition_states
 from controller.zookeeper.operations import Columns
 
@@ -97,7 +97,7 @@ def test_rows_alike_are_not_decoded_one_by_one() -> None:
         return codecs_columns._STATE.decode(row)
 
     batch = columns([GOOD.replace(b"2", str(number % 10).encode()) for number in range(500)])
-    shaped = state_shapes.read_by_shape(batch.json, batch.ends, 2, decode)
+    shaped = codecs_columns.read_by_shape(batch.json, batch.ends, 2, decode)
     assert shaped is not None
     assert shaped.read.all()
     assert len(decoded) == 1

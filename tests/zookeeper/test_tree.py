@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.zookeeper.cluster_state import Tree, TreeFileError, dump, load, parse, save
 from controller.zookeeper.operations import Stat, Znode
-from controller.zookeeper.tree import Tree, TreeFileError, dump, load, parse, save
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
 LISTED = """\

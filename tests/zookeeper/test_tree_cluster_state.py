@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from controller.zookeeper import paths
-from controller.zookeeper.cluster_state import ClusterPartitions, ClusterState, NoKafkaCluster, cluster_state
+from controller.zookeeper.cluster_state import (
+    ClusterPartitions,
+    ClusterState,
+    NoKafkaCluster,
+    Tree,
+    cluster_state,
+    load,
+)
 from controller.zookeeper.operations import Stat, Znode
-from controller.zookeeper.tree import Tree, load
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
 MASKS = (

@@ -10,16 +10,12 @@ from typing import Any
 import numpy as np
 
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.pending import Pending, drive
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.cluster_state import cluster_state
-from controller.zookeeper.connection import BATCH
-from controller.zookeeper.drive import drive
+from controller.zookeeper.cluster_state import Tree, cluster_state, load, read_cluster_tree
 from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.operations import Create, ReadResult
-from controller.zookeeper.tree import Tree, load
-from controller.zookeeper.tree_reader import read_cluster_tree
+from controller.zookeeper.operations import BATCH, Create, ReadResult
 
 DATA = Path(__file__).parent.parent / "data" / "kafka-2.8.2"
 LIMIT_MS = 600_000.0

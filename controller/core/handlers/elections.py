@@ -23,8 +23,7 @@ from controller.core.term import Term
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_preferred_election
-from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NoNode, UnknownOutcome
-from controller.zookeeper.operations import Delete
+from controller.zookeeper.operations import BadVersion, DamagedZnode, Delete, MultiFailed, NoNode, UnknownOutcome
 
 FIRST_LOOK_MS = 5_000.0
 """How long after its failover a controller first looks at the balance (Kafka's)."""

@@ -39,8 +39,16 @@ from controller.core.term import Term
 from controller.trace import FailoverCompleted, FailoverPhase
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
-from controller.zookeeper.errors import BadVersion, DamagedZnode, MultiFailed, NodeExists, NoNode, UnknownOutcome
-from controller.zookeeper.operations import Create, SetData
+from controller.zookeeper.operations import (
+    BadVersion,
+    Create,
+    DamagedZnode,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SetData,
+    UnknownOutcome,
+)
 from statemachines.replica import ReplicaState
 
 WATCHED_PARENTS: tuple[tuple[str, Event], ...] = (

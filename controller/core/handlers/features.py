@@ -14,8 +14,7 @@ from controller.protocol.admin import UpdatedFeature, UpdateFeaturesRequest, Upd
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_broker_registration, decode_feature, encode_feature
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import DamagedZnode, Znode
 
 
 async def update_features(term: Term, event: UpdateFeaturesRequested) -> None:

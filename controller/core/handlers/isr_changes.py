@@ -39,7 +39,7 @@ from controller.protocol.errors import ErrorCode
 from controller.quick import maker
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_isr_change_notification
-from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import DamagedZnode
 
 _asked, _result = maker(AlterIsrPartition), maker(AlterIsrPartitionResult)
 NAMED_BY_ID = SPEAKS_INELIGIBLE = 2

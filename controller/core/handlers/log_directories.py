@@ -18,7 +18,7 @@ from controller.core.term import Term
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_log_dir_event
-from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.operations import DamagedZnode
 
 
 async def log_dir_event_notification(term: Term, event: LogDirEventNotification) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from controller.core.events import PauseChanged, PreferredElectionAsked, ReassignmentAsked
 from controller.core.term import Term
 from controller.zookeeper import paths
-from controller.zookeeper.codecs_pause import decode_pause
-from controller.zookeeper.errors import DamagedZnode
+from controller.zookeeper.codecs import decode_pause
+from controller.zookeeper.operations import DamagedZnode
 
 UNREADABLE = "the reason can't be read"
 

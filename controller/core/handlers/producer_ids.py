@@ -11,8 +11,7 @@ from controller.protocol.control import AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ProducerIdBlock, decode_producer_id_block, encode_producer_id_block
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import DamagedZnode, Znode
 
 IDS_A_BLOCK = 1_000
 LAST_ID = 2**63 - 1

@@ -36,7 +36,7 @@ from controller.protocol.admin import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
-from controller.zookeeper.request_size import ZNODE_BYTES_MAX
+from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import replicas_fault
 from statemachines.reassignment import (
     Assignment,

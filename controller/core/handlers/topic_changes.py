@@ -21,8 +21,7 @@ from controller.core.term import Term
 from controller.protocol.control import NO_TOPIC_ID
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
-from controller.zookeeper.errors import DamagedZnode
-from controller.zookeeper.operations import SetData, Znode
+from controller.zookeeper.operations import DamagedZnode, SetData, Znode
 from controller.zookeeper.znode_sense import sound_topic_assignment
 from statemachines.partition import PartitionState
 

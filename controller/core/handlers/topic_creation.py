@@ -35,14 +35,14 @@ from controller.protocol.control import NO_TOPIC_ID
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
+    REPLICAS_MAX,
     ConfigZnode,
     TopicAssignment,
     encode_config,
     encode_topic_assignment,
 )
-from controller.zookeeper.errors import BadVersion, DamagedZnode, NoAuth, NodeExists, NoNode
-from controller.zookeeper.request_size import ZNODE_BYTES_MAX
-from controller.zookeeper.znode_json import REPLICAS_MAX
+from controller.zookeeper.operations import BadVersion, DamagedZnode, NoAuth, NodeExists, NoNode
+from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
 from controller.zookeeper.znode_sense import replicas_fault, sound_topic_assignment
 
 UNSET = -1

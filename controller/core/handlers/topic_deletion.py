@@ -16,7 +16,7 @@ from controller.core.term import Term
 from controller.core.topic_rules import name_fault
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
-from controller.zookeeper.errors import NoAuth, NodeExists, NoNode
+from controller.zookeeper.operations import NoAuth, NodeExists, NoNode
 
 
 async def topic_deletion(term: Term, event: TopicDeletion) -> None:

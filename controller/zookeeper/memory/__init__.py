@@ -1,3 +1,4 @@
 """ZooKeeper in memory: the same sessions, watches, ACLs and multis as the real server's, driven by a clock that is
-given. `server` is the ensemble, `connection` what a client holds, `database` decides, and `tree`, `watches`, `acl` and
-`session` are its values. The contract's tests hold it against a real server."""
+given. `server` has the ensemble and its clients' connections, `database` the znodes, watches and access lists,
+`session` the sessions. The contract's tests hold it against a real server.
+"""

@@ -1,33 +1,547 @@
-"""The in-memory ZooKeeper's znodes and watches, and its answer to each request.
+"""The in-memory ZooKeeper's znodes, watches and access lists, and its answer to each request.
 
-A `ClientLink` represents a client: its session, its identity, and the receiver of its watch events. The server, not
-this module, manages the lifetime of sessions and sends replies.
+A `ClientLink` represents a client: its session, its identity, and the receiver of its watch events. It has two ordered
+pipes that can be cut and healed. What is sent arrives after its latency, never before what was sent earlier the same
+way. While a pipe is cut what is in it, and what is sent into it, stays: TCP sends it again until it gets through, so
+that it arrives once the cut is healed, even a request whose client has given up (which is why its outcome was
+unknown). The server, not this module, manages the lifetime of sessions and sends replies.
+
+The tree is pure: the transaction id, the time and the client's identity are arguments; results and changes are
+returned. The rules, including which error is reported where several apply, are those of ZooKeeper 3.9's
+PrepRequestProcessor and DataTree. Access lists follow ZooKeeper's rules for `world`, `digest` and `auth`; other schemes
+(ip, sasl, x509) are refused as by a server that does not know them. Watches are one-shot, by path and by watcher; a
+watch set twice by one watcher is one watch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
 from controller.clock import Clock
-from controller.zookeeper.errors import NoAuth
-from controller.zookeeper.memory.acl import ClientIdentity
-from controller.zookeeper.memory.link import ClientLink
-from controller.zookeeper.memory.tree import Change, DataTree
-from controller.zookeeper.memory.watches import WatchTable
+from controller.few import Few
+from controller.pending import Pending
 from controller.zookeeper.operations import (
+    ACL,
+    ANY_VERSION,
     OPEN_ACL,
+    PERM_CREATE,
+    PERM_DELETE,
     PERM_READ,
+    PERM_WRITE,
+    BadArguments,
+    BadVersion,
+    Check,
     Columns,
+    Create,
+    Delete,
+    InvalidACL,
     Listing,
+    MultiFailed,
+    NoAuth,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
     ReadResult,
+    SetData,
+    Stat,
     WatchEvent,
     WatchKind,
     Write,
     WriteResult,
     Znode,
+    ZooKeeperError,
 )
+
+READ_ONLY_ACL: Final[tuple[ACL, ...]] = (ACL(PERM_READ, "world", "anyone"),)
+
+
+def digest_id(credential: str) -> str:
+    """The id that an ACL of scheme `digest` names for the credential "user:password"."""
+    user, separator, _ = credential.partition(":")
+    if not separator:
+        raise ValueError(f"digest credential for {credential!r}: expected user:password")
+    return f"{user}:{base64.b64encode(hashlib.sha1(credential.encode()).digest()).decode()}"
+
+
+class ClientIdentity:
+    """A client's proven identity, and the default ACL of the znodes that it creates."""
+
+    __slots__ = ("default_acl", "ids")
+
+    def __init__(self, auth: Sequence[tuple[str, str]] = (), default_acl: tuple[ACL, ...] | None = None) -> None:
+        for scheme, _ in auth:
+            if scheme != "digest":
+                raise ValueError(f"auth scheme {scheme!r}: the in-memory server knows only digest")
+        self.ids: tuple[str, ...] = tuple(digest_id(credential) for _, credential in auth)
+        self.default_acl = OPEN_ACL if default_acl is None else default_acl
+
+    def may(self, acl: tuple[ACL, ...], permission: int) -> bool:
+        if acl is OPEN_ACL:
+            return True
+        return any(
+            entry.permissions & permission
+            and (entry.scheme == "world" or (entry.scheme == "digest" and entry.id in self.ids))
+            for entry in acl
+        )
+
+    def demand(self, acl: tuple[ACL, ...], permission: int, path: str) -> None:
+        if acl is not OPEN_ACL and not self.may(acl, permission):
+            raise NoAuth(path)
+
+    def resolve(self, acl: tuple[ACL, ...] | None, path: str) -> tuple[ACL, ...]:
+        """The ACL that a znode created with `acl` is given: `auth` becomes the client's own ids, what is double is
+        dropped. Raises InvalidACL where a server would."""
+        if acl is None:
+            acl = self.default_acl
+        if acl is OPEN_ACL:
+            return acl
+        resolved: dict[ACL, None] = {}
+        for entry in acl:
+            if entry.scheme == "world" and entry.id == "anyone":
+                resolved[entry] = None
+            elif entry.scheme == "auth" and self.ids:
+                resolved.update(dict.fromkeys(ACL(entry.permissions, "digest", each) for each in self.ids))
+            elif entry.scheme == "digest" and len(entry.id.split(":")) == 2:
+                resolved[entry] = None
+            else:
+                raise InvalidACL(path)
+        if not resolved:
+            raise InvalidACL(path)
+        return OPEN_ACL if tuple(resolved) == OPEN_ACL else tuple(resolved)
+
+
+SPECIAL_PATHS: Final = frozenset({"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"})
+"""The znodes that every server has from the start, and that can't be deleted."""
+
+Change = tuple[WatchKind, str, tuple[ACL, ...]]
+"""A change of a path, in the order in which a server triggers watches; the ACL decides which clients are notified."""
+
+_Undo = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+class StoredZnode:
+    """One znode. `creations` counts the children ever created: the next sequence number, and with the number of
+    children left the cversion that a client sees. `stat` and `row` are made when asked for and kept until they
+    change."""
+
+    __slots__ = (
+        "acl",
+        "children",
+        "creations",
+        "ctime_ms",
+        "czxid",
+        "data",
+        "mtime_ms",
+        "mzxid",
+        "owner",
+        "path",
+        "pzxid",
+        "row",
+        "stat",
+        "version",
+    )
+
+    def __init__(
+        self, path: str, data: bytes | None, acl: tuple[ACL, ...], owner: int = 0, zxid: int = 0, now_ms: int = 0
+    ) -> None:
+        self.path = path
+        self.data = data
+        self.acl = acl
+        self.owner = owner
+        self.czxid = self.mzxid = self.pzxid = zxid
+        self.ctime_ms = self.mtime_ms = now_ms
+        self.version = 0
+        self.creations = 0
+        self.children: Few[str, None] = Few()
+        self.stat: Stat | None = None
+        self.row: Znode | None = None
+
+    def read_stat(self) -> Stat:
+        if (stat := self.stat) is None:
+            data = self.data
+            count = len(self.children)
+            stat = self.stat = Stat(
+                self.czxid,
+                self.mzxid,
+                self.ctime_ms,
+                self.mtime_ms,
+                self.version,
+                self.creations * 2 - count,
+                0,  # an ACL can't be changed through the port, so that aversion never grows
+                self.owner,
+                0 if data is None else len(data),
+                count,
+                self.pzxid,
+            )
+        return stat
+
+    def read_row(self) -> Znode:
+        if (row := self.row) is None:
+            row = self.row = Znode(self.path, self.data, self.read_stat())
+        return row
+
+
+class DataTree:
+    __slots__ = ("_ephemerals", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, StoredZnode] = {}
+        self._ephemerals: dict[int, dict[str, None]] = {}
+        for path in sorted(SPECIAL_PATHS):
+            self.nodes[path] = StoredZnode(path, b"", READ_ONLY_ACL if path == "/zookeeper/config" else OPEN_ACL)
+        self.nodes["/"].children["zookeeper"] = None
+        for name in ("config", "quota"):
+            self.nodes["/zookeeper"].children[name] = None
+
+    def apply(
+        self, operations: Sequence[Write], session: int, identity: ClientIdentity, zxid: int, now_ms: int
+    ) -> tuple[tuple[WriteResult, ...], list[Change]]:
+        """Carries out all of `operations`, or none: MultiFailed names the first that can't be."""
+        results: list[WriteResult] = []
+        changes: list[Change] = []
+        undo: list[_Undo] = []
+        try:
+            for operation in operations:
+                kind = type(operation)
+                if kind is SetData:
+                    results.append(self._set(operation, identity, zxid, now_ms, changes, undo))  # type: ignore[arg-type]
+                elif kind is Check:
+                    node = self._existing(operation.path, operation.path)
+                    identity.demand(node.acl, PERM_READ, operation.path)
+                    _demand_version(node, operation.version)  # type: ignore[union-attr]
+                    results.append(None)
+                elif kind is Create:
+                    results.append(self._create(operation, session, identity, zxid, now_ms, changes, undo))  # type: ignore[arg-type]
+                else:
+                    self._delete(operation, identity, zxid, changes, undo)  # type: ignore[arg-type]
+                    results.append(None)
+        except ZooKeeperError as error:
+            for revert, arguments in reversed(undo):
+                revert(*arguments)
+            raise MultiFailed(len(results), error) from None
+        return tuple(results), changes
+
+    def end_session(self, session: int, zxid: int) -> list[Change]:
+        """Deletes a session's ephemerals, in the order of the server's own hash set."""
+        changes: list[Change] = []
+        for path in java_hash_order(list(self._ephemerals.get(session, ()))):
+            self._remove(self.nodes[path], zxid, changes)
+        self._ephemerals.pop(session, None)
+        return changes
+
+    def ephemerals(self, session: int) -> tuple[str, ...]:
+        return tuple(sorted(self._ephemerals.get(session, ())))
+
+    def walk(self) -> Iterator[Znode]:
+        """Every znode, sorted by path."""
+        for path in sorted(self.nodes):
+            yield self.nodes[path].read_row()
+
+    def _existing(self, path: str, asked: str) -> StoredZnode:
+        """The node at `path`, for the operation on `asked`, which is what the error names."""
+        node = self.nodes.get(path)
+        if node is None:
+            raise NoNode(asked)
+        return node
+
+    def _set(
+        self,
+        operation: SetData,
+        identity: ClientIdentity,
+        zxid: int,
+        now_ms: int,
+        changes: list[Change],
+        undo: list[_Undo],
+    ) -> Stat:
+        path = operation.path
+        node = self.nodes.get(path)
+        if node is None:
+            raise NoNode(path)
+        if node.acl is not OPEN_ACL:
+            identity.demand(node.acl, PERM_WRITE, path)
+        _demand_version(node, operation.version)
+        undo.append((_restore, (node, node.data, node.version, node.mzxid, node.mtime_ms, node.stat, node.row)))
+        node.data = operation.data
+        node.version += 1
+        node.mzxid = zxid
+        node.mtime_ms = now_ms
+        node.stat = node.row = None
+        changes.append((WatchKind.DATA, path, node.acl))
+        return node.read_stat()
+
+    def _create(
+        self,
+        operation: Create,
+        session: int,
+        identity: ClientIdentity,
+        zxid: int,
+        now_ms: int,
+        changes: list[Change],
+        undo: list[_Undo],
+    ) -> str:
+        path = operation.path
+        head, _, name = path.rpartition("/")
+        acl = identity.resolve(operation.acl, path)
+        parent = self._existing(head or "/", path)
+        identity.demand(parent.acl, PERM_CREATE, path)
+        if operation.sequential:
+            suffix = f"{parent.creations:010d}"
+            path += suffix
+            name += suffix
+        if path in self.nodes:
+            raise NodeExists(operation.path)
+        if parent.owner:
+            raise NoChildrenForEphemerals(operation.path)
+        undo.append((self._uncreate, (path, name, parent, parent.pzxid)))
+        node = StoredZnode(path, operation.data, acl, session if operation.ephemeral else 0, zxid, now_ms)
+        self.nodes[path] = node
+        parent.children[name] = None
+        parent.creations += 1
+        parent.pzxid = zxid
+        parent.stat = parent.row = None
+        if operation.ephemeral:
+            self._ephemerals.setdefault(session, {})[path] = None
+        changes.append((WatchKind.CREATED, path, acl))
+        changes.append((WatchKind.CHILDREN, head or "/", parent.acl))
+        return path
+
+    def _delete(
+        self, operation: Delete, identity: ClientIdentity, zxid: int, changes: list[Change], undo: list[_Undo]
+    ) -> None:
+        path = operation.path
+        if path in SPECIAL_PATHS:
+            raise BadArguments(path)
+        parent = self._existing(path.rpartition("/")[0] or "/", path)
+        identity.demand(parent.acl, PERM_DELETE, path)
+        node = self._existing(path, path)
+        _demand_version(node, operation.version)
+        if len(node.children):
+            raise NotEmpty(path)
+        undo.append((self._undelete, (node, parent, parent.pzxid)))
+        self._remove(node, zxid, changes)
+
+    def _remove(self, node: StoredZnode, zxid: int, changes: list[Change]) -> None:
+        path = node.path
+        head, _, name = path.rpartition("/")
+        parent = self.nodes[head or "/"]
+        del self.nodes[path]
+        parent.children.pop(name)
+        parent.pzxid = zxid
+        parent.stat = parent.row = None
+        if node.owner:
+            del self._ephemerals[node.owner][path]
+        changes.append((WatchKind.DELETED, path, node.acl))
+        changes.append((WatchKind.CHILDREN, head or "/", parent.acl))
+
+    def _uncreate(self, path: str, name: str, parent: StoredZnode, pzxid: int) -> None:
+        node = self.nodes.pop(path)
+        parent.children.pop(name)
+        parent.creations -= 1
+        parent.pzxid = pzxid
+        parent.stat = parent.row = None
+        if node.owner:
+            del self._ephemerals[node.owner][path]
+
+    def _undelete(self, node: StoredZnode, parent: StoredZnode, pzxid: int) -> None:
+        self.nodes[node.path] = node
+        parent.children[node.path.rpartition("/")[2]] = None
+        parent.pzxid = pzxid
+        parent.stat = parent.row = None
+        if node.owner:
+            self._ephemerals[node.owner][node.path] = None
+
+
+def _demand_version(node: StoredZnode, version: int) -> None:
+    if version not in (ANY_VERSION, node.version):
+        raise BadVersion(node.path)
+
+
+def _restore(
+    node: StoredZnode, data: bytes | None, version: int, mzxid: int, mtime_ms: int, stat: Stat | None, row: Znode | None
+) -> None:
+    node.data, node.version, node.mzxid, node.mtime_ms, node.stat, node.row = data, version, mzxid, mtime_ms, stat, row
+
+
+def java_hash_order(strings: Sequence[str]) -> list[str]:
+    """The order in which a copy of a java.util.HashSet gives these strings, added to the set in their order: by hash,
+    in a table of the next power of two (JDK 17's sizes; no string has been taken out before). A server deletes the
+    ephemerals of a session in it."""
+    count = len(strings)
+    table = 16
+    while count > 0.75 * table:
+        table *= 2
+    copy = 1 << int(count / 0.75).bit_length()
+    hashes = {string: _java_hash(string) for string in strings}
+    return sorted(strings, key=lambda string: (hashes[string] & (copy - 1), hashes[string] & (table - 1)))
+
+
+def _java_hash(string: str) -> int:
+    value = 0
+    for character in string:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value ^ (value >> 16)
+
+
+W = TypeVar("W", bound=Hashable)
+
+
+class WatchTable(Generic[W]):
+    __slots__ = ("_paths", "_watchers")
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, dict[W, None]] = {}
+        self._paths: dict[W, set[str]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of watches."""
+        return sum(map(len, self._watchers.values()))
+
+    def add(self, path: str, watcher: W) -> None:
+        watchers = self._watchers.get(path)
+        if watchers is None:
+            self._watchers[path] = {watcher: None}
+        else:
+            watchers[watcher] = None
+        paths = self._paths.get(watcher)
+        if paths is None:
+            self._paths[watcher] = {path}
+        else:
+            paths.add(path)
+
+    def trigger(self, path: str) -> Collection[W]:
+        """Takes away the watches on `path`; gives their watchers in the order in which they were set."""
+        watchers = self._watchers.pop(path, None)
+        if watchers is None:
+            return ()
+        for watcher in watchers:
+            self._paths[watcher].discard(path)
+        return watchers.keys()
+
+    def forget(self, watcher: W) -> None:
+        """Takes away every watch of a watcher whose connection has ended."""
+        for path in self._paths.pop(watcher, ()):
+            watchers = self._watchers[path]
+            del watchers[watcher]
+            if not watchers:
+                del self._watchers[path]
+
+    def paths_of(self, watcher: W) -> frozenset[str]:
+        return frozenset(self._paths.get(watcher, ()))
+
+
+END: Final = object()
+"""The other end has closed the connection: the last that arrives through a pipe."""
+
+Latency = Callable[[], float]
+"""Milliseconds that the next message takes, one way."""
+
+CONNECT, CLOSE, PING, SYNC, READ, READ_COLUMNS, CHILDREN, MULTI, SET_WATCHES, WATCH = range(10)
+"""What a request asks for."""
+
+
+class LinkRequest:
+    """One request; the same object, with its answer in it, is the reply. `pending` is None for what the client asks
+    on its own account (connect, ping)."""
+
+    __slots__ = ("arguments", "error", "operation", "pending", "result", "sent_ms", "zxid")
+
+    def __init__(self, operation: int, arguments: Any, pending: Pending[Any] | None) -> None:
+        self.operation = operation
+        self.arguments = arguments
+        self.pending = pending
+        self.sent_ms = 0.0
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.zxid = 0
+
+
+class ServerPipe:
+    """One direction of a link."""
+
+    __slots__ = ("_clock", "_closed", "_cut", "_deliver", "_due_ms", "_generation", "_latency", "_queue")
+
+    def __init__(self, clock: Clock, latency: Latency | None, deliver: Callable[[Any], None]) -> None:
+        self._clock = clock
+        self._latency = latency
+        self._deliver = deliver
+        self._cut = False
+        self._closed = False
+        self._queue: deque[Any] = deque()
+        self._due_ms = 0.0
+        self._generation = 0
+
+    def send(self, message: Any) -> None:
+        if self._closed:
+            return
+        self._queue.append(message)
+        if not self._cut:
+            self._schedule()
+
+    def cut(self) -> None:
+        if not self._cut:
+            self._cut = True
+            self._generation += 1
+
+    def heal(self) -> None:
+        if self._cut:
+            self._cut = False
+            for _ in range(len(self._queue)):
+                self._schedule()
+
+    def close(self) -> None:
+        """Nothing more comes out: what is on its way, and what is still sent, is lost."""
+        self._closed = True
+        self._queue.clear()
+        self._generation += 1
+
+    def _schedule(self) -> None:
+        latency = self._latency
+        if latency is None:
+            delay_ms = 0.0
+        else:
+            delay_ms = latency()
+            now_ms = self._clock.now_ms()
+            if now_ms + delay_ms < self._due_ms:
+                delay_ms = self._due_ms - now_ms
+            else:
+                self._due_ms = now_ms + delay_ms
+        self._clock.call_later(delay_ms, partial(self._arrive, self._generation))
+
+    def _arrive(self, generation: int) -> None:
+        # The queue gives the order; a timer only says that one more has arrived.
+        if generation == self._generation:
+            self._deliver(self._queue.popleft())
+
+
+class ClientLink:
+    """A connection as both ends hold it. The server notes whose session it carries in `session` (0: not known yet)
+    and whether it still serves it in `open`. `losing`: the reply to the next multi will be lost with the connection,
+    after the multi was applied (True) or before (False)."""
+
+    __slots__ = ("identity", "losing", "open", "session", "to_client", "to_server")
+
+    def __init__(
+        self,
+        clock: Clock,
+        latency: Latency | None,
+        at_server: Callable[[ClientLink, Any], None],
+        at_client: Callable[[Any], None],
+        identity: ClientIdentity,
+    ) -> None:
+        self.session = 0
+        self.open = True
+        self.losing: bool | None = None
+        self.identity = identity
+        self.to_server = ServerPipe(clock, latency, partial(at_server, self))
+        self.to_client = ServerPipe(clock, latency, at_client)
 
 
 class Database:

@@ -2,7 +2,7 @@
 
 It behaves as a kazoo client does: it pings at a third of the session timeout, closes its connection after two thirds
 without an answer, reconnects to the same session, and learns that the session has ended only when it reaches a server
-again. The meaning of requests, and faults, are in `memory/connection.py`.
+again. The meaning of requests, and faults, are in `memory/server.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,25 @@ from typing import Any, Protocol
 
 from controller.clock import Clock, Timer
 from controller.pending import Pending
-from controller.zookeeper.connection import ConnectionListener
-from controller.zookeeper.errors import ConnectionLost, SessionGone, UnknownOutcome
-from controller.zookeeper.memory.acl import ClientIdentity
-from controller.zookeeper.memory.link import CLOSE, CONNECT, END, MULTI, PING, ClientLink, Latency, LinkRequest
-from controller.zookeeper.operations import SessionState, WatchEvent
+from controller.zookeeper.memory.database import (
+    CLOSE,
+    CONNECT,
+    END,
+    MULTI,
+    PING,
+    ClientIdentity,
+    ClientLink,
+    Latency,
+    LinkRequest,
+)
+from controller.zookeeper.operations import (
+    ConnectionListener,
+    ConnectionLost,
+    SessionGone,
+    SessionState,
+    UnknownOutcome,
+    WatchEvent,
+)
 
 SHORTEST_HANDSHAKE_MS = 500.0
 """A server is given at least so long to grant a session, however short that is to be."""

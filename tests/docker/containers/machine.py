@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from controller.zookeeper.jars import find_jars, find_java
+from controller.zookeeper.embedded import find_jars, find_java
 
 ROOT = Path(__file__).parents[3]
 SYSTEM = Path("/usr")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.zookeeper.embedded_server import four_letter_word
+from controller.zookeeper.embedded import four_letter_word
 from tests.docker.checks import (
     State,
     acts_as_controller,
