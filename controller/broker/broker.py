@@ -17,29 +17,29 @@ from msgspec.structs import replace
 
 from controller.broker.controller_requests import (
     NAME_AND_ID,
-    Creation,
     CreationLimits,
-    Deletion,
-    Elections,
+    LeaderElections,
     PartitionReassignments,
+    TopicCreation,
+    TopicDeletion,
     ask_controller,
     disabled_error,
     names_both,
 )
 from controller.broker.coordinator import NoCoordinators, needs_coordinator_offered
 from controller.broker.data_plane import DataPlane, Handle
-from controller.broker.isr_manager import IsrChanges
-from controller.broker.logs import Logs
-from controller.broker.metadata import Identity, MetadataBodies, MetadataCache, MetadataWait
+from controller.broker.isr_manager import IsrManager
+from controller.broker.log_manager import LogManager
+from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache, MetadataWait
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import (
     Drive,
-    Exchange,
-    Frames,
     Handler,
-    InTurn,
+    RequestContext,
+    RequestDecoder,
     Respond,
+    SerialSteps,
     Steps,
     finish,
     first_slice,
@@ -108,13 +108,13 @@ class Broker:
     def __init__(
         self,
         settings: BrokerSettings,
-        identity: Identity,
+        identity: BrokerIdentity,
         events: EventSink,
         is_controller: Callable[[], bool],
         clock: Clock,
         trace: Trace,
         peers: Peers,
-        logs: Logs | None = None,
+        logs: LogManager | None = None,
         *,
         configs: TopicConfigs | None = None,
         services: ZooKeeperServices | None = None,
@@ -155,21 +155,21 @@ class Broker:
         if services is not None:
             self.replicas.of_roles.append(services.roles_taken)
             self.replicas.of_stops.append(services.stopped)
-        progress = None if self.data is None else self.data.progress
-        self.isr_changes = IsrChanges(
-            settings, identity, self.replicas, self.metadata, peers, clock, trace, progress, isr_writes
+        partition_events = None if self.data is None else self.data.partition_events
+        self.isr_manager = IsrManager(
+            settings, identity, self.replicas, self.metadata, peers, clock, trace, partition_events, isr_writes
         )
         self.topic_waits = MetadataWait(self.metadata, clock, self._answer_failed)
-        self._creation = Creation(events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata)
-        self.elections = Elections(events, self.metadata, clock, self._answer_failed)
+        self._creation = TopicCreation(events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata)
+        self.elections = LeaderElections(events, self.metadata, clock, self._answer_failed)
         self._reassignments = PartitionReassignments(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
-        self._deletion = Deletion(events, self.metadata, self.topic_waits, clock, topic_ids)
+        self._deletion = TopicDeletion(events, self.metadata, self.topic_waits, clock, topic_ids)
         self.drive = drive
-        self._orders = InTurn(self._drive)
+        self._orders = SerialSteps(self._drive)
         """The controller's requests: one at a time, also where one takes many slices."""
         self._handlers = self._made_handlers()
-        self._frames = Frames(self._handlers, settings.request_entries_max, self._noted)
+        self._frames = RequestDecoder(self._handlers, settings.request_entries_max, self._noted)
         self._versions_with_coordinator = self._offered()
         self._versions = tuple(one for one in self._versions_with_coordinator if one.api_key != ApiKey.FIND_COORDINATOR)
 
@@ -234,7 +234,7 @@ class Broker:
         self, request: Request, respond: Respond, listener: str | None, *, heavy: bool = False
     ) -> Steps | None:
         key = request.header.api_key
-        exchange = Exchange(
+        exchange = RequestContext(
             request,
             respond,
             listener or self._settings.inter_broker_listener,
@@ -244,10 +244,10 @@ class Broker:
         )
         return self._run(self._handlers[key], exchange, request.value)
 
-    def _run(self, handler: Handler, exchange: Exchange, value: RequestValue) -> Steps | None:
+    def _run(self, handler: Handler, exchange: RequestContext, value: RequestValue) -> Steps | None:
         return first_slice(handler, exchange, value, self._failed)
 
-    def _failed(self, exchange: Exchange, value: RequestValue) -> None:
+    def _failed(self, exchange: RequestContext, value: RequestValue) -> None:
         """Log the exception with its traceback and answer this request with an error; others are unaffected."""
         self._note("error", f"{exchange.header.api_key.name} failed in its handler\n{traceback.format_exc()}")
         if not exchange.answered:
@@ -258,7 +258,7 @@ class Broker:
 
     # -- clients
 
-    def _api_versions(self, exchange: Exchange, request: ApiVersionsRequest) -> None:
+    def _api_versions(self, exchange: RequestContext, request: ApiVersionsRequest) -> None:
         if exchange.header.api_version >= _FIRST_VERSION_WITH_SOFTWARE_NAME and not all(
             _CLIENT_SOFTWARE.fullmatch(text) for text in (request.client_software_name, request.client_software_version)
         ):
@@ -267,7 +267,7 @@ class Broker:
         versions = self._versions_with_coordinator if needs_coordinator_offered(request) else self._versions
         exchange.answer(ApiVersionsResponse(ErrorCode.NONE, versions))
 
-    def _metadata(self, exchange: Exchange, request: MetadataRequest) -> Steps:
+    def _metadata(self, exchange: RequestContext, request: MetadataRequest) -> Steps:
         body = yield from self.metadata_bodies.body(
             self.metadata.for_clients,
             request,
@@ -277,7 +277,7 @@ class Broker:
         )
         exchange.answer_body(body)
 
-    def _create_topics(self, exchange: Exchange, request: CreateTopicsRequest) -> None:
+    def _create_topics(self, exchange: RequestContext, request: CreateTopicsRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
@@ -285,7 +285,7 @@ class Broker:
             return
         self._creation.create_topics(request, exchange.header.api_version, exchange.answer)
 
-    def _create_partitions(self, exchange: Exchange, request: CreatePartitionsRequest) -> None:
+    def _create_partitions(self, exchange: RequestContext, request: CreatePartitionsRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
@@ -293,7 +293,9 @@ class Broker:
             return
         self._creation.create_partitions(request, exchange.answer)
 
-    def _creates_too_much(self, exchange: Exchange, request: CreateTopicsRequest | CreatePartitionsRequest) -> bool:
+    def _creates_too_much(
+        self, exchange: RequestContext, request: CreateTopicsRequest | CreatePartitionsRequest
+    ) -> bool:
         """More topics than partitions may be created: refused without a look at each."""
         limit = self._settings.request_partitions_max
         if len(request.topics) <= limit:
@@ -302,7 +304,7 @@ class Broker:
         exchange.refuse(request, ErrorCode.POLICY_VIOLATION, message)
         return True
 
-    def _delete_topics(self, exchange: Exchange, request: DeleteTopicsRequest) -> Steps | None:
+    def _delete_topics(self, exchange: RequestContext, request: DeleteTopicsRequest) -> Steps | None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
         elif not self._settings.delete_topic:
@@ -313,25 +315,25 @@ class Broker:
             return self._deletion.delete_topics(request, exchange.answer)
         return None
 
-    def _elect_leaders(self, exchange: Exchange, request: ElectLeadersRequest) -> Steps | None:
+    def _elect_leaders(self, exchange: RequestContext, request: ElectLeadersRequest) -> Steps | None:
         if not self._is_controller():
             self.elections.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER, exchange.answer_made)
             return None
         return self.elections.elect_leaders(request, exchange.answer_made)
 
-    def _alter_reassignments(self, exchange: Exchange, request: AlterPartitionReassignmentsRequest) -> None:
+    def _alter_reassignments(self, exchange: RequestContext, request: AlterPartitionReassignmentsRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
         self._reassignments.alter(request, exchange.answer)
 
-    def _list_reassignments(self, exchange: Exchange, request: ListPartitionReassignmentsRequest) -> None:
+    def _list_reassignments(self, exchange: RequestContext, request: ListPartitionReassignmentsRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
         self._reassignments.list(request, exchange.answer)
 
-    def _produce(self, exchange: Exchange, request: ProduceRequest) -> Steps:
+    def _produce(self, exchange: RequestContext, request: ProduceRequest) -> Steps:
         assert self.data is not None
         version = exchange.header.api_version
         if request.acks != ACKS_NONE:
@@ -346,7 +348,7 @@ class Broker:
 
         yield from self.data.produce.handle_unanswered(request, version, appended)
 
-    def _fetch(self, exchange: Exchange, request: FetchRequest) -> Steps | None:
+    def _fetch(self, exchange: RequestContext, request: FetchRequest) -> Steps | None:
         """A follower's may wait for long, and there are many."""
         assert self.data is not None
         steps = self.data.fetch.handle(request, exchange.header.api_version, exchange)
@@ -356,7 +358,7 @@ class Broker:
 
     # -- the controller, to this broker
 
-    def _leader_and_isr(self, exchange: Exchange, request: LeaderAndIsrRequest) -> None:
+    def _leader_and_isr(self, exchange: RequestContext, request: LeaderAndIsrRequest) -> None:
         if self._comes_before_registration(self._leader_and_isr, exchange, request):
             return
         if self._services is None:
@@ -364,7 +366,7 @@ class Broker:
         else:
             self._services.gate.let_in(request, lambda: self._in_turn(self._roles, exchange, request))
 
-    def _in_turn(self, handler: Handler, exchange: Exchange, request: ControlRequest) -> None:
+    def _in_turn(self, handler: Handler, exchange: RequestContext, request: ControlRequest) -> None:
         """The controller's requests change the same partitions: one of them is done before the next begins."""
 
         def steps() -> Steps:
@@ -372,24 +374,24 @@ class Broker:
 
         self._orders.add(steps())
 
-    def _roles(self, exchange: Exchange, request: LeaderAndIsrRequest) -> Steps:
+    def _roles(self, exchange: RequestContext, request: LeaderAndIsrRequest) -> Steps:
         if self._is_of_an_earlier_life(exchange, request):
             return
         response = yield from self.replicas.become_leader_or_follower(request)
         exchange.answer(response)
-        self.isr_changes.roles_changed(request)
+        self.isr_manager.roles_changed(request)
 
-    def _update_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> None:
+    def _update_metadata(self, exchange: RequestContext, request: UpdateMetadataRequest) -> None:
         if not self._comes_before_registration(self._update_metadata, exchange, request):
             self._in_turn(self._new_metadata, exchange, request)
 
-    def _new_metadata(self, exchange: Exchange, request: UpdateMetadataRequest) -> Steps:
+    def _new_metadata(self, exchange: RequestContext, request: UpdateMetadataRequest) -> Steps:
         if self._is_of_an_earlier_life(exchange, request):
             return
         exchange.answer((yield from self.replicas.update_metadata(request)))
         self._after_metadata(self.topic_waits.metadata_changed)
         self._after_metadata(self.elections.metadata_changed)
-        self._after_metadata(self.isr_changes.metadata_changed)
+        self._after_metadata(self.isr_manager.metadata_changed)
         if self.data is not None:
             self._after_metadata(self.data.metadata_changed)
 
@@ -400,11 +402,11 @@ class Broker:
         except Exception:  # noqa: BLE001 - logged with its place
             self._note("error", f"UpdateMetadata: a step failed\n{traceback.format_exc()}")
 
-    def _stop_replica(self, exchange: Exchange, request: StopReplicaRequest) -> None:
+    def _stop_replica(self, exchange: RequestContext, request: StopReplicaRequest) -> None:
         if not self._comes_before_registration(self._stop_replica, exchange, request):
             self._in_turn(self._stopped, exchange, request)
 
-    def _stopped(self, exchange: Exchange, request: StopReplicaRequest) -> Steps:
+    def _stopped(self, exchange: RequestContext, request: StopReplicaRequest) -> Steps:
         if self._is_of_an_earlier_life(exchange, request):
             return
         response = yield from self.replicas.stop_replicas(request)
@@ -418,8 +420,8 @@ class Broker:
 
     def _comes_before_registration(
         self,
-        handler: Callable[[Exchange, Any], None],
-        exchange: Exchange,
+        handler: Callable[[RequestContext, Any], None],
+        exchange: RequestContext,
         request: ControlRequest,
     ) -> bool:
         """Keeps until then what may be for the life before, whose registration lasts as long as its session: a broker
@@ -430,7 +432,7 @@ class Broker:
         self._early.append(lambda: self._run(handler, exchange, request))
         return True
 
-    def _is_of_an_earlier_life(self, exchange: Exchange, request: ControlRequest) -> bool:
+    def _is_of_an_earlier_life(self, exchange: RequestContext, request: ControlRequest) -> bool:
         """Refuses what was meant for this broker before it last registered (S29, KAFKA-7235).
 
         A later epoch than ours is no error: the controller may see a registration before its broker has the answer.
@@ -445,13 +447,13 @@ class Broker:
 
     # -- brokers, to the controller. One that is not the active controller refuses when the event's turn comes.
 
-    def _alter_isr(self, exchange: Exchange, request: AlterIsrRequest) -> None:
+    def _alter_isr(self, exchange: RequestContext, request: AlterIsrRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
             return
         self._events.put(AlterIsrRequested(request, exchange.answer, exchange.header.api_version))
 
-    def _update_features(self, exchange: Exchange, request: UpdateFeaturesRequest) -> None:
+    def _update_features(self, exchange: RequestContext, request: UpdateFeaturesRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
             return
@@ -464,13 +466,13 @@ class Broker:
             lambda: exchange.refuse(request, ErrorCode.REQUEST_TIMED_OUT),
         )
 
-    def _allocate_producer_ids(self, exchange: Exchange, request: AllocateProducerIdsRequest) -> None:
+    def _allocate_producer_ids(self, exchange: RequestContext, request: AllocateProducerIdsRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
             return
         self._events.put(AllocateProducerIdsRequested(request, exchange.answer))
 
-    def _controlled_shutdown(self, exchange: Exchange, request: ControlledShutdownRequest) -> None:
+    def _controlled_shutdown(self, exchange: RequestContext, request: ControlledShutdownRequest) -> None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
             return

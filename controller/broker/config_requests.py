@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES, BrokerSetting
 from controller.broker.error_responses import record_refusal
 from controller.broker.metadata import MetadataCache
-from controller.broker.replica_manager import Refused
+from controller.broker.replica_manager import ApiError
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
@@ -90,7 +90,7 @@ def replaced(resource_type: int, configs: Sequence[ReplacedConfig]) -> Config:
     """AlterConfigs: these and no others. Refused."""
     without = [one.name for one in configs if one.value is None]
     if without:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
     config = {one.name: one.value for one in configs if one.value is not None}
     _check(resource_type, config)
     return config
@@ -100,10 +100,10 @@ def check_operations(configs: Sequence[AlterableConfig]) -> None:
     """IncrementalAlterConfigs: what is wrong with it whatever the config is now. Refused."""
     twice = [name for name, count in Counter(one.name for one in configs).items() if count > 1]
     if twice:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys : {','.join(twice)}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys : {','.join(twice)}")
     without = [one.name for one in configs if one.value is None and one.config_operation != OPERATION_DELETE]
     if without:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
 
 
 def changed(resource_type: int, config: Config, operations: Sequence[AlterableConfig]) -> Config:
@@ -118,7 +118,7 @@ def changed(resource_type: int, config: Config, operations: Sequence[AlterableCo
         elif one.config_operation in (OPERATION_APPEND, OPERATION_SUBTRACT):
             result[one.name] = _list_changed(resource_type, result.get(one.name), one)
         else:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported operation type {one.config_operation}")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported operation type {one.config_operation}")
     named = {one.name: result[one.name] for one in operations if one.name in result}
     _check(resource_type, named)
     if resource_type == RESOURCE_TOPIC:
@@ -133,7 +133,9 @@ def _list_changed(resource_type: int, before: str | None, operation: AlterableCo
     adds = operation.config_operation == OPERATION_APPEND
     if setting.kind != CONFIG_TYPE_LIST:
         verb = "append" if adds else "subtract"
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Config value {verb} is not allowed for config key: {operation.name}")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Config value {verb} is not allowed for config key: {operation.name}"
+        )
     there, named = elements(setting.default if before is None else before), elements(operation.value or "")
     if adds:
         return ",".join(dict.fromkeys((*there, *named)))
@@ -144,11 +146,11 @@ def _setting(resource_type: int, name: str) -> TopicSetting:
     """Refused if there is none of that name that can be altered."""
     if resource_type == RESOURCE_TOPIC:
         if name not in TOPIC_SETTINGS:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
         return TOPIC_SETTINGS[name]
     if name not in DYNAMIC_NAMES:
         known = "Cannot update this config dynamically" if name in BROKER_SETTINGS else "Unknown broker config name"
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{known}: {name}")
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{known}: {name}")
     return next(table[name] for table in (THROTTLE_RATES, BROKER_ALONE, BY_BROKER_NAME) if name in table)
 
 
@@ -157,9 +159,9 @@ def _check(resource_type: int, config: Config) -> None:
         setting = _setting(resource_type, name)
         fault = setting.fault(text, name)
         if fault is not None:
-            raise Refused(ErrorCode.INVALID_CONFIG, fault)
+            raise ApiError(ErrorCode.INVALID_CONFIG, fault)
     if resource_type == RESOURCE_TOPIC and (fault := config_fault(config)) is not None:
-        raise Refused(ErrorCode.INVALID_CONFIG, fault)
+        raise ApiError(ErrorCode.INVALID_CONFIG, fault)
 
 
 def topic_shown(configs: TopicConfigs, settings: BrokerSettings, config: Config) -> tuple[DescribedConfig, ...]:
@@ -266,17 +268,17 @@ class BrokerLoggers:
             if one.config_operation in _LIST_OPERATIONS:
                 verb = _LIST_OPERATIONS[one.config_operation]
                 words = f"{verb} operation is not allowed for the BROKER_LOGGER resource"
-                raise Refused(ErrorCode.INVALID_REQUEST, words)
+                raise ApiError(ErrorCode.INVALID_REQUEST, words)
             if one.config_operation not in (OPERATION_SET, OPERATION_DELETE):
-                raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported operation type {one.config_operation}")
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported operation type {one.config_operation}")
             if one.name != ROOT:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"{resource}: Logger {one.name} does not exist!")
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{resource}: Logger {one.name} does not exist!")
             if one.config_operation == OPERATION_DELETE:
                 words = f"Removing the log level of the {ROOT} logger is not allowed"
-                raise Refused(ErrorCode.INVALID_REQUEST, words)
+                raise ApiError(ErrorCode.INVALID_REQUEST, words)
             if one.value not in LEVELS:
                 words = f"Cannot set the log level of {ROOT} to {one.value} as it is not a supported log level."
-                raise Refused(
+                raise ApiError(
                     ErrorCode.INVALID_REQUEST, f"{resource}: {words} Valid log levels are {', '.join(LEVELS)}"
                 )
         for one in operations:
@@ -318,7 +320,7 @@ Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
 Change: TypeAlias = Callable[[Config], Config]
 
 
-class Configs:
+class ConfigHandler:
     def __init__(
         self,
         settings: BrokerSettings,
@@ -389,7 +391,7 @@ class Configs:
 
     async def _describe(self, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
         """In slices. Each result is encoded at once, and those beyond `camerlengo.response.max.bytes` are refused."""
-        wanted: dict[int, str | Refused] = {}
+        wanted: dict[int, str | ApiError] = {}
         for place, resource in enumerate(request.resources):
             wanted[place] = self._path_or_refusal(resource)
             if place % RESOLVED_AT_ONCE == RESOLVED_AT_ONCE - 1:
@@ -411,19 +413,21 @@ class Configs:
         self,
         request: DescribeConfigsRequest,
         resource: DescribeConfigsResource,
-        path: str | Refused,
+        path: str | ApiError,
         rows: Mapping[str, Znode],
         size_bytes: int,
     ) -> DescribeConfigsResult:
         try:
-            if isinstance(path, Refused):
+            if isinstance(path, ApiError):
                 raise path
             if size_bytes >= self._settings.response_max_bytes:
                 limit = f"camerlengo.response.max.bytes={self._settings.response_max_bytes}"
-                raise Refused(ErrorCode.POLICY_VIOLATION, f"The response is larger than {limit}: ask for fewer at once")
+                raise ApiError(
+                    ErrorCode.POLICY_VIOLATION, f"The response is larger than {limit}: ask for fewer at once"
+                )
             shown = _asked_for(request, resource, self._shown(resource, path, rows))
             return _described(resource, ErrorCode.NONE, None, shown)
-        except Refused as refused:
+        except ApiError as refused:
             return _described(resource, refused.error, refused.message)
         except DamagedZnode as damaged:
             return _described(resource, ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged))
@@ -440,20 +444,20 @@ class Configs:
             return all_brokers_shown(default)
         return broker_shown(self._settings, _config(rows, path), default)
 
-    def _path_or_refusal(self, resource: DescribeConfigsResource) -> str | Refused:
+    def _path_or_refusal(self, resource: DescribeConfigsResource) -> str | ApiError:
         try:
             if resource.resource_type == RESOURCE_TOPIC and (fault := name_fault(resource.resource_name)) is not None:
-                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
             if resource.resource_type == RESOURCE_BROKER_LOGGER:
                 return self._logger_path(resource.resource_name)
             return self._path(resource.resource_type, resource.resource_name)
-        except Refused as refused:
+        except ApiError as refused:
             return refused
 
     def _logger_path(self, name: str) -> str:
         """Nothing is kept of a logger. Refused if it is another broker's."""
         if not name:
-            raise Refused(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
         return self._broker_path(name)
 
     # -- altering
@@ -470,7 +474,7 @@ class Configs:
             message: str | None = None
             try:
                 await self._alter(resource, change_of, validate_only)
-            except Refused as refused:
+            except ApiError as refused:
                 error, message = refused.error, refused.message
             except DamagedZnode as damaged:
                 error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(damaged)
@@ -504,7 +508,7 @@ class Configs:
                 raise _unknown_topic(name)
             return paths.config_topic(name)
         if resource_type != RESOURCE_BROKER:
-            raise Refused(
+            raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"Configs are of topics and brokers alone, but resource type is {resource_type}",
             )
@@ -515,7 +519,7 @@ class Configs:
         if not name:
             return paths.CONFIG_BROKER_DEFAULT
         if name != str(self._settings.broker_id):
-            raise Refused(
+            raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {self._settings.broker_id} or empty string, but received {name}",
             )
@@ -527,8 +531,8 @@ def _config(rows: Mapping[str, Znode], path: str) -> Config:
     return decode_config(path, rows[path].data).config if path in rows else {}
 
 
-def _unknown_topic(name: str) -> Refused:
-    return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+def _unknown_topic(name: str) -> ApiError:
+    return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 
 
 def _all_refused(resources: Sequence[Resource], error: ErrorCode, message: str) -> tuple[AlteredResource, ...]:

@@ -156,7 +156,7 @@ class CreationLimits:
         return found
 
 
-class Creation:
+class TopicCreation:
     """Handles CreateTopics and CreatePartitions. Requests beyond `limits` are refused without asking the controller."""
 
     def __init__(
@@ -282,7 +282,7 @@ def names_both(request: DeleteTopicsRequest) -> bool:
     return any(topic.name is not None and topic.topic_id != NO_TOPIC_ID for topic in request.topics)
 
 
-class Deletion:
+class TopicDeletion:
     def __init__(
         self, events: EventSink, metadata: MetadataCache, waits: MetadataWait, clock: Clock, topic_ids: bool
     ) -> None:
@@ -396,7 +396,7 @@ class DelayedElectLeader(DelayedOperation):
                 del self._waiting[topic, partition]
 
 
-class Elections:
+class LeaderElections:
     """Handles ElectLeaders. `on_error` is called if an answer
     could not be made."""
 

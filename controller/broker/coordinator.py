@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.broker.request_context import Exchange
+from controller.broker.request_context import RequestContext
 from controller.protocol.client import (
     COORDINATOR_OF_GROUP,
     COORDINATOR_OF_TRANSACTION,
@@ -39,7 +39,7 @@ class NoCoordinators:
         self._note = note
         self._named: set[tuple[str | None, str]] = set()
 
-    def find_coordinator(self, exchange: Exchange, request: FindCoordinatorRequest) -> None:
+    def find_coordinator(self, exchange: RequestContext, request: FindCoordinatorRequest) -> None:
         error, client = ErrorCode.COORDINATOR_NOT_AVAILABLE, exchange.header.client_id
         if request.key_type == COORDINATOR_OF_GROUP:
             self._name(client, request.key, f"group {request.key!r}", NO_GROUPS)

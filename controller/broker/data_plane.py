@@ -10,16 +10,16 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.fetcher import ReplicaFetcherManager
 from controller.broker.isr_manager import live_followers
-from controller.broker.logs import Logs
+from controller.broker.log_manager import LogManager
 from controller.broker.metadata import MetadataCache
-from controller.broker.partition import Partition, Progress, Role
+from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import OffLoop, Peers
-from controller.broker.records.fetch import DelayedFetch, Fetch, FetchReading
-from controller.broker.records.fetch_sessions import FetchSessions
-from controller.broker.records.list_offsets import EpochOffsets, ListOffsets
-from controller.broker.records.writes import DelayedDeleteRecords, DelayedProduce, DeleteRecords, Produce
+from controller.broker.records.fetch import DelayedFetch, FetchHandler, PartitionReader
+from controller.broker.records.fetch_sessions import FetchSessionCache
+from controller.broker.records.list_offsets import LeaderEpochHandler, ListOffsetsHandler
+from controller.broker.records.writes import DelayedDeleteRecords, DelayedProduce, DeleteRecordsHandler, ProduceHandler
 from controller.broker.replica_manager import DescribeLogDirs, Quota, RecordAccess, ReplicaManager, ReplicationThrottle
 from controller.broker.request_context import Steps
 from controller.broker.settings import BrokerSettings
@@ -42,7 +42,7 @@ class DataPlane:
     def __init__(
         self,
         settings: BrokerSettings,
-        logs: Logs,
+        logs: LogManager,
         replicas: ReplicaManager,
         metadata: MetadataCache,
         configs: TopicConfigs,
@@ -58,17 +58,17 @@ class DataPlane:
         self._replicas = replicas
         self.logs = logs
         self._report_failed_directory = directory_failed
-        self.progress = Progress(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
+        self.partition_events = PartitionEvents(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
         self.follower_throttle = Quota(settings.broker_id, clock, *configs.throttle("follower"))
-        self.fetchers = ReplicaFetchers(
+        self.fetchers = ReplicaFetcherManager(
             settings,
             metadata,
             peers,
             logs.truncate,
             clock,
             trace,
-            self.progress.high_watermark_moved,
+            self.partition_events.high_watermark_moved,
             self.follower_throttle,
             broker_epoch,
         )
@@ -85,19 +85,21 @@ class DataPlane:
             clock, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
         )
         self.throttle = ReplicationThrottle(settings.broker_id, clock, *configs.throttle("leader"))
-        reading = FetchReading(self.access, self.progress, clock, self.throttle)
-        self.fetch = Fetch(
+        reading = PartitionReader(self.access, self.partition_events, clock, self.throttle)
+        self.fetch = FetchHandler(
             reading,
-            self.progress,
+            self.partition_events,
             self.fetches,
-            FetchSessions(settings.max_incremental_fetch_session_cache_slots, clock),
+            FetchSessionCache(settings.max_incremental_fetch_session_cache_slots, clock),
             settings.fetch_max_bytes,
         )
-        self.produce = Produce(self.access, self.progress, self.produces, configs.min_insync, off_loop)
-        self._delete_records = DeleteRecords(self.access, metadata, self.progress, self.deletions, configs.deletes)
+        self.produce = ProduceHandler(self.access, self.partition_events, self.produces, configs.min_insync, off_loop)
+        self._delete_records = DeleteRecordsHandler(
+            self.access, metadata, self.partition_events, self.deletions, configs.deletes
+        )
         self.handlers: Mapping[ApiKey, Handle] = {
-            ApiKey.LIST_OFFSETS: ListOffsets(self.access, clock.wall_ms).handle,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: EpochOffsets(self.access).handle,
+            ApiKey.LIST_OFFSETS: ListOffsetsHandler(self.access, clock.wall_ms).handle,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: LeaderEpochHandler(self.access).handle,
             ApiKey.DELETE_RECORDS: self._delete_records.handle,
             ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(logs, replicas).handle,
         }
@@ -113,20 +115,22 @@ class DataPlane:
     def logs_changed(self) -> None:
         """Retention has moved where logs begin."""
         self.fetchers.logs_changed()
-        self.progress.changed(tuple(self._replicas.partitions()))
+        self.partition_events.changed(tuple(self._replicas.partitions()))
 
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
         """Apply new roles; replicas that led, or followed another leader, stop doing so first, so that a log never has
         two writers."""
         self.fetchers.leave([partition for partition in partitions if partition.role is Role.LEADER])
-        self.progress.changed(partitions)  # all at first: a fetch that one of them completes reports on all of them
-        self.progress.roles_changed(partitions)
+        self.partition_events.changed(
+            partitions
+        )  # all at first: a fetch that one of them completes reports on all of them
+        self.partition_events.roles_changed(partitions)
         self.fetchers.follow([partition for partition in partitions if partition.role is Role.FOLLOWER])
 
     def _stopped(self, partitions: Sequence[Partition]) -> None:
         self.fetchers.leave(partitions)
-        self.progress.changed(partitions)
-        self.progress.roles_changed(partitions)
+        self.partition_events.changed(partitions)
+        self.partition_events.roles_changed(partitions)
 
     def _directory_failed(self, directory: LogDirectory, cause: Exception) -> None:
         """Found in the middle of a call on a log, so what follows waits until that is over."""

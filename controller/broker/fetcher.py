@@ -1,4 +1,4 @@
-"""Replication by followers: `Fetcher` fetches from one leader, `ReplicaFetchers` assigns partitions to fetchers.
+"""Replication by followers: `Fetcher` fetches from one leader, `ReplicaFetcherManager` assigns partitions to fetchers.
 
 A fetcher is a coroutine over one lasting connection, on the broker's thread: one long poll after another. No coroutine
 exists while a fetch is in flight, which is nearly always. A partition is in one fetcher at most, and is removed from
@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 
 from controller.backoff import backoff_ms
 from controller.broker.fetcher_state import (
-    Cut,
+    FetchedPartition,
     FetcherQueue,
-    FetchSession,
-    Followed,
+    FetchSessionHandler,
     FollowerLogs,
     Key,
     LeadersRange,
     Offsets,
-    Restart,
+    RestartAt,
+    TruncateTo,
     after_out_of_range,
     end_offsets_of,
     error_of,
@@ -190,7 +190,7 @@ class Fetcher:
 
     def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
         self._tools = tools
-        self._session = FetchSession()
+        self._session = FetchSessionHandler()
         self._queue = FetcherQueue(
             self._session, tools.settings.replica_fetch_max_bytes, tools.versions.truncation_on_fetch
         )
@@ -376,7 +376,7 @@ class Fetcher:
         """It follows nothing."""
         return self._queue.is_empty
 
-    def add(self, followed: Followed) -> None:
+    def add(self, followed: FetchedPartition) -> None:
         self._queue.add(followed)
         if self._is_held(followed):
             self._delay(followed)
@@ -386,7 +386,7 @@ class Fetcher:
 
     # -- where logs part, below Fetch 12
 
-    async def _agree(self, asked: Mapping[Key, Followed]) -> None:
+    async def _agree(self, asked: Mapping[Key, FetchedPartition]) -> None:
         """Asks where the latest epoch of each ends at the leader, and cuts what the leader has not."""
         request = offset_for_leader_epoch_request(self._tools.settings.broker_id, asked.values())
         response = await self._link.ask(
@@ -398,9 +398,9 @@ class Fetcher:
 
     # -- what a fetch brings
 
-    def _take(self, response: FetchResponse) -> dict[Key, Followed]:
+    def _take(self, response: FetchResponse) -> dict[Key, FetchedPartition]:
         """What came for what is still followed. Gives back those whose log's end is out of the leader's range."""
-        astray: dict[Key, Followed] = {}
+        astray: dict[Key, FetchedPartition] = {}
         is_throttled = self._tools.throttle.rate() is not None
         for topic in response.responses:
             for data in topic.partitions:
@@ -425,24 +425,24 @@ class Fetcher:
 
     # -- held back by follower.replication.throttled.rate
 
-    def _count(self, followed: Followed, data: FetchPartitionData) -> None:
+    def _count(self, followed: FetchedPartition, data: FetchPartitionData) -> None:
         followed.is_behind = followed.log.log_end_offset < data.high_watermark
         if isinstance(data.records, bytes | memoryview):
             self._tools.throttle.count(*followed.key, len(data.records))
 
-    def _is_held(self, followed: Followed) -> bool:
+    def _is_held(self, followed: FetchedPartition) -> bool:
         """Whether it has to wait for its turn. One that has all that is committed never has."""
         return followed.is_behind and self._tools.throttle.is_exceeded(*followed.key)
 
     # -- out of range
 
-    async def _return_to_range(self, astray: Mapping[Key, Followed]) -> None:
+    async def _return_to_range(self, astray: Mapping[Key, FetchedPartition]) -> None:
         """The leader ends before these logs do, or begins after them."""
         logs = self._tools.logs
-        beyond: dict[Key, tuple[Followed, int]] = {}
+        beyond: dict[Key, tuple[FetchedPartition, int]] = {}
         for followed, end in self._answers(astray, await self._offsets(astray, LATEST_TIMESTAMP)):
             found = after_out_of_range(followed.log.log_end_offset, LeadersRange(end))
-            if isinstance(found, Cut):
+            if isinstance(found, TruncateTo):
                 self._do(followed, partial(logs.cut, followed, found.offset, f"the leader ends at {end}"))
             else:
                 beyond[followed.key] = (followed, end)
@@ -452,13 +452,13 @@ class Fetcher:
         for followed, start in self._answers(behind, await self._offsets(behind, EARLIEST_TIMESTAMP)):
             end = beyond[followed.key][1]
             found = after_out_of_range(followed.log.log_end_offset, LeadersRange(end, start))
-            if isinstance(found, Restart):
+            if isinstance(found, RestartAt):
                 self._do(followed, partial(logs.restart, followed, found.offset))
             else:
                 self._note("debug", f"{followed}: refused as out of range, and within {start} to {end}")
                 self._delay(followed)
 
-    async def _offsets(self, partitions: Mapping[Key, Followed], timestamp: int) -> Offsets:
+    async def _offsets(self, partitions: Mapping[Key, FetchedPartition], timestamp: int) -> Offsets:
         request = list_offsets_request(self._tools.settings.broker_id, partitions.values(), timestamp)
         response = await self._link.ask(ApiKey.LIST_OFFSETS, self._tools.versions.list_offsets, request)
         assert isinstance(response, ListOffsetsResponse)
@@ -467,8 +467,8 @@ class Fetcher:
     # -- one partition
 
     def _answers(
-        self, asked: Mapping[Key, Followed], answers: Mapping[Key, tuple[ErrorCode, T]]
-    ) -> Iterator[tuple[Followed, T]]:
+        self, asked: Mapping[Key, FetchedPartition], answers: Mapping[Key, tuple[ErrorCode, T]]
+    ) -> Iterator[tuple[FetchedPartition, T]]:
         """What was answered without an error to what is still followed. The others are looked after."""
         for key, followed in asked.items():
             if self._queue.follows(followed):
@@ -478,7 +478,7 @@ class Fetcher:
                 else:
                     self._refused(followed, error)
 
-    def _do(self, followed: Followed, action: Callable[[], None]) -> None:
+    def _do(self, followed: FetchedPartition, action: Callable[[], None]) -> None:
         """Run an action on the log, then queue the partition's next request. An error affects this partition alone."""
         followed.refusals = 0
         try:
@@ -495,7 +495,7 @@ class Fetcher:
         except Exception:  # noqa: BLE001 - logged with its traceback; the other partitions are unaffected
             self._drop(followed, "error", f"failed\n{traceback.format_exc()}")
 
-    def _refused(self, followed: Followed, error: ErrorCode) -> None:
+    def _refused(self, followed: FetchedPartition, error: ErrorCode) -> None:
         if error is ErrorCode.FENCED_LEADER_EPOCH:
             self._drop(followed, "info", f"leader epoch {followed.leader_epoch} is over, the next one is waited for")
             return
@@ -509,12 +509,12 @@ class Fetcher:
         else:
             self._delay(followed)
 
-    def _delay(self, followed: Followed, delay_ms: float = math.inf) -> None:
+    def _delay(self, followed: FetchedPartition, delay_ms: float = math.inf) -> None:
         """At most `replica.fetch.backoff.ms`."""
         delay_ms = min(delay_ms, self._tools.settings.replica_fetch_backoff_ms)
         self._queue.delay(followed, self._tools.clock.now_ms() + delay_ms)
 
-    def _drop(self, followed: Followed, level: str, why: str) -> None:
+    def _drop(self, followed: FetchedPartition, level: str, why: str) -> None:
         """Stop following the partition until it is added again."""
         self._note(level, f"{followed} is not followed any more: {why}")
         if self._queue.follows(followed):
@@ -527,7 +527,7 @@ class Fetcher:
             self._tools.trace.emit(Noted(level, f"{name}: {message}"))
 
 
-class ReplicaFetchers:
+class ReplicaFetcherManager:
     """Assigns followed partitions to fetchers.
 
     `truncate` truncates a partition's log (`Logs.truncate`). `appended` is called with each followed partition after
@@ -633,12 +633,12 @@ class ReplicaFetchers:
                 del self._fetchers[place]
                 fetcher.close()
 
-    def _begun(self, partition: Partition, log: PartitionLog) -> Followed | None:
+    def _begun(self, partition: Partition, log: PartitionLog) -> FetchedPartition | None:
         """A log that knows epochs is compared with the leader's by them: by what the leader says to a fetch, or before
         the first one where fetches don't tell. One that knows none keeps what is committed, as before there were
         any."""
         knows_epochs = log.epochs.latest >= 0
-        followed = Followed(
+        followed = FetchedPartition(
             partition, log, partition.leader_epoch, agreed=self._truncation_on_fetch or not knows_epochs
         )
         try:

@@ -52,7 +52,7 @@ Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
+class FetchedPartition:
     """One for each LeaderAndIsr: an answer is taken only while its partition is followed by the same object, so that
     one to an older leader epoch, or to an earlier life of the partition, changes nothing.
 
@@ -135,7 +135,9 @@ def fetch_request(
     )
 
 
-def offset_for_leader_epoch_request(broker_id: int, partitions: Iterable[Followed]) -> OffsetForLeaderEpochRequest:
+def offset_for_leader_epoch_request(
+    broker_id: int, partitions: Iterable[FetchedPartition]
+) -> OffsetForLeaderEpochRequest:
     """Where each log's latest epoch ends at the leader."""
     topics: dict[str, list[OffsetForLeaderPartition]] = {}
     for one in partitions:
@@ -154,7 +156,7 @@ def end_offsets_of(response: OffsetForLeaderEpochResponse) -> EndOffsets:
     }
 
 
-def list_offsets_request(broker_id: int, partitions: Iterable[Followed], timestamp: int) -> ListOffsetsRequest:
+def list_offsets_request(broker_id: int, partitions: Iterable[FetchedPartition], timestamp: int) -> ListOffsetsRequest:
     """Return a ListOffsets request. `timestamp` is EARLIEST_TIMESTAMP for the leaders' log start offsets, or
     LATEST_TIMESTAMP for their log end offsets (a leader returns its high watermark to consumers only)."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
@@ -187,7 +189,7 @@ class SessionRequest:
     forgotten: tuple[ForgottenTopic, ...]
 
 
-class FetchSession:
+class FetchSessionHandler:
     """The follower's side of a fetch session. `sent` holds the last question sent for each partition, in the order in
     which they were added or changed. Changes by `want` and `forget` go out with the next request."""
 
@@ -285,24 +287,24 @@ def by_topic(partitions: Iterable[tuple[Key, FetchPartition]]) -> tuple[FetchTop
 
 class FetcherQueue:
     """The partitions that a fetcher follows. Questions go to `session`. `max_bytes`, `sends_epoch`: see
-    `Followed.question`."""
+    `FetchedPartition.question`."""
 
     __slots__ = ("_disagreeing", "_followed", "_max_bytes", "_sends_epoch", "_session", "_waiting")
 
-    def __init__(self, session: FetchSession, max_bytes: int, sends_epoch: bool) -> None:
+    def __init__(self, session: FetchSessionHandler, max_bytes: int, sends_epoch: bool) -> None:
         self._session = session
         self._max_bytes = max_bytes
         self._sends_epoch = sends_epoch
-        self._followed: Few[Key, Followed] = Few()
-        self._waiting: dict[Key, Followed] | None = None  # these two are made when there is one
-        self._disagreeing: dict[Key, Followed] | None = None
+        self._followed: Few[Key, FetchedPartition] = Few()
+        self._waiting: dict[Key, FetchedPartition] | None = None  # these two are made when there is one
+        self._disagreeing: dict[Key, FetchedPartition] | None = None
 
     @property
     def is_empty(self) -> bool:
         return not len(self._followed)
 
     @property
-    def disagreeing(self) -> Mapping[Key, Followed]:
+    def disagreeing(self) -> Mapping[Key, FetchedPartition]:
         """Those due whose logs may hold what the leader's has not."""
         return self._disagreeing or {}
 
@@ -317,7 +319,7 @@ class FetcherQueue:
         """There is something to fetch, and nothing else."""
         return not self._waiting and not self._disagreeing and len(self._followed) > 0
 
-    def add(self, followed: Followed) -> None:
+    def add(self, followed: FetchedPartition) -> None:
         self.remove(followed.key)
         self._followed[followed.key] = followed
         self.ask(followed)
@@ -330,17 +332,17 @@ class FetcherQueue:
         for key in tuple(self._followed):
             self.remove(key)
 
-    def follows(self, followed: Followed) -> bool:
+    def follows(self, followed: FetchedPartition) -> bool:
         return self._followed.get(followed.key) is followed
 
-    def asked(self, key: Key) -> Followed | None:
+    def asked(self, key: Key) -> FetchedPartition | None:
         """Whose question the last fetch had for the partition, if it is followed still and its log is as it was."""
         followed, question = self._followed.get(key), self._session.sent.get(key)
         if followed is None or question is None or not followed.has_asked(question):
             return None
         return followed
 
-    def ask(self, followed: Followed) -> None:
+    def ask(self, followed: FetchedPartition) -> None:
         """With the next request, as its log is now."""
         key = followed.key
         if self._followed.get(key) is not followed or (self._waiting and key in self._waiting):
@@ -360,7 +362,7 @@ class FetcherQueue:
         for followed in self._followed.values():
             self.ask(followed)
 
-    def delay(self, followed: Followed, until_ms: float) -> None:
+    def delay(self, followed: FetchedPartition, until_ms: float) -> None:
         if self.follows(followed):
             self._put_aside(followed.key)
             followed.ready_ms = until_ms
@@ -368,7 +370,7 @@ class FetcherQueue:
                 self._waiting = {}
             self._waiting[followed.key] = followed
 
-    def take_up(self, now_ms: float, is_held: Callable[[Followed], bool], hold_ms: float) -> None:
+    def take_up(self, now_ms: float, is_held: Callable[[FetchedPartition], bool], hold_ms: float) -> None:
         """Queue the partitions whose delay has ended; a throttled one is delayed by `hold_ms` again."""
         if not self._waiting:
             return
@@ -381,7 +383,7 @@ class FetcherQueue:
         if not self._waiting:
             self._waiting = None
 
-    def all(self) -> tuple[Followed, ...]:
+    def all(self) -> tuple[FetchedPartition, ...]:
         return self._followed.values()
 
     def next_due_ms(self) -> float | None:
@@ -407,7 +409,7 @@ class FollowerLogs:
         self._changed = changed
         self._trace = trace
 
-    def take(self, followed: Followed, data: FetchPartitionData) -> None:
+    def take(self, followed: FetchedPartition, data: FetchPartitionData) -> None:
         """A fetched answer without an error. Raises CorruptBatch, OffsetsOutOfOrder."""
         if data.diverging_epoch is not NO_DIVERGENCE and data.diverging_epoch != NO_DIVERGENCE:
             self.agree(followed, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
@@ -419,7 +421,7 @@ class FollowerLogs:
         if appended or moved or started:
             self._changed(followed.partition)
 
-    def _append(self, followed: Followed, data: FetchPartitionData) -> bool:
+    def _append(self, followed: FetchedPartition, data: FetchPartitionData) -> bool:
         records = data.records
         assert records is None or isinstance(records, bytes | memoryview)
         if not records:
@@ -434,7 +436,7 @@ class FollowerLogs:
             return False
         return True
 
-    def _move_high_watermark(self, followed: Followed, leaders: int) -> bool:
+    def _move_high_watermark(self, followed: FetchedPartition, leaders: int) -> bool:
         """What the leader says, as far as there are records. Also back: a new leader may not know yet how far the
         last one had come."""
         partition, log = followed.partition, followed.log
@@ -443,13 +445,13 @@ class FollowerLogs:
         partition.high_watermark = reached
         return moved
 
-    def _move_start(self, followed: Followed, leaders: int) -> bool:
+    def _move_start(self, followed: FetchedPartition, leaders: int) -> bool:
         if leaders <= followed.log.log_start_offset:
             return False
         high_watermark = followed.partition.high_watermark
         return followed.log.delete_records_before(min(leaders, high_watermark), high_watermark)
 
-    def agree(self, followed: Followed, leader: EpochEnd) -> None:
+    def agree(self, followed: FetchedPartition, leader: EpochEnd) -> None:
         """The leader's answer about this log's latest epoch: what it has not is cut off. `followed.agreed` says whether
         that was all."""
         log = followed.log
@@ -457,7 +459,7 @@ class FollowerLogs:
         self.cut(followed, found.offset, f"the leader's epoch {leader.epoch} ends at {leader.end_offset}")
         followed.agreed = found.agreed
 
-    def cut(self, followed: Followed, offset: int, why: str) -> None:
+    def cut(self, followed: FetchedPartition, offset: int, why: str) -> None:
         """To `offset`, or to the beginning of the batch that it lies within."""
         partition, log = followed.partition, followed.log
         end, high_watermark = log.log_end_offset, partition.high_watermark
@@ -467,7 +469,7 @@ class FollowerLogs:
             self._emit_truncation(followed, end, high_watermark, why)
             self._changed(partition)
 
-    def restart(self, followed: Followed, offset: int) -> None:
+    def restart(self, followed: FetchedPartition, offset: int) -> None:
         """Everything goes: the leader begins after this log's end."""
         partition = followed.partition
         end, high_watermark = followed.log.log_end_offset, partition.high_watermark
@@ -476,7 +478,7 @@ class FollowerLogs:
         self._emit_truncation(followed, end, high_watermark, f"the leader begins at {offset}")
         self._changed(partition)
 
-    def _emit_truncation(self, followed: Followed, before: int, high_watermark: int, why: str) -> None:
+    def _emit_truncation(self, followed: FetchedPartition, before: int, high_watermark: int, why: str) -> None:
         if self._trace.enabled:
             partition, end = followed.partition, followed.log.log_end_offset
             self._trace.emit(LogTruncated(partition.topic, partition.index, end, followed.leader_epoch))
@@ -521,14 +523,14 @@ class LeadersRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TruncateTo:
     """The leader's log ends before this one (after an unclean election): what is beyond goes."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartAt:
     """The leader has nothing as old as this log's end: all of it goes, and it begins again there."""
 
     offset: int
@@ -544,10 +546,10 @@ class InRange:
     """There is nothing to put right: the leader's log has changed since it refused."""
 
 
-def after_out_of_range(log_end: int, leader: LeadersRange) -> Cut | Restart | AskForStart | InRange:
+def after_out_of_range(log_end: int, leader: LeadersRange) -> TruncateTo | RestartAt | AskForStart | InRange:
     """What a follower does to whom the leader said that its log's end is out of range."""
     if leader.end < log_end:
-        return Cut(leader.end)
+        return TruncateTo(leader.end)
     if leader.start is None:
         return AskForStart()
-    return Restart(leader.start) if leader.start > log_end else InRange()
+    return RestartAt(leader.start) if leader.start > log_end else InRange()

@@ -25,8 +25,8 @@ from typing import Any, TypeAlias
 
 from controller.backoff import backoff_ms
 from controller.broker.fetcher_state import error_of
-from controller.broker.metadata import Identity, MetadataCache
-from controller.broker.partition import Partition, Progress, Role
+from controller.broker.metadata import BrokerIdentity, MetadataCache
+from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import Peers
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import on_broker_thread
@@ -240,7 +240,7 @@ def results_of(
     return found
 
 
-class Verdict(enum.Enum):
+class ProposalOutcome(enum.Enum):
     """The outcome of a proposal. Until it is made or dropped, it is unknown which of the two ISRs is in effect."""
 
     MADE = "made"
@@ -252,26 +252,26 @@ class Verdict(enum.Enum):
     """It may or may not be made: sent again as it is, so that it is recognised if it was."""
 
 
-_VERDICTS: Mapping[int, Verdict] = MappingProxyType(
+_VERDICTS: Mapping[int, ProposalOutcome] = MappingProxyType(
     {
-        ErrorCode.NONE: Verdict.MADE,
-        ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.DROP,
-        ErrorCode.INELIGIBLE_REPLICA: Verdict.DROP,
-        ErrorCode.INVALID_REQUEST: Verdict.DROP,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.KEEP,
-        ErrorCode.UNKNOWN_TOPIC_ID: Verdict.KEEP,
-        ErrorCode.FENCED_LEADER_EPOCH: Verdict.KEEP,
-        ErrorCode.INVALID_UPDATE_VERSION: Verdict.KEEP,
-        ErrorCode.NEW_LEADER_ELECTED: Verdict.KEEP,
+        ErrorCode.NONE: ProposalOutcome.MADE,
+        ErrorCode.OPERATION_NOT_ATTEMPTED: ProposalOutcome.DROP,
+        ErrorCode.INELIGIBLE_REPLICA: ProposalOutcome.DROP,
+        ErrorCode.INVALID_REQUEST: ProposalOutcome.DROP,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ProposalOutcome.KEEP,
+        ErrorCode.UNKNOWN_TOPIC_ID: ProposalOutcome.KEEP,
+        ErrorCode.FENCED_LEADER_EPOCH: ProposalOutcome.KEEP,
+        ErrorCode.INVALID_UPDATE_VERSION: ProposalOutcome.KEEP,
+        ErrorCode.NEW_LEADER_ELECTED: ProposalOutcome.KEEP,
     }
 )
 
 
-def verdict(error_code: int) -> Verdict:
+def verdict(error_code: int) -> ProposalOutcome:
     """As Partition.handleAlterPartitionError has it in Kafka 3.9, but for INVALID_REQUEST: there it waits for metadata,
     here it is decided anew, since an ISR that a leader of ours asks for is found invalid only after its epoch and its
     version were found right."""
-    return _VERDICTS.get(error_code, Verdict.RETRY)
+    return _VERDICTS.get(error_code, ProposalOutcome.RETRY)
 
 
 _proposal, _proposed = maker(Proposal), maker(IsrProposed)
@@ -396,21 +396,21 @@ class NotAnswered(Exception):
     """The controller did not take the request as a whole; says why."""
 
 
-class IsrChanges:
-    """Call `metadata_changed` after it has, `roles_changed` after a LeaderAndIsr was applied. With the `progress` of a
-    broker with logs, followers' fetches decide, and not the metadata. Below inter-broker protocol 2.7, `writes` changes
-    the ISR in ZooKeeper."""
+class IsrManager:
+    """Call `metadata_changed` after it has, `roles_changed` after a LeaderAndIsr was applied. With the
+    `partition_events` of a broker with logs, followers' fetches decide, and not the metadata. Below inter-broker
+    protocol 2.7, `writes` changes the ISR in ZooKeeper."""
 
     def __init__(
         self,
         settings: BrokerSettings,
-        identity: Identity,
+        identity: BrokerIdentity,
         replicas: ReplicaManager,
         metadata: MetadataCache,
         peers: Peers,
         clock: Clock,
         trace: Trace,
-        progress: Progress | None = None,
+        partition_events: PartitionEvents | None = None,
         writes: BrokerDataWrites | None = None,
     ) -> None:
         self._settings = settings
@@ -422,7 +422,7 @@ class IsrChanges:
         self._clock = clock
         self._trace = trace
         self._wanted = by_metadata(metadata)
-        self._progress = progress
+        self._partition_events = partition_events
         self._version = control_versions(settings.inter_broker_protocol).alter_isr
         self._znodes: IsrZnodes | None = None
         """Where there is no AlterIsr."""
@@ -438,8 +438,8 @@ class IsrChanges:
         self._failures = 0
         self._again: Timer | None = None
         self._asked = NO_CONTROLLER
-        if progress is not None:
-            self._follow(progress)
+        if partition_events is not None:
+            self._follow(partition_events)
 
     @property
     def _can_change(self) -> bool:
@@ -524,12 +524,12 @@ class IsrChanges:
     def _state_of(self, key: Key) -> UpdateMetadataPartitionState | None:
         return self._metadata.snapshot.topics.get(key[0], _NONE).get(key[1])
 
-    def _follow(self, progress: Progress) -> None:
+    def _follow(self, partition_events: PartitionEvents) -> None:
         """Let followers' fetches decide. All led partitions are also checked twice in `replica.lag.time.max.ms`: a
         follower that sends nothing gives no other occasion."""
         lag_max_ms = self._settings.replica_lag_time_max_ms
         self._wanted = by_replication(self._metadata, self._clock.now_ms, lag_max_ms)
-        progress.of_followers.append(self._follower_fetched)
+        partition_events.of_followers.append(self._follower_fetched)
         self._clock.call_later(lag_max_ms / 2, self._look_at_all)
 
     def _follower_fetched(self, partition: Partition, broker: int) -> None:
@@ -558,12 +558,12 @@ class IsrChanges:
             self._propose(key, partition, self._state_of(key))
 
     def _changed(self, partition: Partition) -> None:
-        if self._progress is not None:
-            self._progress.advance(partition)
+        if self._partition_events is not None:
+            self._partition_events.advance(partition)
 
     def _isr_changed(self, partition: Partition) -> None:
-        if self._progress is not None:
-            self._progress.isr_changed(partition)
+        if self._partition_events is not None:
+            self._partition_events.isr_changed(partition)
 
     def _propose(self, key: Key, partition: Partition, state: UpdateMetadataPartitionState | None) -> None:
         """`state`: what the metadata has of it."""
@@ -578,7 +578,7 @@ class IsrChanges:
 
     def _lives(self, partition: Partition, members: tuple[int, ...]) -> tuple[int, ...]:
         """Nothing to tell where the metadata decides: there is nothing that one could have lost."""
-        if self._progress is None or partition.leading is None:
+        if self._partition_events is None or partition.leading is None:
             return ()
         return partition.leading.lives_of(members, self._identity.broker_epoch)
 
@@ -658,16 +658,16 @@ class IsrChanges:
         """One answer. False: to be decided again in a while. An answer to what is void by now says nothing."""
         if self._slots.get(key) is not slot:
             return True
-        meaning = Verdict.RETRY if result is None else verdict(result.error_code)
-        if meaning is Verdict.RETRY:
+        meaning = ProposalOutcome.RETRY if result is None else verdict(result.error_code)
+        if meaning is ProposalOutcome.RETRY:
             return False
         partition = self._replicas.partition(*key)
-        if meaning is Verdict.KEEP:
+        if meaning is ProposalOutcome.KEEP:
             self._slots[key] = replace(slot, kept_from=self._asked)
         else:
             self._empty_slot(key, partition)
         if (
-            meaning is Verdict.MADE
+            meaning is ProposalOutcome.MADE
             and result is not None
             and partition is not None
             and result.leader_epoch == partition.leader_epoch
@@ -675,9 +675,9 @@ class IsrChanges:
             partition.change_isr(result.isr, result.current_isr_version)
             self._isr_changed(partition)
         self._watch(key)
-        if meaning is not Verdict.MADE and partition is not None:
+        if meaning is not ProposalOutcome.MADE and partition is not None:
             self._open[key] = partition
-        return meaning is not Verdict.DROP
+        return meaning is not ProposalOutcome.DROP
 
     def _retry(self, why: str) -> None:
         """Looks, and asks, again after a while, longer each time."""

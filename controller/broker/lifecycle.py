@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 from typing import Protocol
 
-from controller.broker.metadata import Identity, MetadataCache
+from controller.broker.metadata import BrokerIdentity, MetadataCache
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
@@ -75,7 +75,7 @@ class Lifecycle:
     def __init__(
         self,
         settings: BrokerSettings,
-        identity: Identity,
+        identity: BrokerIdentity,
         client: ZooKeeperClient,
         clock: Clock,
         trace: Trace,
@@ -174,7 +174,12 @@ LOOK_MS = 50.0
 
 
 async def controlled_shutdown(
-    settings: BrokerSettings, identity: Identity, metadata: MetadataCache, peers: Peers, clock: Clock, trace: Trace
+    settings: BrokerSettings,
+    identity: BrokerIdentity,
+    metadata: MetadataCache,
+    peers: Peers,
+    clock: Clock,
+    trace: Trace,
 ) -> str | None:
     """None once the controller has said that this broker may go; else what was wrong with the last attempt. Takes at
     most `controlled_shutdown_attempts` times `controller_socket_timeout_ms` and the backoffs between."""
@@ -200,7 +205,7 @@ async def _pause(settings: BrokerSettings, metadata: MetadataCache, clock: Clock
         await clock.sleep(min(LOOK_MS, until_ms - clock.now_ms()))
 
 
-async def _ask(settings: BrokerSettings, identity: Identity, metadata: MetadataCache, peers: Peers) -> str | None:
+async def _ask(settings: BrokerSettings, identity: BrokerIdentity, metadata: MetadataCache, peers: Peers) -> str | None:
     """One request; what was wrong in words, None if nothing was."""
     snapshot = metadata.snapshot
     endpoint = snapshot.endpoint(snapshot.controller_id, settings.inter_broker_listener)

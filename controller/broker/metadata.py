@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Identity:
+class BrokerIdentity:
     """What a broker learns of itself from ZooKeeper. `broker_epoch` is its latest registration's czxid, -1 before."""
 
     broker_epoch: int = NO_BROKER_EPOCH

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from controller.broker.broker import Broker
 from controller.broker.config_requests import BrokerLoggers
 from controller.broker.lifecycle import Lifecycle, controlled_shutdown
-from controller.broker.metadata import Identity, MetadataBodies, MetadataCache
+from controller.broker.log_maintenance import LogMaintenance
+from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.request_context import Drive, finish
 from controller.broker.settings import BrokerSettings
-from controller.broker.upkeep import Upkeep
 from controller.broker.zookeeper_services import ClientEvents, OpenLogs, ZooKeeperServices
 from controller.clock import Clock
 from controller.core.controller import Controller
@@ -104,7 +104,7 @@ class Node:
         self.session_status = SessionStatus()
         self._stopped: Pending[None] = Pending()
         self.connected: Pending[int] = Pending()
-        self.identity = Identity()
+        self.identity = BrokerIdentity()
         self.events = EventQueue(EVENTS_MAX, lock, wake, clock.now_ms)
         self.client = ZooKeeperClient(
             connection,
@@ -150,10 +150,10 @@ class Node:
             off_loop=off_loop,
             drive=drive,
         )
-        self.upkeep: Upkeep | None = None
+        self.log_maintenance: LogMaintenance | None = None
         if self.broker.data is not None:
             data = self.broker.data
-            self.upkeep = Upkeep(
+            self.log_maintenance = LogMaintenance(
                 settings, data.logs, self.broker.replicas, clock, trace, on_all_offline, data.logs_changed
             )
 
@@ -165,16 +165,16 @@ class Node:
         """Begins to connect to ZooKeeper, and queues what a start needs. Answered with the first session."""
         self.connected = self.client.start()
         self.events.put(Startup())
-        if self.upkeep is not None:
-            self.upkeep.start()
+        if self.log_maintenance is not None:
+            self.log_maintenance.start()
         return self.connected
 
     def close_logs(self) -> None:
         """Close the logs at the end of a clean shutdown, when requests are no longer answered and no log is in use."""
         if self.broker.data is not None:
             self.broker.data.fetchers.close()
-        if self.upkeep is not None:
-            self.upkeep.close_logs()
+        if self.log_maintenance is not None:
+            self.log_maintenance.close_logs()
 
     def _configs_changed(self) -> None:
         if self.services is not None:

@@ -33,7 +33,7 @@ Live: TypeAlias = Callable[[int], bool]
 class Fetching(Protocol):
     """Who fetches again and again from where it is: a follower's session."""
 
-    heard_ms: float
+    last_fetch_ms: float
     """When it did so last."""
 
 
@@ -41,8 +41,8 @@ class FollowerState:
     """A follower's state as its leader knows it.
 
     `log_end_offset` and `log_start_offset` are those of its last fetch. `broker_epoch` is that of its incarnation, if
-    it sent one. A caught-up follower repeats the same position with each fetch of its session. While it is `quiet`,
-    those fetches do not update this object: the time of the session's last fetch (`quiet.heard_ms`) counts instead.
+    it sent one. A caught-up follower repeats the same position with each fetch of its session. While it is parked
+    (`parked_in` a session), those fetches do not update this object: the time of the session's last fetch counts.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class FollowerState:
         "leader_end_at_fetch",
         "log_end_offset",
         "log_start_offset",
-        "quiet",
+        "parked_in",
     )
 
     def __init__(self, last_caught_up_ms: float = NEVER_MS) -> None:
@@ -60,24 +60,24 @@ class FollowerState:
         self.log_start_offset = UNKNOWN_OFFSET
         self.leader_end_at_fetch = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
-        self.quiet: Fetching | None = None
+        self.parked_in: Fetching | None = None
         self._caught_up_ms = last_caught_up_ms
         self._fetch_ms = NEVER_MS
 
     @property
     def last_caught_up_ms(self) -> float:
         """The latest time at which it is known to have had all that the leader had."""
-        return self._caught_up_ms if self.quiet is None else max(self._caught_up_ms, self.quiet.heard_ms)
+        return self._caught_up_ms if self.parked_in is None else max(self._caught_up_ms, self.parked_in.last_fetch_ms)
 
     @property
     def last_fetch_ms(self) -> float:
-        return self._fetch_ms if self.quiet is None else max(self._fetch_ms, self.quiet.heard_ms)
+        return self._fetch_ms if self.parked_in is None else max(self._fetch_ms, self.parked_in.last_fetch_ms)
 
-    def rouse(self, by: Fetching) -> None:
+    def mark_dirty(self, by: Fetching) -> None:
         """Stop counting the fetches of session `by` as fetches of this follower."""
-        if self.quiet is by:
+        if self.parked_in is by:
             self._caught_up_ms, self._fetch_ms = self.last_caught_up_ms, self.last_fetch_ms
-            self.quiet = None
+            self.parked_in = None
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: float) -> None:
         """A fetch that reaches the leader's present end is caught up now; one that reaches the end of the fetch
@@ -223,17 +223,17 @@ class Role(enum.Enum):
 
 
 class Reader(Protocol):
-    """A partition's place in a fetch session."""
+    """A partition of a fetch session (`CachedPartition`)."""
 
     @property
     def watch_key(self) -> tuple[str, int]:
         """Under which a fetch of the session waits."""
 
     @property
-    def heard_ms(self) -> float:
+    def last_fetch_ms(self) -> float:
         """When the session was last fetched in."""
 
-    def rouse(self) -> None:
+    def mark_dirty(self) -> None:
         """Something is another than it was: the next fetch of the session looks at it."""
 
 
@@ -263,7 +263,7 @@ class Partition:
     leading: LeaderState | None = None
     offline: bool = False
     readers: tuple[Reader, ...] | None = None
-    """The places that it has in fetch sessions, if any."""
+    """The entries that it has in fetch sessions, if any."""
     key: tuple[str, int] = field(init=False, repr=False)
     """Topic and index: one object for all who look it up."""
 
@@ -361,7 +361,7 @@ class Partition:
 Heard = Callable[[Partition], None]
 
 
-class Progress:
+class PartitionEvents:
     """Registers listeners for partition changes and notifies them.
 
     `of_high_watermarks`: a high watermark or a role changed. `of_appends`: a log grew and its high watermark did not

@@ -26,7 +26,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from controller.broker.error_responses import leader_and_isr_error, topics_named_in
-from controller.broker.logs import Logs
+from controller.broker.log_manager import LogManager
 from controller.broker.metadata import MetadataCache, MetadataSnapshot, NamedPartitions
 from controller.broker.partition import Partition, Role
 from controller.broker.request_context import SLICE, Job, Steps, Yielded
@@ -159,7 +159,7 @@ class ReplicaManager:
         broker_id: int,
         metadata: MetadataCache,
         trace: Trace,
-        logs: Logs | None = None,
+        logs: LogManager | None = None,
         now_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._broker_id = broker_id
@@ -224,10 +224,10 @@ class ReplicaManager:
     def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> Generator[Yielded, Any, LeaderAndIsrResponse]:
         """In slices; no other request of a controller may be handled in between."""
         if self._stale("LeaderAndIsr", request.controller_id, request.controller_epoch):
-            refused: LeaderAndIsrResponse = yield Job(
+            api_error_of: LeaderAndIsrResponse = yield Job(
                 partial(leader_and_isr_error, request, ErrorCode.STALE_CONTROLLER_EPOCH)
             )
-            return refused
+            return api_error_of
         topics = topics_named_in(request)
         errors: list[list[LeaderAndIsrPartitionError]] = [[] for _ in topics]
         unheard: list[Partition] = []
@@ -543,7 +543,7 @@ def leading(manager: ReplicaManager) -> tuple[Partition, ...]:
     return tuple(partition for partition in manager.partitions() if partition.role is Role.LEADER)
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """A request about one partition that is not carried out, with Kafka's code for it."""
 
     def __init__(self, error: ErrorCode, message: str | None = None) -> None:
@@ -569,11 +569,11 @@ _CODES: Mapping[type[StorageError], ErrorCode] = {
 }
 
 
-def refused(error: Refused | StorageError) -> Refused:
+def api_error_of(error: ApiError | StorageError) -> ApiError:
     """Convert an error of the storage into the error for the client."""
-    if isinstance(error, Refused):
+    if isinstance(error, ApiError):
         return error
-    return Refused(_CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR), str(error))
+    return ApiError(_CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR), str(error))
 
 
 class RecordAccess:
@@ -591,9 +591,9 @@ class RecordAccess:
         partition = self._replicas.partition(topic, index)
         if partition is None:
             elsewhere = index in self._metadata.snapshot.topics.get(topic, {})
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.offline:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is in an offline log directory")
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is in an offline log directory")
         return partition
 
     def leader_log(self, topic: str, index: int, leader_epoch: int = NO_LEADER_EPOCH) -> tuple[Partition, PartitionLog]:
@@ -607,14 +607,14 @@ def local_log(partition: Partition, leader_epoch: int, *, only_leader: bool) -> 
     with `only_leader`, on its leadership."""
     if leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
         behind = leader_epoch < partition.leader_epoch
-        raise Refused(ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        raise ApiError(ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH)
     if partition.log is None or (only_leader and partition.leading is None):
-        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     return partition.log
 
 
 class DescribeLogDirs:
-    def __init__(self, logs: Logs, replicas: ReplicaManager) -> None:
+    def __init__(self, logs: LogManager, replicas: ReplicaManager) -> None:
         self._logs = logs
         self._replicas = replicas
 

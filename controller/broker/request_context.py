@@ -45,7 +45,7 @@ SLICE_BYTES = 1024 * 1024
 """Bytes of records that are appended between two yields."""
 
 
-class Lane(enum.Enum):
+class JobLane(enum.Enum):
     """Which jobs wait for one another."""
 
     CODEC = "codec"
@@ -61,7 +61,7 @@ class Job:
     """A call to run on another thread; it may only read what does not change meanwhile."""
 
     call: Callable[[], Any]
-    lane: Lane = Lane.CODEC
+    lane: JobLane = JobLane.CODEC
 
 
 class Gate:
@@ -121,7 +121,7 @@ def resumed(steps: Steps, job: Job) -> Yielded:
     return steps.send(result)
 
 
-class InTurn:
+class SerialSteps:
     """Runs steps one after the other, in the order in which they were added."""
 
     def __init__(self, drive: Drive = finish) -> None:
@@ -157,7 +157,7 @@ Respond: TypeAlias = Callable[[Sequence[Part] | None], None]
 closes the connection. May be called on any thread."""
 
 
-class Exchange:
+class RequestContext:
     """A request that is being answered. `heavy`: its answer may be large, and is encoded by a job of its own."""
 
     __slots__ = ("_drive", "_note", "_respond", "_value", "answered", "header", "heavy", "listener")
@@ -263,7 +263,7 @@ class Exchange:
             return None
 
 
-Handler: TypeAlias = Callable[[Exchange, Any], Steps | None]
+Handler: TypeAlias = Callable[[RequestContext, Any], Steps | None]
 
 ENTRIES_AT_ONCE = 2_000
 """Entries of a request that are read on the broker's own thread: some milliseconds."""
@@ -276,7 +276,7 @@ _FROM_BROKERS = frozenset([ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey
 """Requests that brokers alone send, about as many partitions as the cluster has."""
 
 
-class Frames:
+class RequestDecoder:
     """Decodes requests. `served`: the API keys that are answered. `entries_max`: the limit on a client request's
     entries (camerlengo.request.entries.max). `note` logs why a connection is closed."""
 
@@ -334,9 +334,9 @@ class Frames:
 
 def first_slice(
     handler: Handler,
-    exchange: Exchange,
+    exchange: RequestContext,
     value: RequestValue,
-    failed: Callable[[Exchange, RequestValue], None],
+    failed: Callable[[RequestContext, RequestValue], None],
 ) -> Steps | None:
     """Runs the handler's first slice; the steps that are left, None if there are none. `failed` is called in the
     `except` of whatever a handler raises."""
@@ -356,7 +356,7 @@ def first_slice(
 
 
 def _guarded(
-    steps: Steps, exchange: Exchange, value: RequestValue, failed: Callable[[Exchange, RequestValue], None]
+    steps: Steps, exchange: RequestContext, value: RequestValue, failed: Callable[[RequestContext, RequestValue], None]
 ) -> Steps:
     try:
         job = next(steps)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from controller.broker.config_requests import BrokerLoggers, Configs
-from controller.broker.logs import Logs
+from controller.broker.config_requests import BrokerLoggers, ConfigHandler
+from controller.broker.log_manager import LogManager
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.request_context import Steps, on_broker_thread
@@ -39,7 +39,7 @@ from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import ProducerIdBlock
 from controller.zookeeper.operations import DamagedZnode, SessionGone, ZooKeeperError
 
-OpenLogs: TypeAlias = Callable[[Callable[[str], LogSettings]], Logs]
+OpenLogs: TypeAlias = Callable[[Callable[[str], LogSettings]], LogManager]
 Answer: TypeAlias = Callable[[InitProducerIdResponse], None]
 TakeBlock: TypeAlias = Callable[[], Pending[ProducerIdBlock]]
 """Takes the next block of all; may be answered on another thread."""
@@ -208,7 +208,7 @@ class ZooKeeperServices:
         self._here: set[str] | None = {topic for directory in self.logs.directories for topic, _ in directory.logs}
         writes = BrokerDataWrites(client)
         producer_ids = ProducerIds(lambda: drive(writes.next_producer_id_block(settings.broker_id)), clock, trace)
-        requests = Configs(settings, self.configs, client, metadata, clock, trace, loggers)
+        requests = ConfigHandler(settings, self.configs, client, metadata, clock, trace, loggers)
         self.handlers: Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]] = {
             ApiKey.INIT_PRODUCER_ID: producer_ids.handle,
             ApiKey.DESCRIBE_CONFIGS: requests.describe,

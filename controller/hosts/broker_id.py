@@ -27,7 +27,7 @@ _WAY_OUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class MetaProperties:
     """None where the file does not say it; `cluster_id` is missing in directories of earlier versions."""
 
     broker_id: int | None = None
@@ -75,11 +75,11 @@ def generate_broker_id(settings: BrokerSettings, client: ZooKeeperClient) -> int
     wait(client.start(), limit_s)
     broker_id = run(BrokerWrites(client).generate_broker_id(), limit_s)
     for directory in settings.log_dirs:
-        keep(directory, Kept(broker_id, settings.cluster_id))
+        keep(directory, MetaProperties(broker_id, settings.cluster_id))
     return broker_id
 
 
-def keep(directory: str, wanted: Kept) -> None:
+def keep(directory: str, wanted: MetaProperties) -> None:
     """Writes the file unless it says this already. OSError if it can't be written."""
     path = Path(directory)
     if _read(path) == wanted:
@@ -90,7 +90,7 @@ def keep(directory: str, wanted: Kept) -> None:
     _write(path, "".join(f"{line}\n" for line in lines))
 
 
-def _read(directory: Path) -> Kept | None:
+def _read(directory: Path) -> MetaProperties | None:
     """None: there is no file, an empty one, or one that can't be read (`unreadable`)."""
     path = directory / META_PROPERTIES
     try:
@@ -115,7 +115,7 @@ def _read(directory: Path) -> Kept | None:
         raise _damaged(path, f"broker.id={text}: expected a whole number")
     if not (cluster_id.isascii() and cluster_id.isprintable()):
         raise _damaged(path, f"cluster.id={cluster_id!r}: expected printable ASCII")
-    return Kept(None if text is None else int(text), cluster_id or None)
+    return MetaProperties(None if text is None else int(text), cluster_id or None)
 
 
 def _damaged(path: Path, what: str) -> BadSettings:

@@ -24,22 +24,22 @@ from types import FrameType
 from typing import Any
 
 from controller.broker.config_requests import BrokerLoggers
-from controller.broker.logs import Logs, SettingsOf
+from controller.broker.log_maintenance import NoLogDirectory, opening_notes
+from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.metrics import metrics_of, text_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.setting_types import Address, address_text
 from controller.broker.settings import GENERATED, BrokerSettings
-from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
-from controller.hosts.broker_id import Kept, generate_broker_id, keep, kept_broker_id, unreadable
+from controller.hosts.broker_id import MetaProperties, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process_output import LogOutput, ProcessTrace
 from controller.hosts.scheduling import OffLoop
-from controller.hosts.server import CannotListen, Server, limits_of
+from controller.hosts.server import CannotListen, SocketServer, limits_of
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
 from controller.storage.disk_files import FileDisk
@@ -86,7 +86,7 @@ class BrokerProcess:
         self._clock = self._network.clock
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
         self._network.loop.set_exception_handler(self._tripped)
-        self._server = Server(self._network, limits_of(settings), self._trace)
+        self._server = SocketServer(self._network, limits_of(settings), self._trace)
         self._metrics = MetricsServer(self._network)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
         self._node: Node | None = None
@@ -148,14 +148,14 @@ class BrokerProcess:
         self._metrics.serve(lambda: text_of(metrics_of(node, self._clock.now_ms())))
         self._trace.emit(Noted("info", f"metrics at http://{address_text(address)}/metrics"))
 
-    def _open_logs(self, settings_of: SettingsOf) -> Logs:
+    def _open_logs(self, settings_of: SettingsOf) -> LogManager:
         """Recover the logs, before the broker registers."""
         settings = self.settings
         open_files_max = settings.log_open_files_max
         disk = FileDisk(open_files_max if open_files_max >= 0 else None)
         try:
             unusable = unreadable(settings.log_dirs)
-            logs = Logs(
+            logs = LogManager(
                 disk,
                 settings.log_dirs,
                 settings_of,
@@ -177,7 +177,7 @@ class BrokerProcess:
         for directory in node.services.logs.directories if node.services is not None else ():
             if directory.health.cause is None:
                 try:
-                    keep(directory.path, Kept(self.settings.broker_id, node.identity.cluster_id))
+                    keep(directory.path, MetaProperties(self.settings.broker_id, node.identity.cluster_id))
                 except OSError as error:
                     note = f"log directory {directory.path}: meta.properties is not written: {error}"
                     self._trace.emit(Noted("warning", note))

@@ -1,8 +1,9 @@
 """The scheduling of the network loop: requests in slices, connections in turn, and threads for long or blocking work.
 
-The loop handles all sockets, so any work on it delays every client. `Turns` gives connections with waiting requests
-their turns, some requests each. Requests that need several slices take turns among themselves, one slice in each
-iteration of the loop. Jobs of a lane run one after the other on the lane's threads. All methods are called on the loop.
+The loop handles all sockets, so any work on it delays every client. `LoopScheduler` gives connections with waiting
+requests their turns, some requests each. Requests that need several slices take turns among themselves, one slice in
+each iteration of the loop. Jobs of a lane run one after the other on the lane's threads. All methods are called on the
+loop.
 
 `OffLoop` runs long work on one thread beside the loop: generators that yield, before each piece, an estimate of the
 microseconds that the piece takes. Between pieces the thread releases the GIL, so that the loop waits for one piece at
@@ -21,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from controller.broker.request_context import Job, Lane, Steps, Yielded
+from controller.broker.request_context import Job, JobLane, Steps, Yielded
 from controller.hosts.network import NetworkThread
 
 TAKE_TURNS = 3
@@ -86,11 +87,11 @@ TURN_S = 0.002
 ROUND_S = 0.006
 """How long turns are given before the loop looks at its sockets again, and how long what came in by sockets is taken up
 before turns are given."""
-THREADS = {Lane.CODEC: 1, Lane.RECORDS: 1, Lane.DISK: 2}
+THREADS = {JobLane.CODEC: 1, JobLane.RECORDS: 1, JobLane.DISK: 2}
 """The codec's has to be one: see `Entries`."""
 
 
-class Working:
+class RunningSteps:
     """Steps under way. `ended` is called once, when there are none left."""
 
     __slots__ = ("abandoned", "ended", "outcome", "steps", "yielded")
@@ -117,7 +118,7 @@ class Working:
         return True
 
 
-class Turns:
+class LoopScheduler:
     """A queue of steps. `on_error` is called with an exception that steps raise; these steps end then."""
 
     def __init__(self, network: NetworkThread, on_error: Callable[[Exception], None]) -> None:
@@ -126,8 +127,8 @@ class Turns:
         self._waiting: deque[Callable[[], None]] = deque()
         self._arrived: deque[Callable[[], None]] = deque()
         self._arrivals_until: float | None = None
-        self._working: deque[Working] = deque()
-        self._pools: dict[Lane, ThreadPoolExecutor] = {}
+        self._working: deque[RunningSteps] = deque()
+        self._pools: dict[JobLane, ThreadPoolExecutor] = {}
         self._scheduled = self._closed = False
 
     def wait(self, turn: Callable[[], None]) -> None:
@@ -151,17 +152,17 @@ class Turns:
     def _came_round(self) -> None:
         self._arrivals_until = None
 
-    def work(self, steps: Steps, ended: Callable[[], None]) -> Working:
+    def work(self, steps: Steps, ended: Callable[[], None]) -> RunningSteps:
         """Runs the steps, beginning in a later round. They are closed instead once they are `abandoned`."""
-        working = Working(steps, ended)
+        working = RunningSteps(steps, ended)
         self._go_on(working)
         return working
 
     def drive(self, steps: Steps) -> None:
         """Like `work`, but start at once: mostly there is one slice. Any thread may call this."""
-        self._network.call(lambda: self._step(Working(steps, lambda: None)))
+        self._network.call(lambda: self._step(RunningSteps(steps, lambda: None)))
 
-    def _go_on(self, working: Working) -> None:
+    def _go_on(self, working: RunningSteps) -> None:
         self._working.append(working)
         self._schedule()
 
@@ -191,7 +192,7 @@ class Turns:
                 break
         self._schedule()
 
-    def _step(self, working: Working) -> None:
+    def _step(self, working: RunningSteps) -> None:
         until = time.perf_counter() + TURN_S
         while True:
             if working.abandoned:
@@ -214,7 +215,7 @@ class Turns:
                 self._go_on(working)
                 return
 
-    def _submit(self, working: Working, job: Job) -> None:
+    def _submit(self, working: RunningSteps, job: Job) -> None:
         def resume(outcome: Future[Any]) -> None:
             self._network.call(lambda: self._resume(working, outcome))
 
@@ -225,7 +226,7 @@ class Turns:
             pool = self._pools[job.lane] = ThreadPoolExecutor(THREADS[job.lane], job.lane.value)
         pool.submit(job.call).add_done_callback(resume)
 
-    def _resume(self, working: Working, outcome: Future[Any]) -> None:
+    def _resume(self, working: RunningSteps, outcome: Future[Any]) -> None:
         if not outcome.cancelled():
             working.outcome = outcome
             self._go_on(working)

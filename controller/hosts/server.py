@@ -1,12 +1,12 @@
-"""The socket server: `Server` listens and accepts, `Connection` reads requests and sends responses in their order.
+"""The socket server: `SocketServer` accepts, a `ServerConnection` reads requests and sends responses in their order.
 
 Requests are handled as they arrive, pipelined ones too, and answered in order, whatever order the answers were ready
 in. A connection with too much unanswered, or that does not read its answers, is not read from until it has. A frame
-over the size limit, or one that the broker has no answer to, closes its own connection. `Server` counts what all
+over the size limit, or one that the broker has no answer to, closes its own connection. `SocketServer` counts what all
 connections hold together and limits it.
 
 Sockets are watched by the network's loop directly and not through asyncio's transports, whose buffers and whose
-sendfile would each have their own idea of the order. `Outgoing` is the send queue of one socket: bytes in memory are
+sendfile would each have their own idea of the order. `SendQueue` is the send queue of one socket: bytes in memory are
 sent together, a large range of a file with sendfile, without being read. All of it lives on the network's loop; answers
 may come from any thread.
 """
@@ -30,7 +30,7 @@ from controller.broker.setting_types import Listener
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings
 from controller.clock import Timer
 from controller.hosts.network import NetworkThread
-from controller.hosts.scheduling import TURN_S, Turns, Working
+from controller.hosts.scheduling import TURN_S, LoopScheduler, RunningSteps
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
@@ -64,7 +64,7 @@ class _FromFile:
         self.left = records.length
 
 
-class Outgoing:
+class SendQueue:
     """`sock` doesn't block. `left_bytes`: what was put and has not gone out."""
 
     __slots__ = ("_parts", "_socket", "left_bytes")
@@ -185,10 +185,10 @@ class _Slot:
         self.size = size
 
 
-class Connection:
+class ServerConnection:
     """Begins to read at once."""
 
-    def __init__(self, server: Server, sock: socket.socket, listener: str, request_bytes_max: int) -> None:
+    def __init__(self, server: SocketServer, sock: socket.socket, listener: str, request_bytes_max: int) -> None:
         self._server = server
         self._socket = sock
         self._listener = listener
@@ -197,11 +197,11 @@ class Connection:
         self._buffer = FrameBuffer(request_bytes_max)
         self._frames: deque[bytes] = deque()
         self._slots: deque[_Slot] = deque()
-        self._outgoing = Outgoing(sock)
+        self._outgoing = SendQueue(sock)
         self._held = 0  # bytes of requests, as reported to the host
         self._unanswered = 0  # bytes of those that were taken up
         self._reading = self._writing = self._taking = self._flushing = False
-        self._working: Working | None = None  # a request that takes several slices; the next one waits for it
+        self._working: RunningSteps | None = None  # a request that takes several slices; the next one waits for it
         self._waiting = False  # for its turn
         self._arriving = False  # what has arrived waits to be read
         self._is_large = False
@@ -497,7 +497,7 @@ class CannotListen(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """The server's limits on requests and connections.
 
     `queued_bytes`: of all unanswered requests, as far as they have arrived. `idle_ms`: how long a connection may be
@@ -514,9 +514,9 @@ class Limits:
     descriptors: int = 2**31 - 1
 
 
-def limits_of(settings: BrokerSettings) -> Limits:
+def limits_of(settings: BrokerSettings) -> ServerLimits:
     request_bytes, queued_bytes = settings.socket_request_max_bytes, settings.queued_max_request_bytes
-    return Limits(
+    return ServerLimits(
         request_bytes,
         queued_bytes if queued_bytes >= 0 else QUEUED_REQUESTS * request_bytes,
         settings.max_connections,
@@ -538,23 +538,23 @@ class _Bound:
     accepting: asyncio.Task[None] | None = None
 
 
-class Server:
+class SocketServer:
     """`bind` takes the addresses, `serve` begins to accept, `close` ends it all. `receive` is called on the network's
     loop, one frame at a time. `connections` are those that are open, in the order of their coming."""
 
-    def __init__(self, network: NetworkThread, limits: Limits, trace: Trace) -> None:
+    def __init__(self, network: NetworkThread, limits: ServerLimits, trace: Trace) -> None:
         self.network = network
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[ServerConnection, None] = {}
         self.receive: Receive = lambda _frame, respond, _listener: respond(None)
         self._limits = limits
         self._trace = trace
         self._bound: list[_Bound] = []
         self.held_bytes = 0
-        self._stalled: dict[Connection, None] = {}
+        self._stalled: dict[ServerConnection, None] = {}
         self._refused = 0  # since it was last said
         self._said_s: float | None = None
-        self.turns = Turns(network, self._failed)
-        self._large: dict[Connection, None] = {}
+        self.turns = LoopScheduler(network, self._failed)
+        self._large: dict[ServerConnection, None] = {}
         """Those within a large request, in the order in which it began to arrive."""
         self._first_since_s: float | None = None
 
@@ -608,7 +608,7 @@ class Server:
         except OSError:  # it was closed at the other end before it was looked at
             accepted.close()
             return
-        self.connections[Connection(self, accepted, listener, self._limits.request_bytes)] = None
+        self.connections[ServerConnection(self, accepted, listener, self._limits.request_bytes)] = None
 
     def _say_refused(self, why: str) -> None:
         """Once for many: a client that is refused tries again at once."""
@@ -662,7 +662,7 @@ class Server:
         if size < 0 and self._first_since_s is not None:
             self.network.loop.call_soon(self._look_at_large)
 
-    def stall(self, connection: Connection) -> None:
+    def stall(self, connection: ServerConnection) -> None:
         """Call `connection.go_on` once the server is not full."""
         self._stalled[connection] = None
 
@@ -675,17 +675,17 @@ class Server:
         """How long a partly received request may bring no byte."""
         return self._limits.stall_ms
 
-    def begin_large(self, connection: Connection) -> None:
+    def begin_large(self, connection: ServerConnection) -> None:
         """A large request has begun to arrive on the connection."""
         self._large[connection] = None
 
-    def end_large(self, connection: Connection) -> None:
+    def end_large(self, connection: ServerConnection) -> None:
         """The large request is complete, or its connection closed."""
         self._large.pop(connection, None)
         self._first_since_s = None
         self.network.loop.call_soon(self._look_at_large)
 
-    def may_go_on(self, connection: Connection) -> bool:
+    def may_go_on(self, connection: ServerConnection) -> bool:
         """Return True if there is memory for more of the large request. If not, `connection.go_on` is called later."""
         if not self._large_full:
             return True
@@ -714,7 +714,7 @@ class Server:
         for connection in list(self._large):
             connection.go_on()
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ServerConnection) -> None:
         self.connections.pop(connection, None)
         self._stalled.pop(connection, None)
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controller.broker.logs import Logs, SettingsOf
+from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.metadata import MetadataCache
 from controller.broker.node import Node
 from controller.broker.request_context import Respond
@@ -151,12 +151,12 @@ class SimulatedBroker:
         """How many requests it has not answered."""
         return 0 if self._answers is None else len(self._answers)
 
-    def _open_logs(self, settings_of: SettingsOf) -> Logs:
+    def _open_logs(self, settings_of: SettingsOf) -> LogManager:
         settings = self._settings
         disk = self._world.disks.setdefault(self.node_id, SimulatedDisk())
         disk.waits = self._wait_for_disk
         disk.now_ms = self.clock.wall_ms()
-        return Logs(
+        return LogManager(
             disk,
             settings.log_dirs,
             settings_of,

@@ -30,7 +30,7 @@ from controller.storage.errors import (
     UnsupportedMagic,
 )
 from controller.storage.log import Appended, PartitionLog, TimestampOffset
-from controller.storage.recovery import Known
+from controller.storage.recovery import LogCheckpoint
 from controller.storage.settings import LogSettings
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
     "FileRange",
     "InvalidBatch",
     "InvalidTimestamp",
-    "Known",
+    "LogCheckpoint",
     "LogDirectory",
     "LogOffline",
     "LogSettings",

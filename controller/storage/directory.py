@@ -30,7 +30,7 @@ from controller.storage.checkpoints import (
 from controller.storage.disk import Disk, Health, Lock, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
-from controller.storage.recovery import NEW, Known
+from controller.storage.recovery import NEW, LogCheckpoint
 from controller.storage.settings import LogSettings
 
 _NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
@@ -127,7 +127,7 @@ class LogDirectory:
                 self.health.warn(f"{self.path}/{name}: expected a directory, and left alone")
             elif partition is not None and self.health.cause is None:
                 flushed = (recovery_points or {}).get(partition, 0)
-                known = Known(flushed, start_offsets.get(partition, 0), self.was_clean)
+                known = LogCheckpoint(flushed, start_offsets.get(partition, 0), self.was_clean)
                 self.logs[partition] = self._open(partition, self._directory(partition), known)
         self._miss(recovery_points or {})
         self.purge_deleted()
@@ -143,7 +143,7 @@ class LogDirectory:
                 missing = f"{self._directory(partition)} is missing, though offsets up to {flushed} were flushed"
                 self.health.warn(missing)
 
-    def _open(self, partition: TopicPartition, directory: str, known: Known) -> PartitionLog:
+    def _open(self, partition: TopicPartition, directory: str, known: LogCheckpoint) -> PartitionLog:
         return PartitionLog(
             self._disk,
             directory,

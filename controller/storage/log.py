@@ -33,7 +33,7 @@ from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
 from controller.storage.producer_states import KnownBatch, ProducerStates, restore, snapshot_offsets, take_snapshot
-from controller.storage.recovery import Known, open_files
+from controller.storage.recovery import LogCheckpoint, open_files
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from controller.storage.settings import UNLIMITED, LogSettings
 
@@ -255,7 +255,7 @@ class PartitionLog:
         settings: LogSettings,
         now_ms: Callable[[], int],
         *,
-        known: Known | None = None,
+        known: LogCheckpoint | None = None,
         health: Health | None = None,
         keep_recovery_point: Callable[[], None] | None = None,
         producers_added: Callable[[int], None] | None = None,
@@ -267,10 +267,10 @@ class PartitionLog:
         self._disk = disk
         self._now_ms = now_ms
         self._keep_recovery_point = keep_recovery_point or _keep_nothing
-        self._open(known or Known())
+        self._open(known or LogCheckpoint())
 
     @on_disk
-    def _open(self, known: Known) -> None:
+    def _open(self, known: LogCheckpoint) -> None:
         now_ms = self._now_ms()
         opened = open_files(self._disk, self.directory, self.settings, known, now_ms, self.health.warn)
         self._held: list[Segment] | None = opened.segments

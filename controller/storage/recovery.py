@@ -40,7 +40,7 @@ from controller.storage.segment import (
     LOG_SUFFIX,
     OFFSET_ENTRY,
     TIME_INDEX_SUFFIX,
-    Damage,
+    BatchDamage,
     Segment,
     base_offset_of,
     check_batches,
@@ -68,7 +68,7 @@ def verdict_on(sound_until: int, damaged: bool, recovery_point: int) -> Recovery
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LogCheckpoint:
     """What the log directory's checkpoints say of a log."""
 
     recovery_point: int = 0
@@ -80,10 +80,10 @@ class Known:
     """The directory was made just now, with others, and the caller syncs all of them together."""
 
 
-quick(Known)
+quick(LogCheckpoint)
 
 
-NEW = Known(is_new=True)
+NEW = LogCheckpoint(is_new=True)
 FEW_NAMES = 8
 """A directory with more files has names that no other has."""
 
@@ -110,7 +110,7 @@ def open_files(
     disk: Disk,
     directory: str,
     settings: LogSettings,
-    known: Known,
+    known: LogCheckpoint,
     now_ms: int,
     warn: Callable[[str], None] = _ignore,
 ) -> Opened:
@@ -214,7 +214,12 @@ _LEFT_OVER = (".tmp", ".deleted")
 
 
 def _settle(
-    disk: Disk, directory: str, names: Sequence[str], segments: list[Segment], epochs: LeaderEpochs, known: Known
+    disk: Disk,
+    directory: str,
+    names: Sequence[str],
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    known: LogCheckpoint,
 ) -> int:
     """Makes `segments` those that are kept, with their ends known. How many bytes were cut off."""
     joins = Joins(tuple(segments))
@@ -297,7 +302,7 @@ def _epochs(
     directory: str,
     names: Sequence[str],
     segments: Sequence[Segment],
-    known: Known,
+    known: LogCheckpoint,
     warn: Callable[[str], None],
 ) -> LeaderEpochs:
     """As the checkpoint has them. Where it is damaged, or missing after a clean shutdown, they are read from the
@@ -336,17 +341,17 @@ class Joins:
             self._compacted = _is_compacted(self._segments)
         return self._compacted
 
-    def wrong_beginning(self, segment: Segment) -> Damage | None:
+    def wrong_beginning(self, segment: Segment) -> BatchDamage | None:
         """Damage if the segment's first batch is not the one that its name says."""
         if not segment.size_bytes:
             return None
         try:
             first = header_at(segment.file.read_at(0, HEADER_BYTES), 0, segment.size_bytes)
         except CorruptBatch as error:
-            return Damage(0, error.reason)
+            return BatchDamage(0, error.reason)
         if first.base_offset == segment.base_offset or (first.base_offset > segment.base_offset and self.is_compacted):
             return None
-        return Damage(0, f"the first batch has base offset {first.base_offset}, expected {segment.base_offset}")
+        return BatchDamage(0, f"the first batch has base offset {first.base_offset}, expected {segment.base_offset}")
 
     def join(self, end: int, after: Segment) -> bool:
         """Whether `after` may follow a segment that ends at `end`."""

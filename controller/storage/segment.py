@@ -55,7 +55,7 @@ def headers_between(file: File, start: int, end: int) -> Iterator[tuple[int, Bat
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class BatchDamage:
     """Where a file stops being batches, and how."""
 
     position: int
@@ -81,7 +81,7 @@ def too_far(header: BatchHeader, base_offset: int) -> str:
 
 def check_batches(
     file: File, base_offset: int, accept: Callable[[int, BatchHeader], None], start: int = 0, end: int | None = None
-) -> Damage | None:
+) -> BatchDamage | None:
     """Hands each sound batch from `start` to `accept`, with its position, up to the first that is not: one whose
     shape or CRC is wrong, or whose offsets do not go on upwards from `base_offset` or are too far from it for the
     segment's indexes. None when all are sound."""
@@ -89,15 +89,15 @@ def check_batches(
     try:
         for position, header in headers_between(file, start, file.size() if end is None else end):
             if header.base_offset < expected:
-                return Damage(position, f"base offset {header.base_offset}, expected {expected} or more")
+                return BatchDamage(position, f"base offset {header.base_offset}, expected {expected} or more")
             if header.last_offset - base_offset > INT_MAX:
-                return Damage(position, too_far(header, base_offset))
+                return BatchDamage(position, too_far(header, base_offset))
             if not crc_holds(file, position, header):
-                return Damage(position, "CRC-32C of the batch is not the header's")
+                return BatchDamage(position, "CRC-32C of the batch is not the header's")
             accept(position, header)
             expected = header.next_offset
     except CorruptBatch as error:
-        return Damage(error.position, error.reason)
+        return BatchDamage(error.position, error.reason)
     return None
 
 
@@ -332,7 +332,7 @@ class Segment:
 
     # Opening
 
-    def recover(self) -> Damage | None:
+    def recover(self) -> BatchDamage | None:
         """Reads every batch, checks it, and builds the indexes anew; stops at the first damage, and leaves it there.
         What follows from its position on counts as not there until `cut` is called."""
         self._forget()

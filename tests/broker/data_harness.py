@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.broker.broker import Broker
-from controller.broker.logs import Logs
+from controller.broker.log_manager import LogManager
 from controller.broker.partition import Partition
 from controller.protocol.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
@@ -25,7 +25,7 @@ class DataBroker(BrokerUnderTest):
         super().__init__(controller)
         self.log_settings = LogSettings() if log is None else log
         self.disk = MemoryDisk()
-        self.logs = Logs(self.disk, ["logs"], lambda _topic: self.log_settings, self.clock.wall_ms)
+        self.logs = LogManager(self.disk, ["logs"], lambda _topic: self.log_settings, self.clock.wall_ms)
         self.configs = ReadConfigs(settings(log_dirs="logs"), self.trace)
         self.broker = Broker(
             settings(log_dirs="logs"),

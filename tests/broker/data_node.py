@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.broker.config_requests import BrokerLoggers
-from controller.broker.logs import Logs
+from controller.broker.log_manager import LogManager
 from controller.broker.node import Node
 from controller.clock import VirtualClock
 from controller.protocol.codec import encode_request
@@ -46,7 +46,7 @@ class DataNode(Hosted):
             self.trace,
             random.Random(5),
             wake=self._wake,
-            open_logs=lambda settings_of: Logs(self.disk, ["logs"], settings_of, clock.wall_ms),
+            open_logs=lambda settings_of: LogManager(self.disk, ["logs"], settings_of, clock.wall_ms),
             loggers=BrokerLoggers("INFO", self.levels.append),
         )
         assert self.node.services is not None

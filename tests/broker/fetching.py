@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.fetcher import ReplicaFetcherManager
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
@@ -42,7 +42,7 @@ class Follower:
         self.partitions = [self.partition(index) for index in range(count)]
         self.changes: list[Partition] = []
         self.throttle = Quota(ME, self.clock, lambda: None, lambda _topic: "")
-        self.fetchers = ReplicaFetchers(
+        self.fetchers = ReplicaFetcherManager(
             settings(inter_broker_protocol_version=protocol, **given),
             self.metadata,
             self.peers,

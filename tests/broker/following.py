@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from controller.broker.fetcher import ReplicaFetchers
+from controller.broker.fetcher import ReplicaFetcherManager
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
@@ -85,7 +85,7 @@ class Replica:
         self.isr: tuple[int, ...] = ()
         self.ends: dict[int, int] = {}
         self.waiting: list[Waiting] = []
-        self.fetchers = ReplicaFetchers(
+        self.fetchers = ReplicaFetcherManager(
             settings(
                 broker_id=str(self.broker),
                 inter_broker_protocol_version=self.cluster.protocol,

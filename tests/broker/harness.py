@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from controller.broker.broker import Broker
-from controller.broker.metadata import Identity
+from controller.broker.metadata import BrokerIdentity
 from controller.broker.settings import BrokerSettings, parse_settings
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import VirtualClock
@@ -135,7 +135,7 @@ class BrokerUnderTest:
         self.clock = VirtualClock(now_ms=1_000.0)
         self.events = Events()
         self.trace = KeptTrace()
-        self.identity = Identity(BROKER_EPOCH, "a-cluster")
+        self.identity = BrokerIdentity(BROKER_EPOCH, "a-cluster")
         self.is_controller = controller
         self.peers = AskedPeers()
         self.broker = Broker(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from controller.broker.broker import Broker
 from controller.broker.isr_manager import NAMED_BY_ID
-from controller.broker.logs import Logs
+from controller.broker.log_manager import LogManager
 from controller.broker.partition import LeaderState, Partition
 from controller.pending import Pending
 from controller.protocol import request_head
@@ -175,7 +175,7 @@ class Holder(Leader):
     def start(self) -> None:
         """A new life of the broker on its disk."""
         self.disk.locks.clear()
-        self.logs = Logs(self.disk, self.paths, lambda _topic: self.log_settings, self.clock.wall_ms)
+        self.logs = LogManager(self.disk, self.paths, lambda _topic: self.log_settings, self.clock.wall_ms)
         self.configs = ReadConfigs(self.settings, self.trace)
         self.broker = Broker(
             self.settings,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.broker.request_context import Exchange
+from controller.broker.request_context import RequestContext
 from controller.protocol import ApiKey, RequestHeader, decode_response
 from controller.protocol.codec import Request
 from controller.protocol.errors import ErrorCode
@@ -31,7 +31,7 @@ class Asked:
         self.answers: list[Sequence[Part] | None] = []
         self.notes: list[str] = []
         request = Request(HEADER, ASKED)
-        self.exchange = Exchange(
+        self.exchange = RequestContext(
             request, self.answers.append, "PLAINTEXT", lambda _level, text: self.notes.append(text)
         )
 

@@ -10,7 +10,7 @@ import pytest
 from controller.broker.records.fetch_sessions import (
     EPOCH_MAX,
     EVICTABLE_AFTER_MS,
-    FetchSessions,
+    FetchSessionCache,
     SessionRefused,
     next_epoch,
 )
@@ -200,15 +200,15 @@ def test_who_is_out_of_the_isr_is_heard_with_each_fetch() -> None:
     broker.begin_leading((1, 2, 3))
     client = Client(broker, replica=2)
     client.fetch({0: 0})
-    assert broker.leading().followers[2].quiet is not None
+    assert broker.leading().followers[2].parked_in is not None
     broker.hear((1, 3), version=8)
     broker.later(20_000)
     assert broker.isr() == (1, 3)
     client.fetch({})
-    assert broker.leading().followers[2].quiet is None
+    assert broker.leading().followers[2].parked_in is None
     broker.answer(done((1, 3, 2), version=9))
     client.fetch({})
-    assert broker.leading().followers[2].quiet is not None
+    assert broker.leading().followers[2].parked_in is not None
 
 
 def test_who_was_quiet_has_its_time_from_its_last_fetch_on() -> None:
@@ -321,7 +321,7 @@ def test_epochs_go_on_from_their_end_to_one() -> None:
 class Places:
     def __init__(self, slots: int) -> None:
         self.clock = VirtualClock(now_ms=1_000_000.0)
-        self.sessions = FetchSessions(slots, self.clock)
+        self.sessions = FetchSessionCache(slots, self.clock)
 
     def new(self, size: int, *, replica: int = -1) -> int | None:
         """Its id, if there was a place for a session of `size` partitions."""
@@ -389,6 +389,6 @@ def test_a_young_followers_session_gives_way_to_nobody() -> None:
 def test_ids_of_another_life_are_not_met_again() -> None:
     places = Places(5)
     ids = {places.new(1) for _ in range(3)}
-    later = FetchSessions(5, VirtualClock(now_ms=1_000_500.0))
+    later = FetchSessionCache(5, VirtualClock(now_ms=1_000_500.0))
     places.sessions = later
     assert not ids & {places.new(1) for _ in range(3)}

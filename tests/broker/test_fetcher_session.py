@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.fetcher_state import EPOCH_MAX, FetchSession, Key, SessionRequest
+from controller.broker.fetcher_state import EPOCH_MAX, FetchSessionHandler, Key, SessionRequest
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     FetchPartition,
@@ -27,8 +27,8 @@ def answer(session_id: int, *keys: Key, error: int = 0) -> FetchResponse:
     return FetchResponse(topics, error, session_id)
 
 
-def begun(session_id: int = 7) -> tuple[FetchSession, dict[Key, FetchPartition]]:
-    session, wanted = FetchSession(), {A0: asked(A0), A1: asked(A1), B0: asked(B0)}
+def begun(session_id: int = 7) -> tuple[FetchSessionHandler, dict[Key, FetchPartition]]:
+    session, wanted = FetchSessionHandler(), {A0: asked(A0), A1: asked(A1), B0: asked(B0)}
     for key, question in wanted.items():
         session.want(key, question)
     topics = (FetchTopic("a", (wanted[A0], wanted[A1])), FetchTopic("b", (wanted[B0],)))

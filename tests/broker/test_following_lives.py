@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from controller.broker.fetcher import Fetcher, ReplicaFetchers
-from controller.broker.fetcher_state import FetcherQueue, Followed, FollowerLogs, Truncation, truncation
+from controller.broker.fetcher import Fetcher, ReplicaFetcherManager
+from controller.broker.fetcher_state import FetchedPartition, FetcherQueue, FollowerLogs, Truncation, truncation
 from controller.broker.partition import Partition
 from controller.storage import EpochEnd, PartitionLog
 from controller.storage.checkpoints import LeaderEpochs
@@ -56,7 +56,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncation_is_skipped(patch: pytest.MonkeyPatch) -> None:
-    def agree(_: FollowerLogs, followed: Followed, leader: EpochEnd) -> None:
+    def agree(_: FollowerLogs, followed: FetchedPartition, leader: EpochEnd) -> None:
         followed.agreed = True
 
     patch.setattr(FollowerLogs, "agree", agree)
@@ -71,15 +71,15 @@ def truncation_is_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 def every_follower_begins_at_its_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """KIP-101: a member of the ISR that has everything and does not know yet that it is committed."""
-    begun = ReplicaFetchers._begun
+    begun = ReplicaFetcherManager._begun
 
-    def cut_first(self: ReplicaFetchers, partition: Partition, log: PartitionLog) -> Followed | None:
+    def cut_first(self: ReplicaFetcherManager, partition: Partition, log: PartitionLog) -> FetchedPartition | None:
         followed = begun(self, partition, log)
         assert followed is not None
         self._logs.cut(followed, max(partition.high_watermark, log.log_start_offset), "planted")
         return followed
 
-    patch.setattr(ReplicaFetchers, "_begun", cut_first)
+    patch.setattr(ReplicaFetcherManager, "_begun", cut_first)
 
 
 def an_epoch_that_was_never_here_is_taken_for_agreement(patch: pytest.MonkeyPatch) -> None:
@@ -106,12 +106,12 @@ def the_high_watermark_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_last_epoch_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    question = Followed.question
+    question = FetchedPartition.question
 
-    def without_epoch(self: Followed, max_bytes: int, sends_epoch: bool) -> object:
+    def without_epoch(self: FetchedPartition, max_bytes: int, sends_epoch: bool) -> object:
         return replace(question(self, max_bytes, sends_epoch), last_fetched_epoch=-1)
 
-    patch.setattr(Followed, "question", without_epoch)
+    patch.setattr(FetchedPartition, "question", without_epoch)
 
 
 def an_epoch_without_records_is_kept(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from controller.broker.records.fetch_sessions import FetchSessions, SessionRefused
+from controller.broker.records.fetch_sessions import FetchSessionCache, SessionRefused
 from controller.clock import VirtualClock
 from controller.protocol import SUPPORTED, decode_request, encode_request
 from controller.protocol.client import MetadataRequest, MetadataRequestTopic
@@ -49,7 +49,7 @@ def metadata_answers() -> Callable[[int], object]:
 
 
 def fetch_sessions() -> Callable[[int], object]:
-    sessions = FetchSessions(1_000, VirtualClock())
+    sessions = FetchSessionCache(1_000, VirtualClock())
 
     def feed(number: int) -> None:
         topic = FetchTopic(f"{number:0{LONG}}", (FetchPartition(0, 0, 1),))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.isr_manager import RETRY_FIRST_MS, RETRY_LAST_MS, IsrChanges
+from controller.broker.isr_manager import RETRY_FIRST_MS, RETRY_LAST_MS, IsrManager
 from controller.broker.partition import Partition
 from controller.core.ports import PeerTimedOut, PeerUnreachable
 from controller.protocol.control import (
@@ -91,7 +91,7 @@ def test_many_partitions_go_in_one_request_and_one_request_at_a_time() -> None:
 def test_a_newer_leader_epoch_empties_the_slot_and_a_late_answer_says_nothing() -> None:
     leader = asking()
     leader.lead((1,), leader_epoch=5, version=9)
-    assert leader.broker.isr_changes.proposal("t", 0) is None
+    assert leader.broker.isr_manager.proposal("t", 0) is None
     leader.answer(done((1, 2, 3)))
     assert leader.isr() == (1,)
     leader.hear((1,), leader_epoch=5, version=9)
@@ -113,7 +113,7 @@ def test_a_replica_that_was_stopped_and_deleted_is_not_asked_for() -> None:
     leader.last().fail(PeerTimedOut("late"))
     leader.later(10 * RETRY_LAST_MS)
     leader.hear((1,))
-    assert leader.broker.isr_changes.proposal("t", 0) is None
+    assert leader.broker.isr_manager.proposal("t", 0) is None
     assert len(leader.asked()) == 1
 
 
@@ -205,7 +205,7 @@ def test_what_may_have_been_made_after_all_is_sent_again_as_it_was(error: ErrorC
     leader = asking()
     leader.answer(refused(error))
     leader.hear((1,), alive=(1, 2))
-    proposal = leader.broker.isr_changes.proposal("t", 0)
+    proposal = leader.broker.isr_manager.proposal("t", 0)
     assert proposal is not None
     assert proposal.isr == (1, 2, 3)
     leader.later(RETRY_FIRST_MS)
@@ -220,7 +220,7 @@ def test_what_may_have_been_made_after_all_is_sent_again_as_it_was(error: ErrorC
 def test_what_was_refused_is_decided_anew_in_a_while(error: ErrorCode) -> None:
     leader = asking()
     leader.answer(refused(error))
-    assert leader.broker.isr_changes.proposal("t", 0) is None
+    assert leader.broker.isr_manager.proposal("t", 0) is None
     leader.hear((1,), alive=(1, 2))
     leader.later(RETRY_LAST_MS)
     assert leader.wanted()[1] == {0: (1, 2)}
@@ -231,7 +231,7 @@ def test_a_version_that_is_behind_is_caught_up_with_from_the_metadata() -> None:
     leader = asking()
     leader.answer(refused(ErrorCode.INVALID_UPDATE_VERSION))
     leader.hear((1,))
-    assert leader.broker.isr_changes.proposal("t", 0) is not None, "whether it was made is not known yet"
+    assert leader.broker.isr_manager.proposal("t", 0) is not None, "whether it was made is not known yet"
     leader.hear((1, 2), version=11)
     (partition,) = leader.asked()[-1][1].topics[0].partitions
     assert (partition.new_isr, partition.current_isr_version) == ((1, 2, 3), 11)
@@ -254,7 +254,7 @@ def test_an_answer_that_is_no_answer_is_told_and_asked_for_again() -> None:
 
 def test_below_protocol_2_7_nobody_is_asked() -> None:
     leader = Leader()
-    changes: Any = leader.broker.isr_changes
+    changes: Any = leader.broker.isr_manager
     changes._version = None
     leader.lead((1,))
     leader.hear((1,))
@@ -263,7 +263,7 @@ def test_below_protocol_2_7_nobody_is_asked() -> None:
 
 def test_who_is_in_sync_is_another_question_that_can_be_answered_otherwise() -> None:
     leader = Leader()
-    changes: Any = leader.broker.isr_changes
+    changes: Any = leader.broker.isr_manager
     changes._wanted = lambda partition: (*partition.isr, 3)
     leader.lead((1,))
     leader.hear((1,))
@@ -286,16 +286,16 @@ def test_metadata_that_tells_nothing_else_of_a_partition_is_no_occasion_to_look_
     leader = asking((1, 3))
     leader.answer(refused(ErrorCode.INELIGIBLE_REPLICA))
     looked: list[Partition] = []
-    right = IsrChanges._propose
+    right = IsrManager._propose
 
     def propose(
-        self: IsrChanges, key: tuple[str, int], partition: Partition, state: UpdateMetadataPartitionState | None
+        self: IsrManager, key: tuple[str, int], partition: Partition, state: UpdateMetadataPartitionState | None
     ) -> None:
         looked.append(partition)
         right(self, key, partition, state)
 
-    monkeypatch.setattr(IsrChanges, "_propose", propose)
-    changes = leader.broker.isr_changes
+    monkeypatch.setattr(IsrManager, "_propose", propose)
+    changes = leader.broker.isr_manager
     changes.metadata_changed()
     assert len(looked) == 1, "its slot is empty since"
     changes.metadata_changed()

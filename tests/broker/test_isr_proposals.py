@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.isr_manager import Proposal, Verdict, request_of, results_of, verdict, version_to_ask
+from controller.broker.isr_manager import Proposal, ProposalOutcome, request_of, results_of, verdict, version_to_ask
 from controller.protocol.codec import decode_response_body, encode_request_body, encode_response_body
 from controller.protocol.control import AlterIsrPartitionResult, AlterIsrResponse, AlterIsrTopicResult
 from controller.protocol.errors import ErrorCode
@@ -81,15 +81,15 @@ def test_every_version_says_the_same(version: int) -> None:
 
 def test_what_kafka_3_9_makes_of_each_error() -> None:
     """Partition.handleAlterPartitionError and handleAlterPartitionUpdate: what is not named there is tried again."""
-    found = {meaning: {code.name for code in ErrorCode if verdict(code) is meaning} for meaning in Verdict}
-    assert found[Verdict.MADE] == {"NONE"}
-    assert found[Verdict.DROP] == {"OPERATION_NOT_ATTEMPTED", "INELIGIBLE_REPLICA", "INVALID_REQUEST"}
-    assert found[Verdict.KEEP] == {
+    found = {meaning: {code.name for code in ErrorCode if verdict(code) is meaning} for meaning in ProposalOutcome}
+    assert found[ProposalOutcome.MADE] == {"NONE"}
+    assert found[ProposalOutcome.DROP] == {"OPERATION_NOT_ATTEMPTED", "INELIGIBLE_REPLICA", "INVALID_REQUEST"}
+    assert found[ProposalOutcome.KEEP] == {
         "UNKNOWN_TOPIC_OR_PARTITION",
         "UNKNOWN_TOPIC_ID",
         "FENCED_LEADER_EPOCH",
         "INVALID_UPDATE_VERSION",
         "NEW_LEADER_ELECTED",
     }
-    assert {"NOT_CONTROLLER", "UNKNOWN_SERVER_ERROR", "UNSUPPORTED_VERSION"} <= found[Verdict.RETRY]
-    assert verdict(1_234) is Verdict.RETRY, "a later controller's own"
+    assert {"NOT_CONTROLLER", "UNKNOWN_SERVER_ERROR", "UNSUPPORTED_VERSION"} <= found[ProposalOutcome.RETRY]
+    assert verdict(1_234) is ProposalOutcome.RETRY, "a later controller's own"

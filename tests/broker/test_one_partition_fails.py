@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from controller.broker.fetcher import ReplicaFetchers
-from controller.broker.isr_manager import IsrChanges
-from controller.broker.partition import Partition, Progress, Role
+from controller.broker.fetcher import ReplicaFetcherManager
+from controller.broker.isr_manager import IsrManager
+from controller.broker.log_maintenance import LogMaintenance
+from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.upkeep import Upkeep
 from controller.protocol.errors import ErrorCode
 from controller.storage import PartitionLog
 from tests.broker.leading import Holder, produced
@@ -35,7 +35,12 @@ def fail_in(monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: str, index: 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(Partition, "make_leader"), (Partition, "attach"), (ReplicaManager, "_take_role"), (Progress, "roles_changed")],
+    [
+        (Partition, "make_leader"),
+        (Partition, "attach"),
+        (ReplicaManager, "_take_role"),
+        (PartitionEvents, "roles_changed"),
+    ],
 )
 def test_a_leader_that_fails_leaves_the_others_of_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: str
@@ -58,7 +63,7 @@ def test_a_follower_whose_fetcher_can_not_begin_is_retried(monkeypatch: pytest.M
     broker = Holder(3)
     broker.hear((1, 2))
     with monkeypatch.context() as patch:
-        fail_in(patch, ReplicaFetchers, "_begun")
+        fail_in(patch, ReplicaFetcherManager, "_begun")
         assert broker.lead((1, 2), leader=2) == [NONE, FAILED, NONE]
         assert [broker.partition(number).fetching for number in range(3)] == [True, False, True]
     assert broker.lead((1, 2), leader=2)[1] is NONE
@@ -104,7 +109,7 @@ def test_an_isr_that_can_not_be_looked_at_does_not_keep_the_others(monkeypatch: 
     broker = Holder(3)
     broker.begin_leading((1, 2, 3))
     broker.produce(numbers=(0, 1, 2), acks=1)  # followers that fetch nothing fall behind
-    fail_in(monkeypatch, IsrChanges, "_propose")
+    fail_in(monkeypatch, IsrManager, "_propose")
     broker.later(61_000)
     assert broker.wanted()[-1] == {0: (1,), 2: (1,)}
     asked = len(broker.wanted())
@@ -117,8 +122,8 @@ def test_upkeep_goes_on_after_a_log_that_fails(monkeypatch: pytest.MonkeyPatch) 
     broker = Holder(3, log_flush_scheduler_interval_ms="1000", log_flush_interval_ms="1")
     broker.begin_leading((1,))
     assert broker.broker.data is not None
-    upkeep = Upkeep(broker.settings, broker.logs, broker.broker.replicas, broker.clock, broker.trace)
-    upkeep.start()
+    log_maintenance = LogMaintenance(broker.settings, broker.logs, broker.broker.replicas, broker.clock, broker.trace)
+    log_maintenance.start()
     flush = PartitionLog.flush
     failing = [broker.log(1)]
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from controller.broker.fetcher_state import (
     AskForStart,
-    Cut,
     InRange,
     LeadersRange,
-    Restart,
+    RestartAt,
+    TruncateTo,
     Truncation,
     after_out_of_range,
     truncation,
@@ -104,13 +104,13 @@ def starts(log: list[int]) -> LeaderEpochs:
 @pytest.mark.parametrize(
     ("log_end", "leader", "expected"),
     [
-        (100, LeadersRange(60), Cut(60)),
+        (100, LeadersRange(60), TruncateTo(60)),
         (100, LeadersRange(100), AskForStart()),
         (100, LeadersRange(200), AskForStart()),
-        (100, LeadersRange(200, 150), Restart(150)),
+        (100, LeadersRange(200, 150), RestartAt(150)),
         (100, LeadersRange(200, 100), InRange()),
         (100, LeadersRange(200, 0), InRange()),
-        (100, LeadersRange(60, 50), Cut(60)),
+        (100, LeadersRange(60, 50), TruncateTo(60)),
     ],
 )
 def test_a_log_out_of_its_leaders_range_is_cut_or_begun_again(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.logs import Logs
+from controller.broker.log_maintenance import LogMaintenance, NoLogDirectory, opening_notes
+from controller.broker.log_manager import LogManager
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import finish
-from controller.broker.upkeep import NoLogDirectory, Upkeep, opening_notes
 from controller.clock import VirtualClock
 from controller.protocol.errors import ErrorCode
 from controller.simulator.disk import MemoryDisk
@@ -48,11 +48,11 @@ class Kept:
         self.trace = KeptTrace()
         self.disk = disk or FailingDisk()
         self.settings = settings(log_dirs=",".join(paths), **given)
-        self.logs = Logs(self.disk, paths, lambda _topic: self.settings.log, self.clock.wall_ms)
+        self.logs = LogManager(self.disk, paths, lambda _topic: self.settings.log, self.clock.wall_ms)
         self.replicas = ReplicaManager(BROKER, MetadataCache(), self.trace, self.logs, self.clock.now_ms)
         self.ended: list[float] = []
         self.deletions = 0
-        self.upkeep = Upkeep(
+        self.log_maintenance = LogMaintenance(
             self.settings,
             self.logs,
             self.replicas,
@@ -93,7 +93,7 @@ class Kept:
 def test_each_checkpoint_is_written_at_its_first_time_and_not_before() -> None:
     kept = Kept()
     kept.append(3)
-    kept.upkeep.start()
+    kept.log_maintenance.start()
     for time_ms in (4_999, 5_000, 29_999, 30_000):
         kept.clock.advance_to(time_ms)
         assert kept.checkpoints() == {name for name, first_ms in CHECKPOINTS.items() if first_ms <= time_ms}
@@ -103,7 +103,7 @@ def test_each_checkpoint_is_written_at_its_first_time_and_not_before() -> None:
 def test_each_is_done_again_after_its_interval() -> None:
     kept = Kept(log_flush_offset_checkpoint_interval_ms="7000")
     log = kept.append(1)
-    kept.upkeep.start()
+    kept.log_maintenance.start()
     kept.clock.advance_to(7_000)
     log.flush()
     assert kept.checkpoint("recovery-point-offset-checkpoint") == {KEY: 0}
@@ -116,7 +116,7 @@ def test_each_is_done_again_after_its_interval() -> None:
 def test_nothing_is_flushed_unless_it_was_asked_for() -> None:
     kept = Kept()
     log = kept.append(3)
-    kept.upkeep.start()
+    kept.log_maintenance.start()
     kept.clock.advance_to(3_600_000)
     assert log.recovery_point == 0
 
@@ -124,7 +124,7 @@ def test_nothing_is_flushed_unless_it_was_asked_for() -> None:
 def test_a_log_is_flushed_when_its_time_is_over() -> None:
     kept = Kept(log_flush_scheduler_interval_ms="1000", log_flush_interval_ms="2500")
     log = kept.append(3)
-    kept.upkeep.start()
+    kept.log_maintenance.start()
     kept.clock.advance_to(2_999)
     assert log.recovery_point == 0
     kept.clock.advance_to(3_000)
@@ -137,7 +137,7 @@ def test_retention_takes_old_segments_up_to_the_high_watermark() -> None:
     partition = kept.replicas.partition(*KEY)
     assert partition is not None
     partition.high_watermark = 4
-    kept.upkeep.start()
+    kept.log_maintenance.start()
     kept.clock.advance_to(1_000)
     assert 0 < log.log_start_offset <= 4
     assert kept.deletions == 1
@@ -147,7 +147,7 @@ def test_retention_takes_old_segments_up_to_the_high_watermark() -> None:
 def test_a_deleted_partitions_files_go_later() -> None:
     kept = Kept(log_segment_delete_delay_ms="2000")
     kept.append(1)
-    kept.upkeep.start()
+    kept.log_maintenance.start()
     kept.logs.delete_all([KEY])
     deleted = [name for name in kept.disk.names(PATHS[0]) if name.endswith("-delete")]
     assert len(deleted) == 1
@@ -160,9 +160,9 @@ def test_a_deleted_partitions_files_go_later() -> None:
 def test_a_log_that_nobody_has_named_yet_keeps_its_high_watermark() -> None:
     first = Kept()
     first.append(3)
-    first.upkeep.close_logs()
+    first.log_maintenance.close_logs()
     second = Kept(first.disk)
-    second.upkeep.start()
+    second.log_maintenance.start()
     second.clock.advance_to(5_000)
     assert second.checkpoint() == {KEY: 3}
 
@@ -171,7 +171,7 @@ def test_a_directory_that_fails_leaves_the_others_their_upkeep_and_with_the_last
     disk = FailingDisk()
     kept = Kept(disk, PATHS)
     kept.append(2)
-    kept.upkeep.start()
+    kept.log_maintenance.start()
     home = kept.logs.directory_of(*KEY)
     assert home is not None
     other = next(path for path in PATHS if path != home.path)
@@ -189,8 +189,8 @@ def test_a_directory_that_fails_leaves_the_others_their_upkeep_and_with_the_last
 def test_closed_the_logs_are_clean_and_nothing_is_done_any_more() -> None:
     kept = Kept()
     kept.append(3)
-    kept.upkeep.start()
-    kept.upkeep.close_logs()
+    kept.log_maintenance.start()
+    kept.log_maintenance.close_logs()
     assert CLEAN_SHUTDOWN in kept.disk.names(PATHS[0])
     assert kept.checkpoint() == {KEY: 3}
     changes = kept.disk.changes
@@ -210,7 +210,7 @@ def test_a_kill_leaves_them_to_be_recovered() -> None:
 def test_what_a_start_found_is_told() -> None:
     first = Kept()
     log = first.append(3)
-    first.upkeep.close_logs()
+    first.log_maintenance.close_logs()
     clean = Kept(first.disk)
     assert [(note.level, note.message) for note in opening_notes(clean.logs)] == [
         ("info", "log directory /one: 1 logs, closed cleanly")
@@ -249,5 +249,5 @@ def test_a_start_that_finds_a_log_in_two_directories_changes_nothing() -> None:
     kept.logs.close()
     kept.disk.make_directory("/other/one-0")
     with pytest.raises(DuplicateLogs, match="one-0"):
-        Logs(kept.disk, PATHS, lambda _topic: kept.settings.log, kept.clock.wall_ms)
+        LogManager(kept.disk, PATHS, lambda _topic: kept.settings.log, kept.clock.wall_ms)
     assert all(CLEAN_SHUTDOWN in kept.disk.names(path) for path in PATHS)

@@ -36,9 +36,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.broker.broker import Broker
-from controller.broker.logs import Logs
+from controller.broker.log_maintenance import NoLogDirectory, opening_notes
+from controller.broker.log_manager import LogManager
 from controller.broker.settings import BadSettings, BrokerSettings
-from controller.broker.upkeep import NoLogDirectory, opening_notes
 from controller.hosts.broker_id import kept_broker_id, unreadable
 from controller.protocol.control import (
     LeaderAndIsrPartitionState,
@@ -152,7 +152,7 @@ class Started(Holder):
     def start(self) -> None:
         self.paths = self.paths_given
         self.settings = kept_broker_id(settings_of(self.paths))
-        self.logs = Logs(DISK, self.paths, lambda _topic: LOG, self.clock.wall_ms, unreadable(self.paths))
+        self.logs = LogManager(DISK, self.paths, lambda _topic: LOG, self.clock.wall_ms, unreadable(self.paths))
         try:
             opening_notes(self.logs)
         except NoLogDirectory:
@@ -216,7 +216,7 @@ def settings_of(paths: Sequence[str]) -> BrokerSettings:
 SETTINGS = settings()
 
 
-def unlock(logs: Logs) -> None:
+def unlock(logs: LogManager) -> None:
     for directory in logs.directories:
         directory.unlock()
 
@@ -438,7 +438,7 @@ class Judged:
         with suppress(LogOffline):  # the outcome of its directory
             logs.close()
         sound = [one.path for one in logs.directories if one.health.cause is None and one.path not in self._met]
-        again = Logs(DISK, sound, lambda _topic: LOG, self._broker.clock.wall_ms)
+        again = LogManager(DISK, sound, lambda _topic: LOG, self._broker.clock.wall_ms)
         try:
             for one in again.directories:
                 if not one.was_clean or one.health.cause is not None:

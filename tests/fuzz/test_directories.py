@@ -42,7 +42,7 @@ def silent(_health: Health, _warning: str) -> None:
     [
         ("controller.storage.recovery.check_joins", no_joins, "3b5aaeafe0cf63c9"),
         ("controller.storage.disk.Health.warn", silent, "4af339c4404c45e1"),
-        ("controller.broker.logs._refuse_duplicates", no_joins, "31eebea2df5a6ed9"),
+        ("controller.broker.log_manager._refuse_duplicates", no_joins, "31eebea2df5a6ed9"),
     ],
 )
 def test_a_planted_fault_is_found(

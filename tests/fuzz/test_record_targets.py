@@ -64,11 +64,11 @@ def feed_all(target: RecordTarget, frames: list[bytes]) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "controller.broker.config_requests.Configs._describe",
-        "controller.broker.config_requests.Configs._alter_each",
-        "controller.broker.records.writes.DeleteRecords._delete",
+        "controller.broker.config_requests.ConfigHandler._describe",
+        "controller.broker.config_requests.ConfigHandler._alter_each",
+        "controller.broker.records.writes.DeleteRecordsHandler._delete",
         "controller.broker.zookeeper_services.ProducerIds._arrived",
-        "controller.broker.records.list_offsets.EpochOffsets._result",
+        "controller.broker.records.list_offsets.LeaderEpochHandler._result",
     ],
 )
 def test_a_fault_in_a_handler_is_found(where: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process import term_holds
-from controller.hosts.server import Limits, Server
+from controller.hosts.server import ServerLimits, SocketServer
 from controller.protocol.codec import decode_request
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, run, wait
@@ -61,7 +61,7 @@ class OneNode:
         self.link = TcpLink(server)
         self.responses = PassedOn()
         self.received: list[Any] = []
-        self._server = Server(self.network, Limits(1 << 20), self.trace)
+        self._server = SocketServer(self.network, ServerLimits(1 << 20), self.trace)
         port = self._server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])["PLAINTEXT"]
         self.settings = parse_settings(
             {

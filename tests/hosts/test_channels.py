@@ -15,7 +15,7 @@ from controller.core.channels import ControllerChannels
 from controller.core.ports import ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import PIECE_BYTES, SocketConnection, SocketPeers, socket_channels
-from controller.hosts.server import Limits, Server
+from controller.hosts.server import ServerLimits, SocketServer
 from controller.pending import Pending
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response_parts
 from controller.protocol.control import (
@@ -41,7 +41,7 @@ class Broker:
     "break" (closes the connection without one), "silence". After the script's end it answers."""
 
     def __init__(self, network: NetworkThread) -> None:
-        self.server = Server(network, Limits(1_000_000), KeptTrace())
+        self.server = SocketServer(network, ServerLimits(1_000_000), KeptTrace())
         self.port = self.server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])["PLAINTEXT"]
         self.server.serve(self.receive)
         self.received: list[int] = []

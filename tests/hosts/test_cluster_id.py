@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from controller.broker.settings import BadSettings, parse_settings
-from controller.hosts.broker_id import Kept, keep, kept_broker_id, unreadable
+from controller.hosts.broker_id import MetaProperties, keep, kept_broker_id, unreadable
 from controller.hosts.local_cluster import BrokerChild
 from controller.hosts.process import COULD_NOT_RUN, STOPPED
 from controller.zookeeper.embedded import EmbeddedZooKeeper
@@ -36,7 +36,7 @@ def directory(path: Path, content: str | bytes) -> Path:
 def test_kafkas_own_file_is_read_and_left_as_it_is(tmp_path: Path) -> None:
     logs = directory(tmp_path / "logs", KAFKAS)
     assert kept(logs, broker_id="-1") == (3, CLUSTER)
-    keep(str(logs), Kept(3, CLUSTER))
+    keep(str(logs), MetaProperties(3, CLUSTER))
     assert (logs / "meta.properties").read_text() == KAFKAS
 
 
@@ -44,7 +44,7 @@ def test_kafkas_own_file_is_read_and_left_as_it_is(tmp_path: Path) -> None:
 def test_a_file_without_a_cluster_id_gets_one(tmp_path: Path, content: str) -> None:
     logs = directory(tmp_path / "logs", content)
     assert kept(logs) == (3, None)
-    keep(str(logs), Kept(3, CLUSTER))
+    keep(str(logs), MetaProperties(3, CLUSTER))
     assert kept(logs) == (3, CLUSTER)
     assert [path.name for path in logs.iterdir()] == ["meta.properties"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.hosts.process import COULD_NOT_RUN
-from controller.hosts.server import Limits, reserved_descriptors
+from controller.hosts.server import ServerLimits, reserved_descriptors
 from controller.protocol.client import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest, MetadataRequest
 from controller.protocol.codec import decode_response, encode_request
 from controller.protocol.framing import framed
@@ -165,7 +165,7 @@ def test_a_quarter_of_the_descriptors_is_no_clients(limit: int, reserve: int) ->
 
 
 def test_refused_connections_are_said_once() -> None:
-    with serving_with(Limits(1_000, descriptors=0)) as serving:
+    with serving_with(ServerLimits(1_000, descriptors=0)) as serving:
         for _ in range(20):
             with closing(serving.connect()) as connection:
                 assert connection.recv(1) == b""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.hosts.server import SENDFILE_FROM_BYTES, Outgoing, RangeCut
+from controller.hosts.server import SENDFILE_FROM_BYTES, RangeCut, SendQueue
 from controller.protocol.framing import Part, framed, joined
 from controller.storage.disk import FileRange
 from controller.storage.disk_files import FileDisk, OpenFile
@@ -54,7 +54,7 @@ def frames_of(file: OpenFile, seed: int) -> list[list[Part]]:
     return [[part() for _ in range(draw.randrange(1, 6))] for _ in range(draw.randrange(1, 12))]
 
 
-def send_all(outgoing: Outgoing, far: socket.socket, draw: random.Random) -> bytes:
+def send_all(outgoing: SendQueue, far: socket.socket, draw: random.Random) -> bytes:
     """Sends and receives in turns; what was received."""
     received = bytearray()
     while True:
@@ -84,7 +84,7 @@ def test_every_byte_goes_out_once_and_in_order(
     monkeypatch.setattr("controller.hosts.server.HAS_SENDFILE", has_sendfile)
     monkeypatch.setattr("controller.hosts.server.SEND_AT_ONCE_BYTES", 100_000)
     near, far = pair
-    outgoing = Outgoing(near)
+    outgoing = SendQueue(near)
     frames = frames_of(file, seed)
     draw = random.Random(seed)
     received = b""
@@ -103,7 +103,7 @@ def test_a_large_range_is_not_read(pair: tuple[socket.socket, socket.socket], fi
 
     near, far = pair
     unread = Unread(file.path)
-    outgoing = Outgoing(near)
+    outgoing = SendQueue(near)
     outgoing.put([b"head", FileRange(unread, 10, 100_000), b"tail"])
     received = send_all(outgoing, far, random.Random(1))
     assert received == framed(b"head" + file.read_at(10, 100_000) + b"tail")
@@ -115,7 +115,7 @@ def test_a_removed_file_is_sent_to_its_end(pair: tuple[socket.socket, socket.soc
     file = disk.open(str(tmp_path / "old"))
     file.append(bytes(300_000))
     near, far = pair
-    outgoing = Outgoing(near)
+    outgoing = SendQueue(near)
     outgoing.put([FileRange(file.held(), 0, 300_000)])
     outgoing.send()
     disk.remove(file.path)
@@ -129,7 +129,7 @@ def test_a_range_that_was_cut_off_is_told_before_anything_else_is_sent_in_its_pl
 ) -> None:
     near, far = pair
     file.truncate(500)
-    outgoing = Outgoing(near)
+    outgoing = SendQueue(near)
 
     def put_and_send() -> None:
         outgoing.put([b"head", FileRange(file, 0, length), b"tail"])
@@ -144,7 +144,7 @@ def test_a_range_that_was_cut_off_is_told_before_anything_else_is_sent_in_its_pl
 
 
 def test_a_file_that_was_closed_is_an_error(pair: tuple[socket.socket, socket.socket], file: OpenFile) -> None:
-    outgoing = Outgoing(pair[0])
+    outgoing = SendQueue(pair[0])
     outgoing.put([FileRange(file, 0, 100_000)])
     file.close()
     with pytest.raises(OSError):

@@ -14,7 +14,7 @@ import pytest
 
 from controller.broker.request_context import Respond
 from controller.broker.setting_types import Listener
-from controller.hosts.server import UNANSWERED_MAX, CannotListen, Connection, Limits, Server
+from controller.hosts.server import UNANSWERED_MAX, CannotListen, ServerConnection, ServerLimits, SocketServer
 from controller.protocol.framing import Part, framed
 from controller.storage.disk import File, FileRange
 from controller.storage.disk_files import FileDisk
@@ -55,7 +55,7 @@ class Echo:
 
 
 class Serving:
-    def __init__(self, server: Server, port: int, echo: Echo, trace: KeptTrace) -> None:
+    def __init__(self, server: SocketServer, port: int, echo: Echo, trace: KeptTrace) -> None:
         self.server, self.port, self.echo, self.trace = server, port, echo, trace
 
     def connect(self) -> socket.socket:
@@ -63,10 +63,10 @@ class Serving:
 
 
 @contextmanager
-def serving_with(limits: Limits) -> Iterator[Serving]:
+def serving_with(limits: ServerLimits) -> Iterator[Serving]:
     echo, trace = Echo(), KeptTrace()
     with running_network() as network:
-        server = Server(network, limits, trace)
+        server = SocketServer(network, limits, trace)
         ports = server.bind([Listener("PLAINTEXT", "127.0.0.1", 0)])
         server.serve(echo.receive)
         yield Serving(server, ports["PLAINTEXT"], echo, trace)
@@ -75,7 +75,7 @@ def serving_with(limits: Limits) -> Iterator[Serving]:
 
 @pytest.fixture
 def serving() -> Iterator[Serving]:
-    with serving_with(Limits(REQUEST_BYTES_MAX)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX)) as serving:
         yield serving
 
 
@@ -243,7 +243,7 @@ def test_records_that_were_truncated_meanwhile_close_the_connection_alone(servin
 
 
 def test_a_connection_is_closed_when_it_is_idle_and_not_while_it_waits_for_an_answer() -> None:
-    with serving_with(Limits(REQUEST_BYTES_MAX, idle_ms=1_000)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX, idle_ms=1_000)) as serving:
         serving.echo.hold = True
         with closing(serving.connect()) as waits:
             waits.sendall(framed(b"late"))
@@ -258,7 +258,7 @@ def test_a_connection_is_closed_when_it_is_idle_and_not_while_it_waits_for_an_an
 
 
 def test_a_client_that_takes_no_answers_is_idle_too() -> None:
-    with serving_with(Limits(REQUEST_BYTES_MAX, idle_ms=100)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX, idle_ms=100)) as serving:
         with closing(serving.connect()) as connection:
             frame = framed(b"x" * REQUEST_BYTES_MAX)
             with suppress(OSError):  # what it sends is not taken either, from when its answers are not
@@ -269,7 +269,7 @@ def test_a_client_that_takes_no_answers_is_idle_too() -> None:
 
 
 def test_requests_of_all_connections_together_have_a_limit() -> None:
-    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
         serving.echo.hold = True
         full = b"x" * REQUEST_BYTES_MAX
         with (
@@ -301,7 +301,7 @@ def test_requests_of_all_connections_together_have_a_limit() -> None:
 
 def test_requests_that_are_announced_and_do_not_come_keep_nobody_waiting() -> None:
     """Five connections announce more than there is memory for and send nothing."""
-    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=REQUEST_BYTES_MAX, stall_ms=1_500)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX, queued_bytes=REQUEST_BYTES_MAX, stall_ms=1_500)) as serving:
         stalled = [serving.connect() for _ in range(5)]
         for connection in stalled:
             connection.sendall(REQUEST_BYTES_MAX.to_bytes(4, "big") + b"x")
@@ -320,11 +320,14 @@ def test_a_request_that_comes_slowly_and_steadily_is_answered() -> None:
     """Each byte comes after most of the stall timeout: the connection's clock is set back instead of waiting."""
     stall_ms = 1_000_000
 
-    async def age(connection: Connection) -> None:
+    async def age(connection: ServerConnection) -> None:
         connection._arrived_s -= 0.9 * stall_ms / 1_000.0
         connection._watch_stall()
 
-    with serving_with(Limits(REQUEST_BYTES_MAX, stall_ms=stall_ms)) as serving, closing(serving.connect()) as slow:
+    with (
+        serving_with(ServerLimits(REQUEST_BYTES_MAX, stall_ms=stall_ms)) as serving,
+        closing(serving.connect()) as slow,
+    ):
         frame = framed(b"slow")
         slow.sendall(frame[:4])
         for at in range(4, len(frame) - 1):
@@ -344,7 +347,7 @@ def test_a_request_that_comes_slowly_and_steadily_is_answered() -> None:
 
 def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.hosts.server.LARGE_BYTES", 100)
-    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
         whole = framed(b"l" * REQUEST_BYTES_MAX)
         with (
             closing(serving.connect()) as first,
@@ -366,7 +369,7 @@ def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(mo
 
 def test_a_large_request_that_keeps_others_waiting_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.hosts.server.LARGE_BYTES", 100)
-    with serving_with(Limits(REQUEST_BYTES_MAX, queued_bytes=1_200, stall_ms=300)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX, queued_bytes=1_200, stall_ms=300)) as serving:
         whole = framed(b"l" * REQUEST_BYTES_MAX)
         with closing(serving.connect()) as first, closing(serving.connect()) as second:
             first.sendall(whole[:704])
@@ -398,7 +401,7 @@ def test_one_connection_has_a_limit_of_unanswered_bytes(serving: Serving, monkey
 
 
 def test_more_connections_than_may_be_are_turned_away() -> None:
-    with serving_with(Limits(REQUEST_BYTES_MAX, connections=1)) as serving:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX, connections=1)) as serving:
         with closing(serving.connect()) as first:
             first.sendall(framed(b"1"))
             assert read(first) == b"1"
@@ -424,14 +427,14 @@ def test_closing_sends_what_was_answered_and_forgets_every_connection(serving: S
 def test_an_address_that_is_taken_is_named() -> None:
     with running_network() as network, closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        server = Server(network, Limits(REQUEST_BYTES_MAX), KeptTrace())
+        server = SocketServer(network, ServerLimits(REQUEST_BYTES_MAX), KeptTrace())
         with pytest.raises(CannotListen, match=f"PLAINTEXT://127.0.0.1:{port}: Address already in use"):
             server.bind([Listener("OTHER", "127.0.0.1", 0), Listener("PLAINTEXT", "127.0.0.1", port)])
 
 
 def test_every_interface_is_listened_on_where_no_host_is_named() -> None:
     with running_network() as network:
-        server = Server(network, Limits(REQUEST_BYTES_MAX), KeptTrace())
+        server = SocketServer(network, ServerLimits(REQUEST_BYTES_MAX), KeptTrace())
         ports = server.bind([Listener("PLAINTEXT", "", 0)])
         server.serve(Echo().receive)
         with closing(socket.create_connection(("127.0.0.1", ports["PLAINTEXT"]), DEADLINE_S)) as connection:

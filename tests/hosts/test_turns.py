@@ -10,10 +10,10 @@ from itertools import groupby
 
 import pytest
 
-from controller.broker.request_context import Gate, Job, Lane, Respond, Steps
+from controller.broker.request_context import Gate, Job, JobLane, Respond, Steps
 from controller.hosts.network import NetworkThread
-from controller.hosts.scheduling import Turns
-from controller.hosts.server import Limits
+from controller.hosts.scheduling import LoopScheduler
+from controller.hosts.server import ServerLimits
 from controller.protocol.framing import framed
 from tests.hosts.harness import running_network
 from tests.hosts.test_server import DEADLINE_S, Serving, read, serving_with
@@ -24,7 +24,7 @@ FRAMES = 50
 
 @pytest.fixture
 def serving() -> Iterator[Serving]:
-    with serving_with(Limits(1_000)) as serving:
+    with serving_with(ServerLimits(1_000)) as serving:
         yield serving
 
 
@@ -110,10 +110,10 @@ def test_a_request_of_a_connection_that_is_closed_is_given_up(serving: Serving) 
 def test_a_job_runs_on_another_thread_and_its_outcome_comes_back(network: NetworkThread) -> None:
     seen: list[object] = []
     done = threading.Event()
-    turns = Turns(network, seen.append)
+    turns = LoopScheduler(network, seen.append)
 
     def steps() -> Steps:
-        seen.append((yield Job(threading.get_ident, Lane.RECORDS)))
+        seen.append((yield Job(threading.get_ident, JobLane.RECORDS)))
         try:
             yield Job(lambda: 1 // 0)
         except ZeroDivisionError:
@@ -132,7 +132,7 @@ def test_a_job_runs_on_another_thread_and_its_outcome_comes_back(network: Networ
 def test_what_steps_let_out_is_told_and_costs_no_others(network: NetworkThread) -> None:
     errors: list[Exception] = []
     done = threading.Event()
-    turns = Turns(network, errors.append)
+    turns = LoopScheduler(network, errors.append)
 
     def broken() -> Steps:
         yield None
@@ -153,7 +153,7 @@ def test_steps_wait_at_a_gate_until_others_have_left(network: NetworkThread) -> 
     gate, go_on = Gate(1), threading.Event()
     order: list[str] = []
     done = threading.Event()
-    turns = Turns(network, lambda error: order.append(repr(error)))
+    turns = LoopScheduler(network, lambda error: order.append(repr(error)))
 
     def steps(name: str) -> Steps:
         yield gate
@@ -174,7 +174,7 @@ def test_steps_wait_at_a_gate_until_others_have_left(network: NetworkThread) -> 
 
 
 def test_what_arrives_does_not_wait_for_connections_that_are_never_idle(network: NetworkThread) -> None:
-    turns = Turns(network, lambda error: None)
+    turns = LoopScheduler(network, lambda error: None)
     busy, seen = [0], list[int]()
     done = threading.Event()
 

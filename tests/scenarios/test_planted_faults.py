@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.broker.isr_manager import IsrChanges
+from controller.broker.isr_manager import IsrManager
 from controller.broker.node import Node
 from controller.core import loading
 from controller.core.controller import Controller
@@ -60,12 +60,12 @@ def bounce_unnoticed(patch: pytest.MonkeyPatch) -> None:
 
 
 def isr_frozen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(IsrChanges, "_look_at", lambda self, opened: None)
+    patch.setattr(IsrManager, "_look_at", lambda self, opened: None)
 
 
 def slot_never_cleared(patch: pytest.MonkeyPatch) -> None:
     """S43: an answer of another leader epoch leaves the proposal pending for ever."""
-    patch.setattr(IsrChanges, "_watch", lambda self, key: self._short.setdefault(key, self._replicas.partition(*key)))
+    patch.setattr(IsrManager, "_watch", lambda self, key: self._short.setdefault(key, self._replicas.partition(*key)))
 
 
 def silent_resignation(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from controller.broker.broker import Broker
-from controller.broker.isr_manager import IsrChanges
+from controller.broker.isr_manager import IsrManager
 from controller.broker.metadata import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
 from controller.core import broker_bounces, elections, leadership, partition_moves, replica_moves, topic_deletion
@@ -215,7 +215,7 @@ def callbacks_forgotten(patch: Patch) -> None:
 
 def isr_frozen(patch: Patch) -> None:
     """Followers that have caught up do not come back into the ISR."""
-    patch.setattr(IsrChanges, "_look_at", lambda self, opened: None)
+    patch.setattr(IsrManager, "_look_at", lambda self, opened: None)
 
 
 def pending_deletions_not_taken_up(patch: Patch) -> None:
@@ -236,7 +236,7 @@ def created_partitions_not_told(patch: Patch) -> None:
 
 def proposals_never_cleared(patch: Patch) -> None:
     """S43: the one slot of a partition stays taken."""
-    patch.setattr(IsrChanges, "_empty_slot", lambda self, key, partition: None)
+    patch.setattr(IsrManager, "_empty_slot", lambda self, key, partition: None)
 
 
 def bounce_before_the_term_unnoticed(patch: Patch) -> None:

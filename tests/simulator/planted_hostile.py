@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from controller.broker.request_context import Frames, Respond
+from controller.broker.request_context import RequestDecoder, Respond
 from controller.core.handlers import reassignment, topic_creation
 from controller.protocol.errors import MalformedFrame, ProtocolError
 
@@ -32,13 +32,13 @@ def targets_not_checked(patch: Patch) -> None:
 
 def malformed_frames_not_answered(patch: Patch) -> None:
     """The connection of a malformed frame stays open, and nothing is answered."""
-    right = Frames._unreadable
+    right = RequestDecoder._unreadable
 
-    def unreadable(self: Frames, error: ProtocolError, respond: Respond) -> None:
+    def unreadable(self: RequestDecoder, error: ProtocolError, respond: Respond) -> None:
         if not isinstance(error, MalformedFrame):
             right(self, error, respond)
 
-    patch.setattr(Frames, "_unreadable", unreadable)
+    patch.setattr(RequestDecoder, "_unreadable", unreadable)
 
 
 HOSTILE_FAULTS: Mapping[str, Callable[[Patch], None]] = {

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.broker.broker import Broker
-from controller.broker.logs import Logs
-from controller.broker.metadata import Identity
+from controller.broker.log_manager import LogManager
+from controller.broker.metadata import BrokerIdentity
 from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, decode_request, encode_request, encode_response
@@ -80,11 +80,11 @@ class Machine:
         def connect(to: Address) -> BrokerConnection:
             return BrokerConnection(world.network, self.id, process, clock, to, str(self.id))
 
-        self.logs = Logs(self.disk, ["logs"], lambda _topic: LOG, clock.wall_ms)
+        self.logs = LogManager(self.disk, ["logs"], lambda _topic: LOG, clock.wall_ms)
         given = settings(broker_id=str(self.id), log_dirs="logs", **world.settings)
         self.broker = Broker(
             given,
-            Identity(-1, "a-cluster"),
+            BrokerIdentity(-1, "a-cluster"),
             Events(),
             lambda: False,
             clock,
@@ -282,7 +282,7 @@ class World:
 
     def is_asked_for(self) -> bool:
         return any(
-            machine.process.alive and machine.broker.isr_changes.proposal(*KEY) is not None
+            machine.process.alive and machine.broker.isr_manager.proposal(*KEY) is not None
             for machine in self.machines.values()
         )
 

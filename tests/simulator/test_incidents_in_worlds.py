@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from controller.broker.isr_manager import IsrChanges
+from controller.broker.isr_manager import IsrManager
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
 from controller.pending import Pending
@@ -137,7 +137,7 @@ def test_s40_a_follower_that_lost_its_disk_is_not_taken_for_its_earlier_life(see
 
 
 def test_s40_without_lives_told_the_record_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(IsrChanges, "_lives", lambda self, partition, members: ())
+    monkeypatch.setattr(IsrManager, "_lives", lambda self, partition, members: ())
     made, leader, follower = an_empty_follower_is_asked_in(S40_SEEDS[0])
     assert state(made).isr == (leader, follower)
     made.kill(leader)
@@ -178,7 +178,7 @@ def test_s44_a_shrunk_isr_moves_the_high_watermark_without_another_append(seed: 
 def test_s44_a_leader_that_waited_for_the_next_append_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks at the high watermark when an ISR has changed."""
     for looks in ("_changed", "_isr_changed"):
-        monkeypatch.setattr(IsrChanges, looks, lambda self, partition: None)
+        monkeypatch.setattr(IsrManager, looks, lambda self, partition: None)
     made = world(3, 2, 0)
     leader, follower = state(made).isr
     made.pause(follower)

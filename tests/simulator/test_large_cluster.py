@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from controller.broker.fetcher import Fetcher, LeaderLink
-from controller.broker.fetcher_state import FetcherQueue, FetchSession
+from controller.broker.fetcher_state import FetcherQueue, FetchSessionHandler
 from controller.broker.metadata import NOTHING_KNOWN, MetadataSnapshot
 from controller.broker.node import Node
 from controller.broker.partition import Role
@@ -233,7 +233,7 @@ def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked()
     coroutines = [one for one in held if isinstance(one, CoroutineType) and one.cr_frame]
     waiting = [one.__qualname__ for one in coroutines if not any(one is other for other in others)]
     assert not [name for name in waiting if "Fetch" in name or "Link" in name or "Connection" in name]
-    of_fetchers = (Fetcher, FetcherQueue, FetchSession, LeaderLink, BrokerConnection, DelayedFetch)
+    of_fetchers = (Fetcher, FetcherQueue, FetchSessionHandler, LeaderLink, BrokerConnection, DelayedFetch)
     there = [one for one in held if isinstance(one, (*of_fetchers, PartitionLog, Segment, Pipe, Socket))]
     assert {type(one) for one in there} >= set(of_fetchers)
     assert not [type(one) for one in there if hasattr(one, "__dict__")]

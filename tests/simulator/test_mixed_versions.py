@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.broker.broker import Broker
-from controller.broker.isr_manager import IsrChanges
+from controller.broker.isr_manager import IsrManager
 from controller.broker.settings import BrokerSettings
 from controller.protocol.client import ApiVersion
 from controller.protocol.codec import Request
@@ -30,7 +30,7 @@ class Versions:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, old: Collection[int]) -> None:
         self.old = old
         self.heard: list[tuple[int, int]] = []
-        offered, handle, begin = Broker._offered, Broker._first_slice, IsrChanges.__init__
+        offered, handle, begin = Broker._offered, Broker._first_slice, IsrManager.__init__
 
         def known(broker: int) -> VersionRange:
             return OLD if broker in self.old else SUPPORTED[ApiKey.ALTER_ISR]
@@ -47,13 +47,13 @@ class Versions:
                 self.heard.append((broker._settings.broker_id, request.header.api_version))
             return handle(broker, request, *rest, **named)
 
-        def begun(changes: IsrChanges, settings: BrokerSettings, *rest: Any) -> None:
+        def begun(changes: IsrManager, settings: BrokerSettings, *rest: Any) -> None:
             begin(changes, settings, *rest)
             changes._known = known(settings.broker_id)
 
         monkeypatch.setattr(Broker, "_offered", offers)
         monkeypatch.setattr(Broker, "_first_slice", hear)
-        monkeypatch.setattr(IsrChanges, "__init__", begun)
+        monkeypatch.setattr(IsrManager, "__init__", begun)
 
 
 def at_rest() -> Simulation:

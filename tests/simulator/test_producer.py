@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from controller.broker.replica_manager import refused
+from controller.broker.replica_manager import api_error_of
 from controller.clock import VirtualClock
 from controller.core.ports import PeerError
 from controller.pending import Pending
@@ -99,7 +99,7 @@ class Leader:
         try:
             appended = self.log.append_as_leader(records, 0)
         except SequenceOutOfOrder as error:
-            return ProducePartitionResult(0, refused(error).error)
+            return ProducePartitionResult(0, api_error_of(error).error)
         if fate == LOST:
             return ProducePartitionResult(0, ErrorCode.REQUEST_TIMED_OUT)
         if fate == DEMOTED:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from controller.broker.fetcher import ReplicaFetchers
-from controller.broker.fetcher_state import FetcherQueue, Followed, FollowerLogs
+from controller.broker.fetcher import ReplicaFetcherManager
+from controller.broker.fetcher_state import FetchedPartition, FetcherQueue, FollowerLogs
 from controller.broker.partition import LeaderState, Partition
 from controller.storage import EpochEnd, PartitionLog
 from tests.simulator.replicating import World, run
@@ -51,22 +51,22 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncation_is_skipped(patch: pytest.MonkeyPatch) -> None:
-    def agree(_: FollowerLogs, followed: Followed, leader: EpochEnd) -> None:
+    def agree(_: FollowerLogs, followed: FetchedPartition, leader: EpochEnd) -> None:
         followed.agreed = True
 
     patch.setattr(FollowerLogs, "agree", agree)
 
 
 def every_follower_begins_at_its_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    begun = ReplicaFetchers._begun
+    begun = ReplicaFetcherManager._begun
 
-    def cut_first(self: ReplicaFetchers, partition: Partition, log: PartitionLog) -> Followed | None:
+    def cut_first(self: ReplicaFetcherManager, partition: Partition, log: PartitionLog) -> FetchedPartition | None:
         followed = begun(self, partition, log)
         assert followed is not None
         self._logs.cut(followed, max(partition.high_watermark, log.log_start_offset), "planted")
         return followed
 
-    patch.setattr(ReplicaFetchers, "_begun", cut_first)
+    patch.setattr(ReplicaFetcherManager, "_begun", cut_first)
 
 
 def answers_are_taken_whoever_leads_by_now(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.storage import EpochStart, Known, LogDirectory, LogSettings, PartitionLog, headers_of
+from controller.storage import EpochStart, LogCheckpoint, LogDirectory, LogSettings, PartitionLog, headers_of
 from controller.storage.batches import HEADER_BYTES, Record, decode_records
 from controller.storage.checkpoints import (
     decode_epochs,
@@ -28,7 +28,7 @@ FIRST = "00000000000000000000"
 
 
 def opened(directory: Path, *, clean: bool = False) -> PartitionLog:
-    return PartitionLog(FileDisk(), str(directory), LogSettings(), Clock(), known=Known(clean=clean))
+    return PartitionLog(FileDisk(), str(directory), LogSettings(), Clock(), known=LogCheckpoint(clean=clean))
 
 
 def proof_batches() -> list[bytes]:

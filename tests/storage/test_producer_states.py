@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.broker.logs import Logs
+from controller.broker.log_manager import LogManager
 from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.batches import BatchHeader
@@ -164,11 +164,11 @@ def test_a_snapshot_that_can_not_be_written_is_left_out(tmp_path: Path) -> None:
     directory.unlock()
 
 
-def broker_logs(most: int, disk: MemoryDisk, clock: Clock) -> Logs:
-    return Logs(disk, ["one", "two"], lambda _topic: LogSettings(), clock, producer_ids_max=most)
+def broker_logs(most: int, disk: MemoryDisk, clock: Clock) -> LogManager:
+    return LogManager(disk, ["one", "two"], lambda _topic: LogSettings(), clock, producer_ids_max=most)
 
 
-def known(logs: Logs, partitions: int) -> dict[int, set[int]]:
+def known(logs: LogManager, partitions: int) -> dict[int, set[int]]:
     """By partition, the producer ids that it remembers; of producer ids from 0 to 9,999."""
     found = {}
     for index in range(partitions):
@@ -198,7 +198,7 @@ def test_all_partitions_of_a_broker_together_have_a_bound_and_the_one_silent_lon
     assert sum(map(len, known_counts(again))) <= 30, "after a restart, too"
 
 
-def known_counts(logs: Logs) -> list[ProducerStates]:
+def known_counts(logs: LogManager) -> list[ProducerStates]:
     return [log.producers for directory in logs.directories for log in directory.logs.values()]
 
 

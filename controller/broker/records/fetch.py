@@ -12,9 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 
-from controller.broker.partition import Partition, Progress, Reader
-from controller.broker.records.fetch_sessions import Ask, Asked, FetchContext, FetchSessions, Reading, SessionRefused
-from controller.broker.replica_manager import RecordAccess, Refused, ReplicationThrottle, local_log, refused
+from controller.broker.partition import Partition, PartitionEvents, Reader
+from controller.broker.records.fetch_sessions import (
+    Asked,
+    FetchContext,
+    FetchParams,
+    FetchSessionCache,
+    LogReadResult,
+    SessionRefused,
+)
+from controller.broker.replica_manager import ApiError, RecordAccess, ReplicationThrottle, api_error_of, local_log
 from controller.broker.request_context import SLICE, Steps, finish
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
@@ -38,37 +45,39 @@ FIRST_VERSION_WITH_BATCHES = 4
 """Below it there is no record batch of version 2, and nothing is converted here."""
 
 
-_reading = maker(Reading)
+_reading = maker(LogReadResult)
 
 
-class FetchReading:
-    def __init__(self, access: RecordAccess, progress: Progress, clock: Clock, throttle: ReplicationThrottle) -> None:
+class PartitionReader:
+    def __init__(
+        self, access: RecordAccess, partition_events: PartitionEvents, clock: Clock, throttle: ReplicationThrottle
+    ) -> None:
         self._access = access
         self._throttle = throttle
-        self._progress = progress
+        self._partition_events = partition_events
         self._clock = clock
 
     def read(
-        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
-    ) -> Generator[None, None, list[Reading]]:
+        self, ask: FetchParams, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[LogReadResult | None]
+    ) -> Generator[None, None, list[LogReadResult]]:
         """In slices, in the order asked for, no more than `max_bytes` in all. `before`: what the very same question
         about that partition was answered the last time, where it was asked: if that was nothing, and nothing has
         changed, it is the answer again."""
         return self._read_all(ask, partitions, before, reports_position=True)
 
     def read_again(
-        self, ask: Ask, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[Reading | None]
-    ) -> list[Reading]:
+        self, ask: FetchParams, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[LogReadResult | None]
+    ) -> list[LogReadResult]:
         """Read again for the same fetch after its wait; this does not count as another fetch by the follower."""
-        readings: list[Reading] = finish(self._read_all(ask, partitions, before, reports_position=False))
+        readings: list[LogReadResult] = finish(self._read_all(ask, partitions, before, reports_position=False))
         return readings
 
-    def holds_back(self, ask: Ask, reading: Reading) -> bool:
+    def holds_back(self, ask: FetchParams, reading: LogReadResult) -> bool:
         """Whether the partition has nothing for who asks only since that goes too fast."""
         partition = reading.partition
         return partition is not None and self._holds_back(ask, partition)
 
-    def _holds_back(self, ask: Ask, partition: Partition) -> bool:
+    def _holds_back(self, ask: FetchParams, partition: Partition) -> bool:
         leading = partition.leading
         return (
             ask.from_follower
@@ -78,14 +87,14 @@ class FetchReading:
 
     def _read_all(
         self,
-        ask: Ask,
+        ask: FetchParams,
         partitions: Sequence[tuple[str, FetchPartition]],
-        before: Sequence[Reading | None],
+        before: Sequence[LogReadResult | None],
         *,
         reports_position: bool,
-    ) -> Generator[None, None, list[Reading]]:
+    ) -> Generator[None, None, list[LogReadResult]]:
         left, whole = ask.max_bytes, ask.whole_first_batch
-        readings: list[Reading] = []
+        readings: list[LogReadResult] = []
         fetch_ms = self._clock.now_ms() if reports_position and ask.from_follower and partitions else None
         for done, ((topic, asked), known) in enumerate(zip(partitions, before, strict=True), 1):
             if done % SLICE == 0:
@@ -111,25 +120,25 @@ class FetchReading:
 
     def _read(
         self,
-        ask: Ask,
+        ask: FetchParams,
         topic: str,
         asked: FetchPartition,
         max_bytes: int,
         whole_first_batch: bool,
         position_ms: float | None,
-    ) -> Reading:
+    ) -> LogReadResult:
         """Read one partition. `position_ms`: the time of the fetch, if it reports a follower's log end offset."""
         try:
             partition = self._access.partition(topic, asked.partition)
             log = local_log(partition, asked.current_leader_epoch, only_leader=ask.only_leader)
             if ask.version < FIRST_VERSION_WITH_BATCHES:
-                raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+                raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             if ask.from_follower:
                 _require_replica(partition, ask.replica_id, asked)
             divergence = _divergence(log, asked) if asked.last_fetched_epoch != NO_LEADER_EPOCH else None
             if divergence is not None:
                 data = _data(ask, asked, partition, log, b"", divergence)
-                return Reading(topic, data, ends_the_wait=True)
+                return LogReadResult(topic, data, ends_the_wait=True)
             if position_ms is not None:
                 self._hear(partition, log, ask, asked, position_ms)
             up_to = log.log_end_offset if ask.from_follower else partition.high_watermark
@@ -138,15 +147,17 @@ class FetchReading:
                 data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
                 return _reading(topic, data, 0, False, partition, log, partition.leader_epoch)
             found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
-        except (Refused, StorageError) as error:
-            data = FetchPartitionData(asked.partition, refused(error).error, NO_OFFSET, b"")
-            return Reading(topic, data, ends_the_wait=True)
+        except (ApiError, StorageError) as error:
+            data = FetchPartitionData(asked.partition, api_error_of(error).error, NO_OFFSET, b"")
+            return LogReadResult(topic, data, ends_the_wait=True)
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
         return _reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
 
-    def _hear(self, partition: Partition, log: PartitionLog, ask: Ask, asked: FetchPartition, now_ms: float) -> None:
+    def _hear(
+        self, partition: Partition, log: PartitionLog, ask: FetchParams, asked: FetchPartition, now_ms: float
+    ) -> None:
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             raise OffsetOutOfRange(asked.fetch_offset, log.log_start_offset, log.log_end_offset)
         leading = partition.leading
@@ -159,7 +170,7 @@ class FetchReading:
             now_ms,
             ask.replica_epoch,
         )
-        self._progress.follower_fetched(partition, ask.replica_id, moved=moved)
+        self._partition_events.follower_fetched(partition, ask.replica_id, moved=moved)
 
 
 def _require_replica(partition: Partition, broker: int, asked: FetchPartition) -> None:
@@ -167,7 +178,7 @@ def _require_replica(partition: Partition, broker: int, asked: FetchPartition) -
     epoch that agrees it is to try again (as Kafka from 3.3 on; 2.8 answers with nothing)."""
     if partition.leading is None or broker not in partition.leading.followers:
         knows_epoch = asked.current_leader_epoch != NO_LEADER_EPOCH
-        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _divergence(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset | None:
@@ -186,7 +197,7 @@ def _divergence(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset | No
 
 
 def _data(
-    ask: Ask,
+    ask: FetchParams,
     asked: FetchPartition,
     partition: Partition,
     log: PartitionLog,
@@ -230,7 +241,12 @@ class _Watched:
     __slots__ = ("_ask", "_asked", "_reader", "_reading", "_seen_end", "size_bytes")
 
     def __init__(
-        self, reader: FetchReading, ask: Ask, asked: FetchPartition, reading: Reading, seen_end: int = -1
+        self,
+        reader: PartitionReader,
+        ask: FetchParams,
+        asked: FetchPartition,
+        reading: LogReadResult,
+        seen_end: int = -1,
     ) -> None:
         self._reader = reader
         self._asked = asked
@@ -285,11 +301,11 @@ class DelayedFetch(DelayedOperation):
     def __init__(
         self,
         timeout_ms: int,
-        reader: FetchReading,
-        ask: Ask,
+        reader: PartitionReader,
+        ask: FetchParams,
         context: FetchContext,
         partitions: Sequence[tuple[str, FetchPartition]],
-        readings: Sequence[Reading],
+        readings: Sequence[LogReadResult],
         answer: Callable[[FetchResponse], None],
     ) -> None:
         super().__init__(timeout_ms)
@@ -336,29 +352,29 @@ FIRST_VERSION_FOR_FOLLOWERS = 11
 """From here on a consumer may read from a follower (KIP-392)."""
 
 
-_one_ask = lru_cache(maxsize=1_024)(Ask)  # clients choose the values: eight integers each
+_one_ask = lru_cache(maxsize=1_024)(FetchParams)  # clients choose the values: eight integers each
 """A follower asks the same with each fetch, and all of its leaders; who waits holds it."""
 
 
-class Fetch:
+class FetchHandler:
     """`waiting` is where fetches wait for records, by partition. `max_bytes`: fetch.max.bytes, the most that a consumer
     is given at once."""
 
     def __init__(
         self,
-        reading: FetchReading,
-        progress: Progress,
+        reading: PartitionReader,
+        partition_events: PartitionEvents,
         waiting: Purgatory[tuple[str, int], DelayedFetch],
-        sessions: FetchSessions,
+        sessions: FetchSessionCache,
         max_bytes: int,
     ) -> None:
         self._reading = reading
         self._waiting = waiting
         self._sessions = sessions
         self._max_bytes = max_bytes
-        progress.of_high_watermarks.append(self._news)
-        progress.of_appends.append(self._news)
-        progress.of_others.append(self._changed)
+        partition_events.of_high_watermarks.append(self._news)
+        partition_events.of_appends.append(self._news)
+        partition_events.of_others.append(self._changed)
 
     def handle(self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None]) -> Steps | None:
         try:
@@ -381,10 +397,10 @@ class Fetch:
     def _in_slices(
         self,
         max_wait_ms: int,
-        ask: Ask,
+        ask: FetchParams,
         session: FetchContext,
         partitions: Sequence[Asked],
-        reading: Generator[None, None, list[Reading]],
+        reading: Generator[None, None, list[LogReadResult]],
         answer: Callable[[FetchResponse], None],
     ) -> Steps:
         readings = yield from reading
@@ -393,10 +409,10 @@ class Fetch:
     def _answer(
         self,
         max_wait_ms: int,
-        ask: Ask,
+        ask: FetchParams,
         session: FetchContext,
         partitions: Sequence[Asked],
-        readings: Sequence[Reading],
+        readings: Sequence[LogReadResult],
         answer: Callable[[FetchResponse], None],
     ) -> None:
         size_bytes, ended = 0, max_wait_ms <= 0
@@ -410,7 +426,7 @@ class Fetch:
         operation = DelayedFetch(max_wait_ms, self._reading, ask, session, partitions, readings, answer)
         self._waiting.try_complete_else_watch(operation, session.keys())
 
-    def _ask(self, request: FetchRequest, version: int) -> Ask:
+    def _ask(self, request: FetchRequest, version: int) -> FetchParams:
         from_follower = request.replica_id >= 0
         max_bytes = request.max_bytes if from_follower else min(request.max_bytes, self._max_bytes)
         return _one_ask(
@@ -430,7 +446,7 @@ class Fetch:
         if partition.readers:
             readers = sorted(partition.readers, key=_since_ms)
             for reader in readers:
-                reader.rouse()
+                reader.mark_dirty()
             for reader in readers:
                 waiting.check_and_complete(reader.watch_key)
         waiting.check_and_complete(partition.key)
@@ -438,8 +454,8 @@ class Fetch:
     def _changed(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             for reader in partition.readers or ():
-                reader.rouse()
+                reader.mark_dirty()
 
 
 def _since_ms(reader: Reader) -> float:
-    return reader.heard_ms
+    return reader.last_fetch_ms

@@ -41,7 +41,7 @@ Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class FetchParams:
     """What holds for all partitions of a fetch. `min_bytes` is what it waits for; `only_leader`: it may not be answered
     from a follower's log."""
 
@@ -60,7 +60,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LogReadResult:
     """One partition's part of the answer. `ends_the_wait`: an error or a divergence, which is answered at once.
     `partition`, its `log` and `leader_epoch` are those at the time of the read, where it was read."""
 
@@ -72,7 +72,7 @@ class Reading:
     log: PartitionLog | None = None
     leader_epoch: int = NO_LEADER_EPOCH
 
-    def is_still_there(self, ask: Ask) -> bool:
+    def is_still_there(self, ask: FetchParams) -> bool:
         """Whether who asks may go on reading this very log."""
         partition = self.partition
         return (
@@ -82,7 +82,7 @@ class Reading:
             and (partition.leading is not None or not ask.only_leader)
         )
 
-    def is_still_empty(self, ask: Ask, asked: FetchPartition) -> bool:
+    def is_still_empty(self, ask: FetchParams, asked: FetchPartition) -> bool:
         """Whether reading anew would find nothing, and the same in everything else."""
         partition, log, data = self.partition, self.log, self.data
         if partition is None or log is None or self.size_bytes or data.high_watermark != partition.high_watermark:
@@ -94,12 +94,12 @@ class Reading:
         )
 
 
-quick(Reading)
+quick(LogReadResult)
 
 
-class Place:
+class CachedPartition:
     """A partition of a session (Kafka's CachedPartition): the client's question, its last answer, and the offsets that
-    the client was last sent. `turn`: places are read in its order."""
+    the client was last sent. Partitions are read in the order of `turn`."""
 
     __slots__ = (
         "asked",
@@ -114,12 +114,12 @@ class Place:
         "turn",
     )
 
-    def __init__(self, session: Session, topic: str, asked: FetchPartition, turn: int) -> None:
+    def __init__(self, session: FetchSession, topic: str, asked: FetchPartition, turn: int) -> None:
         self.session = session
         self.topic = topic
         self.asked = asked
         self.turn = turn
-        self.before: Reading | None = None
+        self.before: LogReadResult | None = None
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.partition: Partition | None = None
@@ -132,13 +132,13 @@ class Place:
         return self.session.watch_key
 
     @property
-    def heard_ms(self) -> float:
-        return self.session.heard_ms
+    def last_fetch_ms(self) -> float:
+        return self.session.last_fetch_ms
 
     def is_new(self, data: FetchPartitionData) -> bool:
         """Record an answer and return whether the client must be sent it. After an error, the next one always is."""
         failed = data.error_code != ErrorCode.NONE
-        news = (
+        changed_results = (
             failed
             or bool(_size(data))
             or (data.diverging_epoch is not NO_DIVERGENCE and data.diverging_epoch != NO_DIVERGENCE)
@@ -147,10 +147,10 @@ class Place:
         )
         self.high_watermark = NO_OFFSET if failed else data.high_watermark
         self.log_start_offset = data.log_start_offset
-        return news
+        return changed_results
 
-    def rouse(self) -> None:
-        """The next fetch looks at it."""
+    def mark_dirty(self) -> None:
+        """Let the next fetch read it."""
         if not self.is_active:
             self.is_active = True
             session = self.session
@@ -160,11 +160,11 @@ class Place:
                 session.active = [self]  # a list that grows takes room for four
         follower, self.follower = self.follower, None
         if follower is not None:
-            follower.rouse(self.session)
+            follower.mark_dirty(self.session)
 
-    def rest(self, ask: Ask) -> bool:
-        """Quiet from now on, if it may be. A follower that is not in the ISR may not: each of its fetches is an
-        occasion to ask it in."""
+    def park(self, ask: FetchParams) -> bool:
+        """Skip the partition in further fetches until it changes; return False if that is not allowed. A follower that
+        is not in the ISR may not be parked: each of its fetches is an occasion to propose it."""
         known = self.before
         if known is None or not known.is_still_empty(ask, self.asked) or known.partition is None:
             return False
@@ -175,17 +175,17 @@ class Place:
                 return False
             if follower.log_end_offset != self.asked.fetch_offset or follower.broker_epoch != ask.replica_epoch:
                 return False
-            follower.quiet, self.follower = self.session, follower
-        self.stand_in(known.partition)
+            follower.parked_in, self.follower = self.session, follower
+        self.attach_to(known.partition)
         return True
 
     def leave(self) -> None:
         """It is in the session no more."""
-        self.rouse()
-        self.stand_in(None)
+        self.mark_dirty()
+        self.attach_to(None)
 
-    def stand_in(self, partition: Partition | None) -> None:
-        """It is that partition's to rouse from now on."""
+    def attach_to(self, partition: Partition | None) -> None:
+        """Let changes of that partition mark this one dirty from now on."""
         if partition is self.partition:
             return
         if self.partition is not None and self.partition.readers is not None:
@@ -195,9 +195,9 @@ class Place:
             partition.readers = (*(partition.readers or ()), self)
 
 
-class Session:
-    """`epoch` is the one that the next request must have; `active` are the places that are not quiet; `heard_ms`: when
-    the last request came."""
+class FetchSession:
+    """`epoch` is the one that the next request must have; `active` are the partitions that are not parked;
+    `last_fetch_ms`: when the last request arrived."""
 
     __slots__ = (
         "_asked",
@@ -206,9 +206,9 @@ class Session:
         "created_ms",
         "epoch",
         "from_follower",
-        "heard_ms",
         "id",
-        "places",
+        "last_fetch_ms",
+        "partitions",
         "used_ms",
     )
 
@@ -217,11 +217,11 @@ class Session:
         self.from_follower = from_follower
         self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
         self.created_ms = self.used_ms = now_ms
-        self.heard_ms = NEVER_MS
-        self.places: Few[Key, Place] = Few()
-        self.active: list[Place] = []
+        self.last_fetch_ms = NEVER_MS
+        self.partitions: Few[Key, CachedPartition] = Few()
+        self.active: list[CachedPartition] = []
         self._turn = 0
-        self._asked: Ask | None = None
+        self._asked: FetchParams | None = None
 
     @property
     def watch_key(self) -> Key:
@@ -231,70 +231,70 @@ class Session:
     def update(self, request: FetchRequest) -> None:
         for topic in request.topics:
             for asked in topic.partitions:
-                place = self.places.get((topic.topic, asked.partition))
-                if place is None:
+                cached = self.partitions.get((topic.topic, asked.partition))
+                if cached is None:
                     name = sys.intern(topic.topic)
-                    place = Place(self, name, one_question(asked), self._next_turn())
-                    self.places[name, asked.partition] = place
+                    cached = CachedPartition(self, name, one_question(asked), self._next_turn())
+                    self.partitions[name, asked.partition] = cached
                 else:
-                    place.asked, place.before = asked, None
-                place.rouse()
+                    cached.asked, cached.before = asked, None
+                cached.mark_dirty()
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
-                place = self.places.pop((forgotten.topic, index))
-                if place is not None:
-                    place.leave()
-                    place.is_active = False
+                cached = self.partitions.pop((forgotten.topic, index))
+                if cached is not None:
+                    cached.leave()
+                    cached.is_active = False
         if request.forgotten_topics_data:
-            self._leave_out_the_quiet()
+            self._drop_parked()
 
-    def ask(self, ask: Ask) -> None:
-        """The places that are quiet are so for one who asks like that."""
+    def ask(self, ask: FetchParams) -> None:
+        """Partitions are parked for fetches with the same parameters only."""
         before, self._asked = self._asked, ask
         if before is not ask and (before is None or not _ask_alike(before, ask)):
-            for place in self.places.values():
-                place.rouse()
+            for cached in self.partitions.values():
+                cached.mark_dirty()
 
-    def looked_at(self) -> list[Place]:
-        """Those that are not quiet, in their order."""
+    def dirty_partitions(self) -> list[CachedPartition]:
+        """Return the partitions that are not parked, in their order."""
         if len(self.active) < 2:
             return list(self.active)
         return sorted(self.active, key=attrgetter("turn"))
 
-    def news(self, readings: Sequence[Reading], ask: Ask | None) -> list[Reading]:
+    def changed_results(self, readings: Sequence[LogReadResult], ask: FetchParams | None) -> list[LogReadResult]:
         """Return the readings that the client must be sent. Their partitions go to the end of the order, so that the
         others come first in the next answer: an answer may be too small for all."""
         changed = []
-        rested = False
+        parked = False
         for reading in readings:
-            place = self.places.get((reading.topic, reading.data.partition_index))
-            if place is None:
+            cached = self.partitions.get((reading.topic, reading.data.partition_index))
+            if cached is None:
                 continue
-            place.before = None if reading.size_bytes else reading  # records' files are not held on to
-            if place.is_new(reading.data):
+            cached.before = None if reading.size_bytes else reading  # records' files are not held on to
+            if cached.is_new(reading.data):
                 changed.append(reading)
-                place.turn = self._next_turn()
-            if ask is not None and place.rest(ask):
-                place.is_active, rested = False, True
-        if rested:
-            self._leave_out_the_quiet()
+                cached.turn = self._next_turn()
+            if ask is not None and cached.park(ask):
+                cached.is_active, parked = False, True
+        if parked:
+            self._drop_parked()
         return changed
 
-    def _leave_out_the_quiet(self) -> None:
-        self.active = [place for place in self.active if place.is_active]
+    def _drop_parked(self) -> None:
+        self.active = [cached for cached in self.active if cached.is_active]
 
     def end(self) -> None:
         """Release all partitions of an ended session."""
-        for place in self.places.values():
-            place.leave()
+        for cached in self.partitions.values():
+            cached.leave()
 
     def _next_turn(self) -> int:
         self._turn += 1
         return self._turn
 
 
-def _ask_alike(one: Ask, other: Ask) -> bool:
-    """Whether a place that is quiet for one is quiet for the other."""
+def _ask_alike(one: FetchParams, other: FetchParams) -> bool:
+    """Return whether a partition parked for one is parked for the other."""
     return (
         one.replica_id == other.replica_id
         and one.replica_epoch == other.replica_epoch
@@ -348,25 +348,25 @@ class FetchContext(Protocol):
     def is_empty(self) -> bool:
         """It means none at all."""
 
-    def asks(self, ask: Ask) -> None:
+    def asks(self, ask: FetchParams) -> None:
         """Before all else."""
 
     def partitions(self) -> Sequence[Asked]:
         """Those that are to be looked at now: those that were before, and whatever was to be looked at since."""
 
-    def before(self) -> Sequence[Reading | None]:
+    def before(self) -> Sequence[LogReadResult | None]:
         """What the same was answered last, for each of them."""
 
-    def found(self, readings: Sequence[Reading]) -> None:
+    def found(self, readings: Sequence[LogReadResult]) -> None:
         """What there was of each of them when the fetch came."""
 
     def keys(self) -> Sequence[Key]:
         """Of what news are waited for."""
 
-    def joined(self) -> Sequence[tuple[FetchPartition, Reading]]:
+    def joined(self) -> Sequence[tuple[FetchPartition, LogReadResult]]:
         """What is to be looked at besides, since `partitions` was asked, or this: what was found of it last."""
 
-    def response(self, readings: Sequence[Reading]) -> FetchResponse: ...
+    def response(self, readings: Sequence[LogReadResult]) -> FetchResponse: ...
 
 
 class _Full:
@@ -374,18 +374,18 @@ class _Full:
 
     __slots__ = ("_ask", "_before", "_partitions", "_request", "_sessions")
 
-    def __init__(self, request: FetchRequest, sessions: FetchSessions | None = None) -> None:
+    def __init__(self, request: FetchRequest, sessions: FetchSessionCache | None = None) -> None:
         self._request = request
         self._sessions = sessions
-        self._ask: Ask | None = None
-        self._before: Sequence[Reading | None] | None = None
+        self._ask: FetchParams | None = None
+        self._before: Sequence[LogReadResult | None] | None = None
         self._partitions: Sequence[Asked] | None = None
 
     @property
     def is_empty(self) -> bool:
         return not any(topic.partitions for topic in self._request.topics)
 
-    def asks(self, ask: Ask) -> None:
+    def asks(self, ask: FetchParams) -> None:
         self._ask = ask
 
     def partitions(self) -> Sequence[Asked]:
@@ -396,10 +396,10 @@ class _Full:
             self._partitions = [(topic, asked) for (topic, _), asked in named.items()]
         return self._partitions
 
-    def before(self) -> Sequence[Reading | None]:
+    def before(self) -> Sequence[LogReadResult | None]:
         return [None] * len(self.partitions()) if self._before is None else self._before
 
-    def found(self, readings: Sequence[Reading]) -> None:
+    def found(self, readings: Sequence[LogReadResult]) -> None:
         self._before = readings
 
     def keys(self) -> Sequence[Key]:
@@ -407,73 +407,73 @@ class _Full:
         keys = [one.partition.key for one in found if one is not None and one.partition is not None]
         return keys if len(keys) == len(found) else [(topic, asked.partition) for topic, asked in self.partitions()]
 
-    def joined(self) -> Sequence[tuple[FetchPartition, Reading]]:
+    def joined(self) -> Sequence[tuple[FetchPartition, LogReadResult]]:
         return ()
 
-    def response(self, readings: Sequence[Reading]) -> FetchResponse:
+    def response(self, readings: Sequence[LogReadResult]) -> FetchResponse:
         session = None if self._sessions is None else self._sessions.made_for(self._request)
         if session is not None:
             if self._ask is not None:
                 session.ask(self._ask)
-            session.news(readings, self._ask)
+            session.changed_results(readings, self._ask)
         return FetchResponse(by_topic(readings), session_id=NO_SESSION if session is None else session.id)
 
 
 class _Incremental:
     """`epoch`: what the session's is as long as no other request has come in it."""
 
-    __slots__ = ("_ask", "_epoch", "_places", "_session")
+    __slots__ = ("_ask", "_epoch", "_partitions", "_session")
 
     is_empty = False
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: FetchSession) -> None:
         self._session = session
         self._epoch = session.epoch
-        self._ask: Ask | None = None
-        self._places: tuple[Place, ...] = ()
+        self._ask: FetchParams | None = None
+        self._partitions: tuple[CachedPartition, ...] = ()
 
-    def asks(self, ask: Ask) -> None:
+    def asks(self, ask: FetchParams) -> None:
         self._ask = ask
         self._session.ask(ask)
 
     def partitions(self) -> Sequence[Asked]:
-        self._places = tuple(self._session.looked_at())
-        return [(place.topic, place.asked) for place in self._places]
+        self._partitions = tuple(self._session.dirty_partitions())
+        return [(cached.topic, cached.asked) for cached in self._partitions]
 
-    def before(self) -> Sequence[Reading | None]:
-        return [place.before for place in self._places]
+    def before(self) -> Sequence[LogReadResult | None]:
+        return [cached.before for cached in self._partitions]
 
-    def found(self, readings: Sequence[Reading]) -> None:
-        for place, reading in zip(self._places, readings, strict=True):
-            place.before = None if reading.size_bytes else reading
-            place.stand_in(reading.partition)
+    def found(self, readings: Sequence[LogReadResult]) -> None:
+        for cached, reading in zip(self._partitions, readings, strict=True):
+            cached.before = None if reading.size_bytes else reading
+            cached.attach_to(reading.partition)
 
     def keys(self) -> Sequence[Key]:
         return (self._session.watch_key,)
 
-    def joined(self) -> Sequence[tuple[FetchPartition, Reading]]:
-        if len(self._session.active) == len(self._places):
+    def joined(self) -> Sequence[tuple[FetchPartition, LogReadResult]]:
+        if len(self._session.active) == len(self._partitions):
             return ()
-        known = set(self._places)
-        more = [place for place in self._session.active if place not in known]
-        self._places += tuple(more)
-        return [(place.asked, place.before) for place in more if place.before is not None]
+        known = set(self._partitions)
+        more = [cached for cached in self._session.active if cached not in known]
+        self._partitions += tuple(more)
+        return [(cached.asked, cached.before) for cached in more if cached.before is not None]
 
-    def response(self, readings: Sequence[Reading]) -> FetchResponse:
+    def response(self, readings: Sequence[LogReadResult]) -> FetchResponse:
         session = self._session
         if session.epoch != self._epoch:
             return FetchResponse((), ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
-        return FetchResponse(by_topic(session.news(readings, self._ask)), session_id=session.id)
+        return FetchResponse(by_topic(session.changed_results(readings, self._ask)), session_id=session.id)
 
 
-class FetchSessions:
+class FetchSessionCache:
     """`slots`: max.incremental.fetch.session.cache.slots. Ids go on from the wall clock's time, so that one of an
     earlier life of this broker is not met again."""
 
     def __init__(self, slots: int, clock: Clock) -> None:
         self._slots = slots
         self._clock = clock
-        self._sessions: dict[int, Session] = {}  # the one that was used longest ago first
+        self._sessions: dict[int, FetchSession] = {}  # the one that was used longest ago first
         self._last_id = clock.wall_ms() % ID_MAX
 
     def __len__(self) -> int:
@@ -489,27 +489,27 @@ class FetchSessions:
             raise SessionRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise SessionRefused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if len(session.places) + _named(request) > SESSION_PARTITIONS_MAX:
+        if len(session.partitions) + _named(request) > SESSION_PARTITIONS_MAX:
             self._drop(session.id)
             raise SessionRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.update(request)
         del self._sessions[session.id]
-        if not session.places:
+        if not session.partitions:
             return _Full(request)
         self._sessions[session.id] = session
-        session.used_ms = session.heard_ms = self._clock.now_ms()
+        session.used_ms = session.last_fetch_ms = self._clock.now_ms()
         session.epoch = next_epoch(session.epoch)
         return _Incremental(session)
 
-    def made_for(self, request: FetchRequest) -> Session | None:
+    def made_for(self, request: FetchRequest) -> FetchSession | None:
         """A new session with the partitions of a full fetch; None if there is no place for it, or nothing to keep."""
-        held = sum(len(one.places) for one in self._sessions.values())
+        held = sum(len(one.partitions) for one in self._sessions.values())
         named = _named(request)
         if named > SESSION_PARTITIONS_MAX or held + named > ALL_PARTITIONS_MAX:
             return None
-        session = Session(NO_SESSION, request.replica_id >= 0, self._clock.now_ms())
+        session = FetchSession(NO_SESSION, request.replica_id >= 0, self._clock.now_ms())
         session.update(request)
-        if not session.places or not (len(self._sessions) < self._slots or self._made_room(session)):
+        if not session.partitions or not (len(self._sessions) < self._slots or self._made_room(session)):
             return None
         session.id = self._new_id()
         self._sessions[session.id] = session
@@ -526,7 +526,7 @@ class FetchSessions:
             if self._last_id not in self._sessions:
                 return self._last_id
 
-    def _made_room(self, newcomer: Session) -> bool:
+    def _made_room(self, newcomer: FetchSession) -> bool:
         """A follower's session is worth more than a consumer's, a large one more than a small one."""
         now_ms = self._clock.now_ms()
         longest_unused = next(iter(self._sessions.values()), None)
@@ -554,11 +554,11 @@ def _named(request: FetchRequest) -> int:
     return sum(len(topic.partitions) for topic in request.topics)
 
 
-def _worth(session: Session) -> tuple[bool, int]:
-    return session.from_follower, len(session.places)
+def _worth(session: FetchSession) -> tuple[bool, int]:
+    return session.from_follower, len(session.partitions)
 
 
-def by_topic(readings: Sequence[Reading]) -> tuple[FetchTopicData, ...]:
+def by_topic(readings: Sequence[LogReadResult]) -> tuple[FetchTopicData, ...]:
     """Neighbours of one topic together."""
     topics: list[tuple[str, list[FetchPartitionData]]] = []
     for reading in readings:

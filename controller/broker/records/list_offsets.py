@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from controller.broker.partition import Partition
-from controller.broker.replica_manager import RecordAccess, Refused, local_log, refused
-from controller.broker.request_context import SLICE, Job, Lane, Steps, Yielded
+from controller.broker.replica_manager import ApiError, RecordAccess, api_error_of, local_log
+from controller.broker.request_context import SLICE, Job, JobLane, Steps, Yielded
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     CONSUMER,
@@ -61,7 +61,7 @@ FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 """From here on a client knows OFFSET_NOT_AVAILABLE."""
 
 
-class ListOffsets:
+class ListOffsetsHandler:
     def __init__(self, access: RecordAccess, wall_ms: Callable[[], int]) -> None:
         self._access = access
         self._wall_ms = wall_ms
@@ -86,7 +86,7 @@ class ListOffsets:
     ) -> Generator[Yielded, Any, ListOffsetsPartitionResult]:
         try:
             if twice and version > 0:
-                raise Refused(ErrorCode.INVALID_REQUEST)
+                raise ApiError(ErrorCode.INVALID_REQUEST)
             partition = self._access.partition(topic, asked.partition_index)
             only_leader = request.replica_id != DEBUGGING_CONSUMER
             log = local_log(partition, asked.current_leader_epoch, only_leader=only_leader)
@@ -100,11 +100,11 @@ class ListOffsets:
             found = yield from _at_time(log, asked.timestamp)
             # Meanwhile the partition may have another leader, or another log.
             if local_log(partition, asked.current_leader_epoch, only_leader=only_leader) is not log:
-                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             limit = _limit(partition, log, request.replica_id)
             return _answer_to_time(partition, asked.partition_index, found, limit, client=client)
-        except (Refused, StorageError) as error:
-            return ListOffsetsPartitionResult(asked.partition_index, _error(refused(error).error, version))
+        except (ApiError, StorageError) as error:
+            return ListOffsetsPartitionResult(asked.partition_index, _error(api_error_of(error).error, version))
 
     def _segments_before(self, log: PartitionLog, asked: ListOffsetsPartition, limit: int) -> tuple[int, ...]:
         """Version 0: the offsets at which segments begin that were changed by the time asked for, and the log's end,
@@ -138,7 +138,7 @@ def _at_time(log: PartitionLog, timestamp_ms: int) -> Generator[Yielded, Any, Ti
     """The first record of that time or later. Batches are looked through by jobs: one that is compressed takes long."""
     batch = log.batch_for_timestamp(timestamp_ms)
     while batch is not None:
-        found: TimestampOffset | None = yield Job(partial(batch.find, decompress), Lane.RECORDS)
+        found: TimestampOffset | None = yield Job(partial(batch.find, decompress), JobLane.RECORDS)
         if found is not None:
             return found
         batch = log.batch_for_timestamp(timestamp_ms, batch.header.last_offset + 1)
@@ -177,7 +177,7 @@ def _require_committed_epoch(partition: Partition, client: bool) -> None:
     that: it truncates to it."""
     leading = partition.leading
     if client and leading is not None and leading.epoch_start_offset > partition.high_watermark:
-        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 
 def _error(error: ErrorCode, version: int) -> ErrorCode:
@@ -186,7 +186,7 @@ def _error(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-class EpochOffsets:
+class LeaderEpochHandler:
     def __init__(self, access: RecordAccess) -> None:
         self._access = access
 
@@ -213,6 +213,6 @@ class EpochOffsets:
             _, log = self._access.leader_log(topic, asked.partition, asked.current_leader_epoch)
             log.health.check()
             end = log.end_offset_for_epoch(asked.leader_epoch)
-        except (Refused, StorageError) as error:
-            return OffsetForLeaderResult(refused(error).error, asked.partition)
+        except (ApiError, StorageError) as error:
+            return OffsetForLeaderResult(api_error_of(error).error, asked.partition)
         return OffsetForLeaderResult(ErrorCode.NONE, asked.partition, end.epoch, end.end_offset)

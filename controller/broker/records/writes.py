@@ -29,9 +29,9 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from controller.broker.metadata import INTERNAL_TOPICS, MetadataCache
-from controller.broker.partition import LeaderState, Partition, Progress
+from controller.broker.partition import LeaderState, Partition, PartitionEvents
 from controller.broker.ports import OffLoop
-from controller.broker.replica_manager import RecordAccess, Refused, refused
+from controller.broker.replica_manager import ApiError, RecordAccess, api_error_of
 from controller.broker.request_context import SLICE, SLICE_BYTES, Steps, finish
 from controller.protocol.admin import (
     NO_LOW_WATERMARK,
@@ -67,14 +67,14 @@ class Awaited(Protocol):
         """Whose news it is waited for."""
 
 
-class Part(Protocol):
+class DelayedPart(Protocol):
     """One partition's result, which is final once nothing is `awaited`."""
 
     @property
     def awaited(self) -> Awaited | None: ...
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=DelayedPart)
 
 
 class DelayedParts(DelayedOperation, Generic[P]):
@@ -243,26 +243,26 @@ class _Request:
         return [one for _, those in self.topics for one in those]
 
 
-class Produce:
+class ProduceHandler:
     """`waiting` is where those with acks=all wait, by partition."""
 
     def __init__(
         self,
         access: RecordAccess,
-        progress: Progress,
+        partition_events: PartitionEvents,
         waiting: Purgatory[tuple[str, int], DelayedProduce],
         min_insync: MinInsync,
         off_loop: OffLoop,
     ) -> None:
         self._access = access
-        self._progress = progress
+        self._partition_events = partition_events
         self._waiting = waiting
         self._min_insync = min_insync
         self._off_loop = off_loop
         self._queues: dict[Key, deque[_Request]] = {}
         """The requests that name a partition and are not appended yet, in the order of their coming."""
-        progress.of_high_watermarks.append(self._news)
-        progress.idle[self._news] = lambda: not waiting.delayed
+        partition_events.of_high_watermarks.append(self._news)
+        partition_events.idle[self._news] = lambda: not waiting.delayed
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> Steps:
         """For acks 1 and -1, and for those that are none."""
@@ -321,17 +321,17 @@ class Produce:
             one = _One(topic, asked.index)
             one.work = one.checking(log.checking(_batch(asked.records, version)))
             return one
-        except (Refused, StorageError) as error:
+        except (ApiError, StorageError) as error:
             return _One(topic, asked.index, _refused(asked.index, error))
 
     def _admit(self, topic: str, index: int, acks: int) -> tuple[Partition, LeaderState, PartitionLog]:
         if acks not in VALID_ACKS:
-            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         partition, log = self._access.leader_log(topic, index)
         leading = partition.leading
         assert leading is not None
         if acks == ACKS_ALL and len(leading.isr) < self._min_insync(topic):
-            raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{topic}-{index}: the ISR is {leading.isr}")
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{topic}-{index}: the ISR is {leading.isr}")
         return partition, leading, log
 
     def _checked(self, request: _Request, error: Exception | None) -> None:
@@ -384,13 +384,13 @@ class Produce:
         try:
             partition, leading, log = self._admit(topic, one.index, acks)
             appended = log.append_checked(one.checked, partition.leader_epoch)
-        except (Refused, StorageError) as error:
+        except (ApiError, StorageError) as error:
             return _refused(one.index, error)
         result = _result(
             one.index, ErrorCode.NONE, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
         )
         if not appended.duplicate:
-            self._progress.appended(partition)
+            self._partition_events.appended(partition)
         return ProducePart(
             result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None
         )
@@ -406,8 +406,8 @@ def _rest_of(request: _Request) -> Generator[int, None, None]:
             yield from one.work
 
 
-def _refused(index: int, error: Refused | StorageError) -> ProducePart:
-    why = refused(error)
+def _refused(index: int, error: ApiError | StorageError) -> ProducePart:
+    why = api_error_of(error)
     return ProducePart(ProducePartitionResult(index, why.error, error_message=why.message))
 
 
@@ -415,18 +415,18 @@ def _batch(records: Records | None, version: int) -> bytes | memoryview:
     """The one batch that a partition's part of a request may have: of several the log knows a repetition by the first
     alone. Whether it is whole is the log's to find."""
     if not isinstance(records, bytes | memoryview) or not len(records):
-        raise Refused(ErrorCode.INVALID_RECORD, "no batch of records")
+        raise ApiError(ErrorCode.INVALID_RECORD, "no batch of records")
     if len(records) < HEADER_BYTES or records[_MAGIC_AT] != MAGIC:
         return records
     if LENGTH_END + int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], "big") < len(records):
-        raise Refused(ErrorCode.INVALID_RECORD, "more than one batch of records")
+        raise ApiError(ErrorCode.INVALID_RECORD, "more than one batch of records")
     if version < FIRST_VERSION_WITH_ZSTD and records[_ATTRIBUTES_END - 1] & _CODEC_BITS == _ZSTD:
-        raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in version {version} of Produce")
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in version {version} of Produce")
     return records
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class AwaitedDeletion:
     """What a result waits for. `leading`: the leadership that deleted; `offset`: where the log begins now."""
 
     partition: Partition
@@ -453,7 +453,7 @@ class DeletePart:
     """One partition's result, which is final once nothing is `awaited`."""
 
     result: DeleteRecordsPartitionResult
-    awaited: Deletion | None = None
+    awaited: AwaitedDeletion | None = None
 
     def settle(self, error: ErrorCode, low_watermark: int) -> None:
         self.awaited = None
@@ -503,14 +503,14 @@ Deletes = Callable[[str], bool | None]
 """Whether records of a topic may be deleted; None: its config is not known yet."""
 
 
-class DeleteRecords:
+class DeleteRecordsHandler:
     """`metadata_changed` when brokers may have come or gone: a dead follower is not waited for."""
 
     def __init__(
         self,
         access: RecordAccess,
         metadata: MetadataCache,
-        progress: Progress,
+        partition_events: PartitionEvents,
         purgatory: Purgatory[tuple[str, int], DelayedDeleteRecords],
         deletes: Deletes,
     ) -> None:
@@ -518,11 +518,11 @@ class DeleteRecords:
         self._metadata = metadata
         self._purgatory = purgatory
         self._deletes = deletes
-        self._progress = progress
+        self._partition_events = partition_events
         self._watched: dict[tuple[str, int], None] = {}
-        progress.of_followers.append(self._follower_fetched)
-        progress.of_high_watermarks.append(self._changed)
-        progress.idle[self._changed] = lambda: not self._watched
+        partition_events.of_followers.append(self._follower_fetched)
+        partition_events.of_high_watermarks.append(self._changed)
+        partition_events.idle[self._changed] = lambda: not self._watched
 
     def handle(
         self, request: DeleteRecordsRequest, version: int, answer: Callable[[DeleteRecordsResponse], None]
@@ -559,24 +559,24 @@ class DeleteRecords:
     def _delete(self, topic: str, asked: DeleteRecordsPartition) -> DeletePart:
         try:
             deletion = self._deleted(topic, asked)
-        except (Refused, StorageError) as error:
-            return DeletePart(DeleteRecordsPartitionResult(asked.partition_index, refused(error).error))
+        except (ApiError, StorageError) as error:
+            return DeletePart(DeleteRecordsPartitionResult(asked.partition_index, api_error_of(error).error))
         return DeletePart(DeleteRecordsPartitionResult(asked.partition_index, ErrorCode.NONE), deletion)
 
-    def _deleted(self, topic: str, asked: DeleteRecordsPartition) -> Deletion:
+    def _deleted(self, topic: str, asked: DeleteRecordsPartition) -> AwaitedDeletion:
         """Refused, StorageError."""
         if topic in INTERNAL_TOPICS:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
         partition, log = self._access.leader_log(topic, asked.partition_index)
         assert partition.leading is not None
         deletes = self._deletes(topic)
         if deletes is None:
-            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the config of {topic} is not known yet")
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"the config of {topic} is not known yet")
         if not deletes:
-            raise Refused(ErrorCode.POLICY_VIOLATION, f"records of {topic} are not deleted, by its cleanup.policy")
+            raise ApiError(ErrorCode.POLICY_VIOLATION, f"records of {topic} are not deleted, by its cleanup.policy")
         offset = partition.high_watermark if asked.offset == UP_TO_HIGH_WATERMARK else asked.offset
         if offset < 0:
-            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
         if log.delete_records_before(offset, partition.high_watermark):
-            self._progress.changed((partition,))
-        return Deletion(partition, partition.leading, offset)
+            self._partition_events.changed((partition,))
+        return AwaitedDeletion(partition, partition.leading, offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from controller.broker.partition import Partition
-from controller.broker.request_context import Job, Lane, Steps
+from controller.broker.request_context import Job, JobLane, Steps
 from controller.storage import (
     NO_TOPIC_ID,
     Disk,
@@ -29,7 +29,7 @@ from controller.storage.settings import INT_MAX
 SettingsOf = Callable[[str], LogSettings]
 
 
-class Logs:
+class LogManager:
     """Opens the directories at `paths` and recovers their logs; `unusable` ones are offline with that cause at once.
 
     `settings_of` returns a topic's settings; `settings_changed` passes new ones to existing logs. `of_failures` are
@@ -107,7 +107,7 @@ class Logs:
                 least = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
                 to_make.setdefault(least, {})[key] = topic_id
         for index, those in to_make.items():
-            made = yield Job(self.directories[index].making(those), Lane.DISK)
+            made = yield Job(self.directories[index].making(those), JobLane.DISK)
             try:
                 self.directories[index].adopt(made)
             except (LogOffline, OutOfResources) as error:

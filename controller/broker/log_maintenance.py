@@ -1,7 +1,7 @@
 """Periodic log maintenance (flushes, retention, checkpoints of the directories) and the closing of logs.
 
 As Kafka 2.8's LogManager and ReplicaManager, with the same intervals under the same names. An offline directory is
-skipped. One that goes offline here has already reported it (`Logs.of_failures`), and the others are still processed.
+skipped. One that goes offline here has already reported it (`LogManager.of_failures`), and the others are processed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
-from controller.broker.logs import Logs
+from controller.broker.log_manager import LogManager
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
@@ -26,7 +26,7 @@ PURGED_AT_ONCE = 20
 PURGE_AGAIN_MS = 5.0
 
 
-class Upkeep:
+class LogMaintenance:
     """Runs log maintenance. `start` may be called on any thread; all tasks run in the clock's callbacks, on the
     broker's thread. `on_all_offline` is called once, when no directory is left: such a broker can't do anything, and
     Kafka's ends, too. `on_deleted` is called when retention has deleted something: log start offsets have changed."""
@@ -34,7 +34,7 @@ class Upkeep:
     def __init__(
         self,
         settings: BrokerSettings,
-        logs: Logs,
+        logs: LogManager,
         replicas: ReplicaManager,
         clock: Clock,
         trace: Trace,
@@ -145,12 +145,12 @@ class Upkeep:
         try:
             action(directory)
         except LogOffline:
-            # `Logs.of_failures` has already reported it with its cause.
+            # `LogManager.of_failures` has already reported it with its cause.
             return
         except OutOfResources as shortage:
-            self._note("warning", f"log directory {directory.path}: upkeep is put off: {shortage.cause}")
+            self._note("warning", f"log directory {directory.path}: maintenance is postponed: {shortage.cause}")
         except Exception:  # noqa: BLE001 - logged with its place; the other directories are looked after
-            self._note("error", f"log directory {directory.path}: upkeep failed\n{traceback.format_exc()}")
+            self._note("error", f"log directory {directory.path}: maintenance failed\n{traceback.format_exc()}")
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
@@ -160,7 +160,7 @@ class NoLogDirectory(Exception):
     """None of the log directories can be used; names each with its cause."""
 
 
-def opening_notes(logs: Logs) -> list[Noted]:
+def opening_notes(logs: LogManager) -> list[Noted]:
     """Return log lines about the opened directories. Raises NoLogDirectory if none is online."""
     notes: list[Noted] = []
     offline: list[str] = []
