@@ -2,14 +2,21 @@
 
 Plain synchronous code: its host calls it from one thread, and every answer goes through a callback, exactly once. A
 frame that can't be decoded closes its own connection. An exception in one handler is logged with its traceback and
-fails that request alone.
+fails that request alone. `DataPlane` is the part of a broker that exists only if it holds records: access to its logs,
+waiting requests, replication, and a handler for each request about records.
+
+FindCoordinator: consumer groups and transactions are not supported, so ApiVersions does not offer it, and a client
+that needs a coordinator fails at once with an error that names the request. librdkafka is the exception. It takes
+FindCoordinator for the sign that a broker reads lz4, and without it sends lz4 batches uncompressed; and its
+`subscribe()` waits in silence whether or not the request is offered. So it is offered to librdkafka alone, which gets
+COORDINATOR_NOT_AVAILABLE, an error that a consumer with `assign()` ignores, and each client is named once in the log.
 """
 
 from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,22 +24,26 @@ from msgspec.structs import replace
 
 from controller.broker.controller_requests import (
     NAME_AND_ID,
+    CreateTopicsHandler,
     CreationLimits,
-    LeaderElections,
-    PartitionReassignments,
-    TopicCreation,
-    TopicDeletion,
+    DeleteTopicsHandler,
+    ElectLeadersHandler,
+    ReassignmentsHandler,
     ask_controller,
     disabled_error,
     names_both,
 )
-from controller.broker.coordinator import NoCoordinators, needs_coordinator_offered
-from controller.broker.data_plane import DataPlane, Handle
-from controller.broker.isr_manager import IsrManager
+from controller.broker.fetcher import ReplicaFetcherManager
+from controller.broker.isr_manager import IsrManager, live_followers
 from controller.broker.log_manager import LogManager
 from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache, MetadataWait
+from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import OffLoop, Peers, at_once
-from controller.broker.replica_manager import ReplicaManager
+from controller.broker.records.fetch import DelayedFetch, FetchHandler, PartitionReader
+from controller.broker.records.fetch_sessions import FetchSessionCache
+from controller.broker.records.list_offsets import LeaderEpochHandler, ListOffsetsHandler
+from controller.broker.records.writes import DelayedDeleteRecords, DelayedProduce, DeleteRecordsHandler, ProduceHandler
+from controller.broker.replica_manager import DescribeLogDirs, Quota, RecordAccess, ReplicaManager, ReplicationThrottle
 from controller.broker.request_context import (
     Drive,
     Handler,
@@ -62,12 +73,16 @@ from controller.protocol.admin import (
     UpdateFeaturesRequest,
 )
 from controller.protocol.client import (
+    COORDINATOR_OF_GROUP,
+    COORDINATOR_OF_TRANSACTION,
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
 )
 from controller.protocol.codec import Request
@@ -88,9 +103,159 @@ from controller.protocol.fetch import FetchRequest
 from controller.protocol.messages import SUPPORTED, ApiKey, control_versions
 from controller.protocol.produce import ACKS_NONE, ProduceRequest
 from controller.protocol.schema import RequestValue
-from controller.timer.purgatory import DelayedOperation
+from controller.storage import LogDirectory
+from controller.timer.purgatory import DelayedOperation, Purgatory
 from controller.trace import Noted, RequestRefused, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
+
+NO_GROUPS = "Consumer groups are not supported: use assign() instead of subscribe()."
+NO_TRANSACTIONS = "Transactions are not supported."
+NAMED_MAX = 1_000
+"""How many clients are remembered as named in the log; further ones are not named."""
+
+
+def needs_coordinator_offered(request: ApiVersionsRequest) -> bool:
+    """Whether librdkafka asks, by itself or inside a client that has a name of its own (kcat, confluent-kafka)."""
+    return "rdkafka" in request.client_software_name or "rdkafka" in request.client_software_version
+
+
+class NoCoordinators:
+    """`note(level, message)` writes to the log."""
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        self._note = note
+        self._named: set[tuple[str | None, str]] = set()
+
+    def find_coordinator(self, exchange: RequestContext, request: FindCoordinatorRequest) -> None:
+        error, client = ErrorCode.COORDINATOR_NOT_AVAILABLE, exchange.header.client_id
+        if request.key_type == COORDINATOR_OF_GROUP:
+            self._name(client, request.key, f"group {request.key!r}", NO_GROUPS)
+            exchange.answer(FindCoordinatorResponse(error, NO_GROUPS))
+        elif request.key_type == COORDINATOR_OF_TRANSACTION:
+            self._name(client, request.key, f"transactional id {request.key!r}", NO_TRANSACTIONS)
+            exchange.answer(FindCoordinatorResponse(error, NO_TRANSACTIONS))
+        else:
+            words = f"Key type {request.key_type}: expected 0 or 1."
+            exchange.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, words))
+
+    def _name(self, client: str | None, key: str, what: str, words: str) -> None:
+        if (client, key) in self._named or len(self._named) >= NAMED_MAX:
+            return
+        self._named.add((client, key))
+        self._note("warning", f"client {client!r} looks for the coordinator of {what}. {words}")
+
+
+Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], Steps | None]
+"""(request, version, answer): answers once, at once or later. What it returns is the rest of its work, if there is any;
+see `request_context.py`."""
+
+
+class DataPlane:
+    """`off_loop` does long work. `directory_failed` is called for each
+    log directory that fails, once its replicas are offline."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        configs: TopicConfigs,
+        clock: Clock,
+        trace: Trace,
+        peers: Peers,
+        broker_epoch: Callable[[], int],
+        off_loop: OffLoop,
+        directory_failed: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._trace = trace
+        self._replicas = replicas
+        self.logs = logs
+        self._report_failed_directory = directory_failed
+        self.partition_events = PartitionEvents(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
+        self.access = RecordAccess(replicas, metadata)
+        self.follower_throttle = Quota(settings.broker_id, clock, *configs.throttle("follower"))
+        self.fetchers = ReplicaFetcherManager(
+            settings,
+            metadata,
+            peers,
+            logs.truncate,
+            clock,
+            trace,
+            self.partition_events.high_watermark_moved,
+            self.follower_throttle,
+            broker_epoch,
+        )
+        replicas.of_roles.append(self._roles_taken)
+        replicas.of_stops.append(self._stopped)
+        logs.of_failures.append(self._directory_failed)
+        self.produces: Purgatory[tuple[str, int], DelayedProduce] = Purgatory(
+            clock, purge_interval=settings.producer_purgatory_purge_interval_requests, on_error=self._failed
+        )
+        self.fetches: Purgatory[tuple[str, int], DelayedFetch] = Purgatory(
+            clock, purge_interval=settings.fetch_purgatory_purge_interval_requests, on_error=self._failed
+        )
+        self.deletions: Purgatory[tuple[str, int], DelayedDeleteRecords] = Purgatory(
+            clock, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
+        )
+        self.throttle = ReplicationThrottle(settings.broker_id, clock, *configs.throttle("leader"))
+        reading = PartitionReader(self.access, self.partition_events, clock, self.throttle)
+        self.fetch = FetchHandler(
+            reading,
+            self.partition_events,
+            self.fetches,
+            FetchSessionCache(settings.max_incremental_fetch_session_cache_slots, clock),
+            settings.fetch_max_bytes,
+        )
+        self.produce = ProduceHandler(self.access, self.partition_events, self.produces, configs.min_insync, off_loop)
+        self._delete_records = DeleteRecordsHandler(
+            self.access, metadata, self.partition_events, self.deletions, configs.deletes
+        )
+        self.handlers: Mapping[ApiKey, Handle] = {
+            ApiKey.LIST_OFFSETS: ListOffsetsHandler(self.access, clock.wall_ms).handle,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: LeaderEpochHandler(self.access).handle,
+            ApiKey.DELETE_RECORDS: self._delete_records.handle,
+            ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(logs, replicas).handle,
+        }
+
+    def _failed(self, operation: DelayedOperation, error: Exception) -> None:
+        """A request that waited and whose answer could not be made: the others go on."""
+        self._trace.emit(Noted("error", "".join(traceback.format_exception(error)).rstrip()))
+
+    def metadata_changed(self) -> None:
+        self.fetchers.leaders_changed()
+        self._delete_records.metadata_changed()
+
+    def logs_changed(self) -> None:
+        """Retention has moved where logs begin."""
+        self.fetchers.logs_changed()
+        self.partition_events.changed(tuple(self._replicas.partitions()))
+
+    def _roles_taken(self, partitions: Sequence[Partition]) -> None:
+        """Apply new roles; replicas that led, or followed another leader, stop doing so first, so that a log never has
+        two writers."""
+        self.fetchers.leave([partition for partition in partitions if partition.role is Role.LEADER])
+        self.partition_events.changed(
+            partitions
+        )  # all at first: a fetch that one of them completes reports on all of them
+        self.partition_events.roles_changed(partitions)
+        self.fetchers.follow([partition for partition in partitions if partition.role is Role.FOLLOWER])
+
+    def _stopped(self, partitions: Sequence[Partition]) -> None:
+        self.fetchers.leave(partitions)
+        self.partition_events.changed(partitions)
+        self.partition_events.roles_changed(partitions)
+
+    def _directory_failed(self, directory: LogDirectory, cause: Exception) -> None:
+        """Found in the middle of a call on a log, so what follows waits until that is over."""
+        self._trace.emit(Noted("error", f"log directory {directory.path} is offline: {cause!r}"))
+        self._clock.call_later(0.0, lambda: self._gone(tuple(directory.logs)))
+
+    def _gone(self, keys: Sequence[tuple[str, int]]) -> None:
+        self._replicas.go_offline(keys)
+        self._report_failed_directory()
+
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
@@ -160,11 +325,13 @@ class Broker:
             settings, identity, self.replicas, self.metadata, peers, clock, trace, partition_events, isr_writes
         )
         self.topic_waits = MetadataWait(self.metadata, clock, self._answer_failed)
-        self._creation = TopicCreation(events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata)
-        self.elections = LeaderElections(events, self.metadata, clock, self._answer_failed)
-        self._reassignments = PartitionReassignments(events, clock)
+        self._creation = CreateTopicsHandler(
+            events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata
+        )
+        self.elections = ElectLeadersHandler(events, self.metadata, clock, self._answer_failed)
+        self._reassignments = ReassignmentsHandler(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
-        self._deletion = TopicDeletion(events, self.metadata, self.topic_waits, clock, topic_ids)
+        self._deletion = DeleteTopicsHandler(events, self.metadata, self.topic_waits, clock, topic_ids)
         self.drive = drive
         self._orders = SerialSteps(self._drive)
         """The controller's requests: one at a time, also where one takes many slices."""

@@ -156,7 +156,7 @@ class CreationLimits:
         return found
 
 
-class TopicCreation:
+class CreateTopicsHandler:
     """Handles CreateTopics and CreatePartitions. Requests beyond `limits` are refused without asking the controller."""
 
     def __init__(
@@ -282,7 +282,7 @@ def names_both(request: DeleteTopicsRequest) -> bool:
     return any(topic.name is not None and topic.topic_id != NO_TOPIC_ID for topic in request.topics)
 
 
-class TopicDeletion:
+class DeleteTopicsHandler:
     def __init__(
         self, events: EventSink, metadata: MetadataCache, waits: MetadataWait, clock: Clock, topic_ids: bool
     ) -> None:
@@ -396,7 +396,7 @@ class DelayedElectLeader(DelayedOperation):
                 del self._waiting[topic, partition]
 
 
-class LeaderElections:
+class ElectLeadersHandler:
     """Handles ElectLeaders. `on_error` is called if an answer
     could not be made."""
 
@@ -497,7 +497,7 @@ def _results(errors: Errors, *, without_needless: bool) -> tuple[ElectedTopic, .
 CONTROLLER_TOO_LATE = "The controller did not come to the request in time; it may do what was asked all the same."
 
 
-class PartitionReassignments:
+class ReassignmentsHandler:
     def __init__(self, events: EventSink, clock: Clock) -> None:
         self._events = events
         self._clock = clock

@@ -63,10 +63,14 @@ HOPELESS = (BrokerIdInUse, InconsistentClusterId, DamagedZnode, NoAuth, InvalidA
 """What another attempt would only meet again."""
 
 
-class RandomBits(Protocol):
-    """What of `random.Random` an id needs."""
+class RandomSource(Protocol):
+    """What of `random.Random` is needed."""
 
     def getrandbits(self, count: int, /) -> int: ...
+
+    def randrange(self, stop: int, /) -> int: ...
+
+    def random(self) -> float: ...
 
 
 class Lifecycle:
@@ -79,7 +83,7 @@ class Lifecycle:
         client: ZooKeeperClient,
         clock: Clock,
         trace: Trace,
-        rng: RandomBits,
+        rng: RandomSource,
     ) -> None:
         self._settings = settings
         self._identity = identity

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from controller.broker.broker import Broker
 from controller.broker.config_requests import BrokerLoggers
-from controller.broker.lifecycle import Lifecycle, controlled_shutdown
+from controller.broker.lifecycle import Lifecycle, RandomSource, controlled_shutdown
 from controller.broker.log_maintenance import LogMaintenance
 from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache
 from controller.broker.ports import OffLoop, Peers, at_once
@@ -59,16 +59,6 @@ class SessionStatus:
         self.expires += state is SessionState.EXPIRED
 
 
-class Rng(Protocol):
-    """What of `random.Random` is needed."""
-
-    def getrandbits(self, count: int, /) -> int: ...
-
-    def randrange(self, stop: int, /) -> int: ...
-
-    def random(self) -> float: ...
-
-
 class Node:
     """`settings` with its broker id and its ports known. `lock` guards the event queue and `wake` is called after each
     event, where more than one thread puts them. `open_logs` opens the broker's logs; without it the broker holds no
@@ -84,7 +74,7 @@ class Node:
         peers: Peers,
         clock: Clock,
         trace: Trace,
-        rng: Rng,
+        rng: RandomSource,
         lock: AbstractContextManager[Any] | None = None,
         wake: Callable[[], None] = lambda: None,
         open_logs: OpenLogs | None = None,

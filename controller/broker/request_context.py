@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from controller.broker.error_responses import refusal
-from controller.broker.setting_types import INT_MAX
+from controller.broker.settings import INT_MAX
 from controller.clock import Clock
 from controller.pending import Pending
 from controller.protocol.codec import (

@@ -2,7 +2,8 @@
 
 Pure: a mapping of texts in (`parse_settings`), or the text of a server.properties file (`parse_properties`), values
 out. All errors are reported at once, each with the setting's name and what was expected. Names that begin with
-`camerlengo.` are this project's own.
+`camerlengo.` are this project's own. Each type has a small parser, from text to value, that raises `Unfit` with the
+expectation in words.
 
 A setting of Kafka's broker that is not implemented here is accepted and reported as having no effect, so that the
 server.properties file of a running cluster can be used. One that promises security or a limit is refused unless its
@@ -13,14 +14,158 @@ relies on. Any name that Kafka does not know is refused.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from controller.broker import setting_types
-from controller.broker.setting_types import INT_MAX, LONG_MAX, Address, Listener, Setting
 from controller.protocol.messages import control_versions
 from controller.storage.settings import BROKER_NAMES, LogSettings
+
+T = TypeVar("T")
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Setting: TypeAlias = tuple[str, str | None, Callable[[str], Any]]
+"""A setting's field, the text that is its default (None: it may be missing), and its type."""
+
+Address: TypeAlias = tuple[str, int]
+"""A host (a name, or an IPv6 address without its brackets) and a port."""
+
+
+class Unfit(ValueError):
+    """The text is no value of the type; says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where one listener binds, or is reached. `host` "" is every interface when binding, and this machine's own name
+    when advertised; `port` 0 is one that the system picks."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}://{_host_text(self.host)}:{self.port}"
+
+
+def _host_text(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def address_text(address: Address) -> str:
+    return f"{_host_text(address[0])}:{address[1]}"
+
+
+def integer(least: int = -INT_MAX - 1, most: int = INT_MAX) -> Callable[[str], int]:
+    if most in (INT_MAX, LONG_MAX):
+        expected = "a whole number" if least < -INT_MAX else f"a whole number, {least} or more"
+    else:
+        expected = f"a whole number from {least} to {most}"
+
+    def parse(text: str) -> int:
+        if re.fullmatch(r"[+-]?[0-9]+", text) is None or not least <= int(text) <= most:
+            raise Unfit(expected)
+        return int(text)
+
+    return parse
+
+
+def boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise Unfit("true or false")
+    return text.lower() == "true"
+
+
+def text(value: str) -> str:
+    return value
+
+
+def filled(value: str) -> str:
+    if not value:
+        raise Unfit("something")
+    return value
+
+
+def names(value: str) -> tuple[str, ...]:
+    """A comma-separated list; empty parts are left out, as Kafka does."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+_LISTENER = re.compile(r"(?P<name>[^:/]+)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>[0-9]+)")
+
+
+def listeners(value: str) -> tuple[Listener, ...]:
+    found: list[Listener] = []
+    for part in names(value):
+        match = _LISTENER.fullmatch(part)
+        if match is None or int(match["port"]) > 65535:
+            raise Unfit(
+                f"NAME://HOST:PORT with a port up to 65535 (HOST may be empty), separated by commas; not {part!r}"
+            )
+        found.append(Listener(match["name"].upper(), match["host"], int(match["port"])))
+    if len({listener.name for listener in found}) < len(found):
+        raise Unfit("each listener's name once")
+    ports = [listener.port for listener in found if listener.port]
+    if len(set(ports)) < len(ports):
+        raise Unfit("each port once")
+    return tuple(found)
+
+
+def name_map(value: str) -> tuple[tuple[str, str], ...]:
+    pairs: list[tuple[str, str]] = []
+    for part in names(value):
+        key, colon, mapped = part.rpartition(":")
+        if not colon or not key.strip() or not mapped.strip():
+            raise Unfit(f"NAME:PROTOCOL, separated by commas; not {part!r}")
+        pairs.append((key.strip().upper(), mapped.strip().upper()))
+    return tuple(pairs)
+
+
+_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.%]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]+)")
+
+
+def address(value: str) -> Address:
+    match = _ADDRESS.fullmatch(value.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise Unfit(f"HOST:PORT with a port up to 65535; not {value.strip()!r}")
+    return match["six"] or match["host"], int(match["port"])
+
+
+def address_map(value: str) -> tuple[tuple[Address, Address], ...]:
+    pairs: list[tuple[Address, Address]] = []
+    for part in names(value):
+        meant, equals, dialled = part.partition("=")
+        if not equals:
+            raise Unfit(f"HOST:PORT=HOST:PORT, separated by commas; not {part!r}")
+        pairs.append((address(meant), address(dialled)))
+    if len({meant for meant, _ in pairs}) < len(pairs):
+        raise Unfit("each address to dial otherwise once")
+    return tuple(pairs)
+
+
+_CHROOT = re.compile(r"(/[^/]+)+")
+
+
+def connect_string(value: str) -> str:
+    """HOST[:PORT],HOST[:PORT]...[/chroot]; one chroot, at the end, for all."""
+    hosts, slash, chroot = value.partition("/")
+    if not names(hosts) or (slash and _CHROOT.fullmatch(slash + chroot) is None):
+        raise Unfit("HOST:PORT,HOST:PORT... and perhaps a /chroot at the end")
+    for host in names(hosts):
+        bare = re.fullmatch(r"\[[0-9a-fA-F:.%]+\]|[^:\[\]]+", host) is not None
+        address(host if not bare else f"{host}:2181")
+    return value
+
+
+def credentials(value: str) -> str:
+    user, colon, password = value.partition(":")
+    if not (user and colon and password):
+        raise Unfit("USER:PASSWORD")
+    return value
+
 
 # By family, where none or few of it are read; those that are, `settings.py` knows.
 _FAMILIES = (
@@ -167,132 +312,132 @@ def _protocol_version(text: str) -> str:
     try:
         control_versions(text)
     except ValueError as error:
-        raise setting_types.Unfit(f"a version whose control requests are known ({error})") from None
+        raise Unfit(f"a version whose control requests are known ({error})") from None
     return text
 
 
 def _only_false(text: str) -> bool:
-    if setting_types.boolean(text):
-        raise setting_types.Unfit("false: topics are created by request alone")
+    if boolean(text):
+        raise Unfit("false: topics are created by request alone")
     return False
 
 
 _SETTINGS: Mapping[str, Setting] = {
     # Kafka's name: (our field, Kafka's default unless a comment says otherwise, type)
-    "broker.id": ("broker_id", "-1", setting_types.integer(-1)),
-    "broker.id.generation.enable": ("broker_id_generation", "true", setting_types.boolean),
-    "reserved.broker.max.id": ("reserved_broker_max_id", "1000", setting_types.integer(0)),
-    "broker.rack": ("rack", None, setting_types.filled),
-    "listeners": ("listeners", "PLAINTEXT://:9092", setting_types.listeners),
-    "advertised.listeners": ("advertised", None, setting_types.listeners),
+    "broker.id": ("broker_id", "-1", integer(-1)),
+    "broker.id.generation.enable": ("broker_id_generation", "true", boolean),
+    "reserved.broker.max.id": ("reserved_broker_max_id", "1000", integer(0)),
+    "broker.rack": ("rack", None, filled),
+    "listeners": ("listeners", "PLAINTEXT://:9092", listeners),
+    "advertised.listeners": ("advertised", None, listeners),
     "listener.security.protocol.map": (
         "protocols",
         ",".join(f"{name}:{name}" for name in KNOWN_PROTOCOLS),
-        setting_types.name_map,
+        name_map,
     ),
-    "inter.broker.listener.name": ("inter_broker_listener", None, setting_types.filled),
-    "zookeeper.connect": ("zookeeper_connect", None, setting_types.connect_string),
-    "zookeeper.session.timeout.ms": ("zookeeper_session_timeout_ms", "18000", setting_types.integer(1)),
-    "zookeeper.connection.timeout.ms": ("zookeeper_connection_timeout_ms", None, setting_types.integer(1)),
-    "zookeeper.set.acl": ("zookeeper_set_acl", "false", setting_types.boolean),
+    "inter.broker.listener.name": ("inter_broker_listener", None, filled),
+    "zookeeper.connect": ("zookeeper_connect", None, connect_string),
+    "zookeeper.session.timeout.ms": ("zookeeper_session_timeout_ms", "18000", integer(1)),
+    "zookeeper.connection.timeout.ms": ("zookeeper_connection_timeout_ms", None, integer(1)),
+    "zookeeper.set.acl": ("zookeeper_set_acl", "false", boolean),
     "inter.broker.protocol.version": ("inter_broker_protocol", "2.8", _protocol_version),
-    "num.partitions": ("num_partitions", "1", setting_types.integer(1)),
-    "default.replication.factor": ("default_replication_factor", "1", setting_types.integer(1, 32767)),
-    "unclean.leader.election.enable": ("unclean_leader_election", "false", setting_types.boolean),
-    "auto.leader.rebalance.enable": ("auto_leader_rebalance", "true", setting_types.boolean),
+    "num.partitions": ("num_partitions", "1", integer(1)),
+    "default.replication.factor": ("default_replication_factor", "1", integer(1, 32767)),
+    "unclean.leader.election.enable": ("unclean_leader_election", "false", boolean),
+    "auto.leader.rebalance.enable": ("auto_leader_rebalance", "true", boolean),
     "leader.imbalance.per.broker.percentage": (
         "leader_imbalance_per_broker_percentage",
         "10",
-        setting_types.integer(0),
+        integer(0),
     ),
     "leader.imbalance.check.interval.seconds": (
         "leader_imbalance_check_interval_seconds",
         "300",
-        setting_types.integer(1),
+        integer(1),
     ),
-    "delete.topic.enable": ("delete_topic", "true", setting_types.boolean),
-    "controlled.shutdown.enable": ("controlled_shutdown", "true", setting_types.boolean),
-    "controlled.shutdown.max.retries": ("controlled_shutdown_attempts", "3", setting_types.integer(1)),
-    "controlled.shutdown.retry.backoff.ms": ("controlled_shutdown_backoff_ms", "5000", setting_types.integer(0)),
-    "controller.socket.timeout.ms": ("controller_socket_timeout_ms", "30000", setting_types.integer(1)),
-    "request.timeout.ms": ("request_timeout_ms", "30000", setting_types.integer(1)),
-    "socket.request.max.bytes": ("socket_request_max_bytes", "104857600", setting_types.integer(1)),
-    "min.insync.replicas": ("min_insync_replicas", "1", setting_types.integer(1)),
+    "delete.topic.enable": ("delete_topic", "true", boolean),
+    "controlled.shutdown.enable": ("controlled_shutdown", "true", boolean),
+    "controlled.shutdown.max.retries": ("controlled_shutdown_attempts", "3", integer(1)),
+    "controlled.shutdown.retry.backoff.ms": ("controlled_shutdown_backoff_ms", "5000", integer(0)),
+    "controller.socket.timeout.ms": ("controller_socket_timeout_ms", "30000", integer(1)),
+    "request.timeout.ms": ("request_timeout_ms", "30000", integer(1)),
+    "socket.request.max.bytes": ("socket_request_max_bytes", "104857600", integer(1)),
+    "min.insync.replicas": ("min_insync_replicas", "1", integer(1)),
     "auto.create.topics.enable": ("auto_create_topics", "false", _only_false),  # Kafka: true
-    "log.dirs": ("log_dirs", None, setting_types.names),
-    "log.dir": ("log_dir", "", setting_types.text),  # Kafka: /tmp/kafka-logs
-    "camerlengo.address.map": ("address_map", "", setting_types.address_map),
-    "camerlengo.controlled.shutdown.check": ("shutdown_check", "true", setting_types.boolean),
-    "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", setting_types.integer(0)),
-    "camerlengo.reassignments.on.broker": ("reassignments_on_broker", "0", setting_types.integer(0)),
-    "camerlengo.metrics.address": ("metrics_address", None, setting_types.address),
-    "camerlengo.trace.file": ("trace_file", None, setting_types.filled),
-    "camerlengo.zookeeper.digest": ("zookeeper_digest", None, setting_types.credentials),
-    "replica.lag.time.max.ms": ("replica_lag_time_max_ms", "30000", setting_types.integer(1)),
-    "replica.socket.timeout.ms": ("replica_socket_timeout_ms", "30000", setting_types.integer(1)),
-    "replica.fetch.wait.max.ms": ("replica_fetch_wait_max_ms", "500", setting_types.integer(0)),
-    "replica.fetch.min.bytes": ("replica_fetch_min_bytes", "1", setting_types.integer(0)),
-    "replica.fetch.max.bytes": ("replica_fetch_max_bytes", "1048576", setting_types.integer(1)),
-    "replica.fetch.response.max.bytes": ("replica_fetch_response_max_bytes", "10485760", setting_types.integer(1)),
-    "replica.fetch.backoff.ms": ("replica_fetch_backoff_ms", "1000", setting_types.integer(0)),
-    "num.replica.fetchers": ("num_replica_fetchers", "1", setting_types.integer(1)),
+    "log.dirs": ("log_dirs", None, names),
+    "log.dir": ("log_dir", "", text),  # Kafka: /tmp/kafka-logs
+    "camerlengo.address.map": ("address_map", "", address_map),
+    "camerlengo.controlled.shutdown.check": ("shutdown_check", "true", boolean),
+    "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", integer(0)),
+    "camerlengo.reassignments.on.broker": ("reassignments_on_broker", "0", integer(0)),
+    "camerlengo.metrics.address": ("metrics_address", None, address),
+    "camerlengo.trace.file": ("trace_file", None, filled),
+    "camerlengo.zookeeper.digest": ("zookeeper_digest", None, credentials),
+    "replica.lag.time.max.ms": ("replica_lag_time_max_ms", "30000", integer(1)),
+    "replica.socket.timeout.ms": ("replica_socket_timeout_ms", "30000", integer(1)),
+    "replica.fetch.wait.max.ms": ("replica_fetch_wait_max_ms", "500", integer(0)),
+    "replica.fetch.min.bytes": ("replica_fetch_min_bytes", "1", integer(0)),
+    "replica.fetch.max.bytes": ("replica_fetch_max_bytes", "1048576", integer(1)),
+    "replica.fetch.response.max.bytes": ("replica_fetch_response_max_bytes", "10485760", integer(1)),
+    "replica.fetch.backoff.ms": ("replica_fetch_backoff_ms", "1000", integer(0)),
+    "num.replica.fetchers": ("num_replica_fetchers", "1", integer(1)),
     "replica.high.watermark.checkpoint.interval.ms": (
         "replica_high_watermark_checkpoint_interval_ms",
         "5000",
-        setting_types.integer(1),
+        integer(1),
     ),
-    "fetch.max.bytes": ("fetch_max_bytes", "57671680", setting_types.integer(1024)),
+    "fetch.max.bytes": ("fetch_max_bytes", "57671680", integer(1024)),
     "max.incremental.fetch.session.cache.slots": (
         "max_incremental_fetch_session_cache_slots",
         "1000",
-        setting_types.integer(0),
+        integer(0),
     ),
     "fetch.purgatory.purge.interval.requests": (
         "fetch_purgatory_purge_interval_requests",
         "1000",
-        setting_types.integer(1),
+        integer(1),
     ),
     "producer.purgatory.purge.interval.requests": (
         "producer_purgatory_purge_interval_requests",
         "1000",
-        setting_types.integer(1),
+        integer(1),
     ),
     "delete.records.purgatory.purge.interval.requests": (
         "delete_records_purgatory_purge_interval_requests",
         "1",
-        setting_types.integer(1),
+        integer(1),
     ),
     "log.flush.scheduler.interval.ms": (
         "log_flush_scheduler_interval_ms",
         str(LONG_MAX),
-        setting_types.integer(1, LONG_MAX),
+        integer(1, LONG_MAX),
     ),
     "log.flush.offset.checkpoint.interval.ms": (
         "log_flush_offset_checkpoint_interval_ms",
         "60000",
-        setting_types.integer(1),
+        integer(1),
     ),
     "log.flush.start.offset.checkpoint.interval.ms": (
         "log_flush_start_offset_checkpoint_interval_ms",
         "60000",
-        setting_types.integer(1),
+        integer(1),
     ),
     "log.retention.check.interval.ms": (
         "log_retention_check_interval_ms",
         "300000",
-        setting_types.integer(1, LONG_MAX),
+        integer(1, LONG_MAX),
     ),
-    "log.segment.delete.delay.ms": ("log_segment_delete_delay_ms", "60000", setting_types.integer(1, LONG_MAX)),
-    "connections.max.idle.ms": ("connections_max_idle_ms", "600000", setting_types.integer(-1, LONG_MAX)),
-    "max.connections": ("max_connections", str(INT_MAX), setting_types.integer(0)),
-    "camerlengo.request.stall.timeout.ms": ("request_stall_timeout_ms", "30000", setting_types.integer(1)),
-    "camerlengo.request.entries.max": ("request_entries_max", "100000", setting_types.integer(2_000)),
-    "camerlengo.producer.ids.max": ("producer_ids_max", "500000", setting_types.integer(1)),
-    "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", setting_types.integer(1)),
-    "camerlengo.request.partitions.max": ("request_partitions_max", "20000", setting_types.integer(1)),
-    "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", setting_types.integer(1024)),
-    "camerlengo.log.open.files.max": ("log_open_files_max", "-1", setting_types.integer(-1)),
-    "queued.max.request.bytes": ("queued_max_request_bytes", "-1", setting_types.integer(-1, LONG_MAX)),
+    "log.segment.delete.delay.ms": ("log_segment_delete_delay_ms", "60000", integer(1, LONG_MAX)),
+    "connections.max.idle.ms": ("connections_max_idle_ms", "600000", integer(-1, LONG_MAX)),
+    "max.connections": ("max_connections", str(INT_MAX), integer(0)),
+    "camerlengo.request.stall.timeout.ms": ("request_stall_timeout_ms", "30000", integer(1)),
+    "camerlengo.request.entries.max": ("request_entries_max", "100000", integer(2_000)),
+    "camerlengo.producer.ids.max": ("producer_ids_max", "500000", integer(1)),
+    "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", integer(1)),
+    "camerlengo.request.partitions.max": ("request_partitions_max", "20000", integer(1)),
+    "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", integer(1024)),
+    "camerlengo.log.open.files.max": ("log_open_files_max", "-1", integer(-1)),
+    "queued.max.request.bytes": ("queued_max_request_bytes", "-1", integer(-1, LONG_MAX)),
 }
 _NAMES = frozenset(_SETTINGS) | frozenset(BROKER_NAMES)
 DEFAULT_TEXTS: Mapping[str, str | None] = {name: default for name, (_, default, _) in _SETTINGS.items()}
@@ -434,7 +579,7 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
         text = given.get(name, default)
         try:
             fields[meaning] = None if text is None else parse(text.strip())
-        except setting_types.Unfit as unfit:
+        except Unfit as unfit:
             problems.append(f"{name}={text}: expected {unfit}")
     if problems:
         raise BadSettings(tuple(problems))

@@ -23,7 +23,7 @@ from typing import Self
 
 import javaproperties
 
-from controller.broker.setting_types import Address, address, address_text, listeners
+from controller.broker.settings import Address, address, address_text, listeners
 from controller.protocol.client import MetadataRequest, MetadataResponse
 from controller.protocol.codec import RequestHeader, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame

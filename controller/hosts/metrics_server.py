@@ -8,7 +8,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from controller.broker.setting_types import Address, address_text
+from controller.broker.settings import Address, address_text
 from controller.hosts.network import NetworkThread
 from controller.hosts.server import CannotListen
 

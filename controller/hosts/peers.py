@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from controller.broker.setting_types import Address, address_text
+from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Timer
 from controller.core.channels import ControllerChannels
 from controller.core.ports import EventSink, PeerError, PeerTimedOut, PeerUnreachable

@@ -28,17 +28,15 @@ from controller.broker.log_maintenance import NoLogDirectory, opening_notes
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.metrics import metrics_of, text_of
 from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
-from controller.broker.setting_types import Address, address_text
-from controller.broker.settings import GENERATED, BrokerSettings
+from controller.broker.settings import GENERATED, Address, BrokerSettings, address_text
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
 from controller.hosts.broker_id import MetaProperties, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.metrics_server import MetricsServer
-from controller.hosts.network import NetworkThread
+from controller.hosts.network import NetworkThread, OffLoop
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process_output import LogOutput, ProcessTrace
-from controller.hosts.scheduling import OffLoop
 from controller.hosts.server import CannotListen, SocketServer, limits_of
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources

@@ -26,11 +26,9 @@ from functools import partial
 from typing import TypeAlias
 
 from controller.broker.request_context import Respond, Steps
-from controller.broker.setting_types import Listener
-from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings
+from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
 from controller.clock import Timer
-from controller.hosts.network import NetworkThread
-from controller.hosts.scheduling import TURN_S, LoopScheduler, RunningSteps
+from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, RunningSteps
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange

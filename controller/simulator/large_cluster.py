@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from controller.broker.data_plane import DataPlane
+from controller.broker.broker import DataPlane
 from controller.broker.metadata import Partitions
 from controller.broker.node import Node
 from controller.core.partition_table import NO_BROKER, Bools, Int32s, padded

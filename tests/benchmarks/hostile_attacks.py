@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from controller.broker.setting_types import Address
+from controller.broker.settings import Address
 from controller.protocol.admin import RESOURCE_TOPIC, DescribeConfigsRequest, DescribeConfigsResource
 from controller.protocol.client import (
     ApiVersionsRequest,

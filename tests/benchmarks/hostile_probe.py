@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from controller.broker.setting_types import address
+from controller.broker.settings import address
 from controller.protocol.client import MetadataRequest
 from controller.protocol.codec import RequestHeader, encode_request
 from controller.protocol.framing import SIZE_BYTES, framed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.coordinator import NAMED_MAX
+from controller.broker.broker import NAMED_MAX
 from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey

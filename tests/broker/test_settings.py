@@ -6,8 +6,15 @@ from dataclasses import fields
 
 import pytest
 
-from controller.broker.setting_types import LONG_MAX, Listener
-from controller.broker.settings import _SETTINGS, BadSettings, BrokerSettings, parse_properties, parse_settings
+from controller.broker.settings import (
+    _SETTINGS,
+    LONG_MAX,
+    BadSettings,
+    BrokerSettings,
+    Listener,
+    parse_properties,
+    parse_settings,
+)
 from controller.storage.settings import LogSettings
 
 LEAST = {"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"}

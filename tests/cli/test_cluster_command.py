@@ -15,7 +15,7 @@ from typing import IO
 
 import pytest
 
-from controller.broker.setting_types import address
+from controller.broker.settings import address
 from controller.cli.main import main
 from controller.cli.running import announced, running
 from controller.hosts.local_cluster import ask_metadata, shifted

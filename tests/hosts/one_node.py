@@ -11,8 +11,7 @@ from typing import Any
 
 from controller.broker.node import Node
 from controller.broker.request_context import Respond
-from controller.broker.setting_types import Listener
-from controller.broker.settings import parse_settings
+from controller.broker.settings import Listener, parse_settings
 from controller.core.channels import ControllerChannels
 from controller.core.leadership import Won, elect
 from controller.hosts.event_thread import ControllerEventThread

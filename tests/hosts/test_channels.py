@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.broker.request_context import Respond
-from controller.broker.setting_types import Address, Listener
+from controller.broker.settings import Address, Listener
 from controller.core.channels import ControllerChannels
 from controller.core.ports import ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread

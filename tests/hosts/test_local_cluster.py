@@ -18,7 +18,7 @@ from confluent_kafka.admin import NewTopic as ConfluentTopic
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
-from controller.broker.setting_types import Address
+from controller.broker.settings import Address
 from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_metadata
 from controller.protocol.client import MetadataResponse
 from controller.protocol.framing import framed

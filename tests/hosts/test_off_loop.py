@@ -7,8 +7,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from controller.hosts.network import NetworkThread
-from controller.hosts.scheduling import TAKE_TURNS, TURN_US, OffLoop
+from controller.hosts.network import TAKE_TURNS, TURN_US, NetworkThread, OffLoop
 
 LIMIT_S = 60.0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from controller.broker.request_context import Respond
-from controller.broker.setting_types import Listener
+from controller.broker.settings import Listener
 from controller.hosts.server import UNANSWERED_MAX, CannotListen, ServerConnection, ServerLimits, SocketServer
 from controller.protocol.framing import Part, framed
 from controller.storage.disk import File, FileRange

@@ -11,8 +11,7 @@ from itertools import groupby
 import pytest
 
 from controller.broker.request_context import Gate, Job, JobLane, Respond, Steps
-from controller.hosts.network import NetworkThread
-from controller.hosts.scheduling import LoopScheduler
+from controller.hosts.network import LoopScheduler, NetworkThread
 from controller.hosts.server import ServerLimits
 from controller.protocol.framing import framed
 from tests.hosts.harness import running_network
@@ -35,7 +34,7 @@ def network() -> Iterator[NetworkThread]:
 
 
 def test_connections_with_many_requests_take_turns(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("server", "scheduling"):
+    for module in ("server", "network"):
         monkeypatch.setattr(f"controller.hosts.{module}.TURN_S", 0.0)  # a turn is one request
     with closing(serving.connect()) as one, closing(serving.connect()) as other:
         for connection in (one, other):
@@ -57,7 +56,7 @@ def test_connections_with_many_requests_take_turns(serving: Serving, monkeypatch
 def test_a_request_in_many_slices_lets_others_be_answered_and_its_own_connection_wait(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.hosts.scheduling.TURN_S", 0.0)
+    monkeypatch.setattr("controller.hosts.network.TURN_S", 0.0)
     other_answered = threading.Event()
     slices = []
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.broker.setting_types import Address, listeners
+from controller.broker.settings import Address, listeners
 from controller.hosts.local_cluster import BrokerChild
 
 READY = re.compile(rb"\[KafkaServer id=\d+\] started|started \(kafka\.server\.KafkaServer\)")
