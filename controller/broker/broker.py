@@ -250,9 +250,9 @@ class DataPlane:
     def _directory_failed(self, directory: LogDirectory, cause: Exception) -> None:
         """Found in the middle of a call on a log, so what follows waits until that is over."""
         self._trace.emit(Noted("error", f"log directory {directory.path} is offline: {cause!r}"))
-        self._clock.call_later(0.0, lambda: self._gone(tuple(directory.logs)))
+        self._clock.call_later(0.0, lambda: self._take_offline(tuple(directory.logs)))
 
-    def _gone(self, keys: Sequence[tuple[str, int]]) -> None:
+    def _take_offline(self, keys: Sequence[tuple[str, int]]) -> None:
         self._replicas.go_offline(keys)
         self._report_failed_directory()
 
@@ -520,7 +520,7 @@ class Broker:
         assert self.data is not None
         steps = self.data.fetch.handle(request, exchange.header.api_version, exchange)
         if exchange.header.api_version >= _FIRST_VERSION_WITH_ONE_ERROR:
-            exchange.let_go(_A_FETCH)
+            exchange.release_request(_A_FETCH)
         return steps
 
     # -- the controller, to this broker
@@ -531,7 +531,7 @@ class Broker:
         if self._services is None:
             self._in_turn(self._roles, exchange, request)
         else:
-            self._services.gate.let_in(request, lambda: self._in_turn(self._roles, exchange, request))
+            self._services.gate.admit(request, lambda: self._in_turn(self._roles, exchange, request))
 
     def _in_turn(self, handler: Handler, exchange: RequestContext, request: ControlRequest) -> None:
         """The controller's requests change the same partitions: one of them is done before the next begins."""
@@ -542,7 +542,7 @@ class Broker:
         self._orders.add(steps())
 
     def _roles(self, exchange: RequestContext, request: LeaderAndIsrRequest) -> Steps:
-        if self._is_of_an_earlier_life(exchange, request):
+        if self._is_of_earlier_incarnation(exchange, request):
             return
         response = yield from self.replicas.become_leader_or_follower(request)
         exchange.answer(response)
@@ -553,7 +553,7 @@ class Broker:
             self._in_turn(self._new_metadata, exchange, request)
 
     def _new_metadata(self, exchange: RequestContext, request: UpdateMetadataRequest) -> Steps:
-        if self._is_of_an_earlier_life(exchange, request):
+        if self._is_of_earlier_incarnation(exchange, request):
             return
         exchange.answer((yield from self.replicas.update_metadata(request)))
         self._after_metadata(self.topic_waits.metadata_changed)
@@ -574,7 +574,7 @@ class Broker:
             self._in_turn(self._stopped, exchange, request)
 
     def _stopped(self, exchange: RequestContext, request: StopReplicaRequest) -> Steps:
-        if self._is_of_an_earlier_life(exchange, request):
+        if self._is_of_earlier_incarnation(exchange, request):
             return
         response = yield from self.replicas.stop_replicas(request)
         exchange.answer(response)
@@ -599,7 +599,7 @@ class Broker:
         self._early.append(lambda: self._run(handler, exchange, request))
         return True
 
-    def _is_of_an_earlier_life(self, exchange: RequestContext, request: ControlRequest) -> bool:
+    def _is_of_earlier_incarnation(self, exchange: RequestContext, request: ControlRequest) -> bool:
         """Refuses what was meant for this broker before it last registered (S29, KAFKA-7235).
 
         A later epoch than ours is no error: the controller may see a registration before its broker has the answer.

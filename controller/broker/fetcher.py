@@ -63,7 +63,7 @@ from controller.trace import Noted, Trace
 class LeaderLink:
     """The connection to one leader. `number` identifies the fetcher among those that follow this leader."""
 
-    __slots__ = ("_connection", "_endpoint", "_in_vain", "_metadata", "_peers", "_settings", "leader", "number")
+    __slots__ = ("_connection", "_endpoint", "_metadata", "_peers", "_settings", "_unanswered", "leader", "number")
 
     def __init__(
         self, leader: int, number: int, settings: BrokerSettings, metadata: MetadataCache, peers: Peers
@@ -75,7 +75,7 @@ class LeaderLink:
         self._peers = peers
         self._connection: PeerConnection | None = None
         self._endpoint: UpdateMetadataEndpoint | None = None
-        self._in_vain: tuple[RequestValue | None, bytes] | None = None
+        self._unanswered: tuple[RequestValue | None, bytes] | None = None
         """What was asked last, once a connection was given up without an answer: the same is asked again."""
 
     async def ask(self, api_key: ApiKey, version: int, request: RequestValue) -> ResponseValue:
@@ -89,16 +89,16 @@ class LeaderLink:
 
     def _encoded(self, api_key: ApiKey, version: int, request: RequestValue) -> bytes:
         """Encode a request, once for all retries to a failed leader. While the leader answers, nothing is cached."""
-        if self._in_vain is not None and self._in_vain[0] == request:
-            return self._in_vain[1]
+        if self._unanswered is not None and self._unanswered[0] == request:
+            return self._unanswered[1]
         body = encode_request_body(api_key, version, request)
-        if self._in_vain is not None:
-            self._in_vain = (request, body)
+        if self._unanswered is not None:
+            self._unanswered = (request, body)
         return body
 
     def answered(self) -> None:
         """The leader is there: what is asked next is something else."""
-        self._in_vain = None
+        self._unanswered = None
 
     def moved(self) -> bool:
         """Whether the metadata has the leader at another address than where it was last looked for. Where it has none
@@ -111,7 +111,7 @@ class LeaderLink:
         connection, self._connection = self._connection, None
         if connection is None:
             return False
-        self._in_vain = self._in_vain or _NOTHING
+        self._unanswered = self._unanswered or _NOTHING
         connection.close()
         return True
 
@@ -177,15 +177,15 @@ class Fetcher:
     __slots__ = (
         "_closed",
         "_fetching",
-        "_hurried",
         "_link",
-        "_looks_at_all",
         "_queue",
+        "_rechecks_all",
+        "_reconnects_now",
         "_refusals",
-        "_resting",
         "_session",
         "_started",
         "_tools",
+        "_wakeup",
     )
 
     def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
@@ -195,13 +195,13 @@ class Fetcher:
             self._session, tools.settings.replica_fetch_max_bytes, tools.versions.truncation_on_fetch
         )
         self._link = LeaderLink(leader, number, tools.settings, tools.metadata, tools.peers)
-        self._resting: Pending[None] | None = None
+        self._wakeup: Pending[None] | None = None
         self._fetching: Pending[bytes] | None = None
         """A fetch that is not answered: all goes on with its answer."""
         self._refusals = 0
-        self._looks_at_all = False
+        self._rechecks_all = False
         """Something has changed without the fetcher."""
-        self._hurried = False
+        self._reconnects_now = False
         """The connection that is about to fail was given up here: the next one need not wait."""
         self._started = False
         self._closed = False
@@ -219,12 +219,12 @@ class Fetcher:
     def endpoint_changed(self) -> None:
         """The metadata may have the leader elsewhere. One that the metadata has lost is still talked to."""
         if self._link.moved():
-            self._hurried = self._disconnect()
+            self._reconnects_now = self._disconnect()
             self._wake()
 
     def logs_changed(self) -> None:
         """Logs may begin elsewhere, by their own retention: the next request says so."""
-        self._looks_at_all = True
+        self._rechecks_all = True
 
     def close(self) -> None:
         self._closed = True
@@ -244,14 +244,14 @@ class Fetcher:
 
     def _go_on_after(self, level: str, message: str) -> None:
         if self._given_up(level, message):
-            self._rest(self._tools.settings.replica_fetch_backoff_ms).on_done(self._again)
+            self._wait(self._tools.settings.replica_fetch_backoff_ms).on_done(self._again)
         else:
             drive(self._run())
 
     def _again(self) -> None:
         """Run the next round without a coroutine if it consists of one fetch. All followers of a failed broker retry
         over and over until they learn of another leader."""
-        if self._closed or self._looks_at_all or not self._queue.is_all_asked:
+        if self._closed or self._rechecks_all or not self._queue.is_all_asked:
             drive(self._run())
             return
         try:
@@ -276,13 +276,13 @@ class Fetcher:
             if failure is None or self._closed:
                 continue
             if self._given_up(*failure):
-                await self._rest(self._tools.settings.replica_fetch_backoff_ms)
+                await self._wait(self._tools.settings.replica_fetch_backoff_ms)
 
     def _given_up(self, level: str, message: str) -> bool:
         """The connection, for what went wrong with it. Whether the next one has to wait."""
         self._note(level, message)
         self._disconnect()
-        hurried, self._hurried = self._hurried, False
+        hurried, self._reconnects_now = self._reconnects_now, False
         return not hurried
 
     async def _round(self, answer: Pending[bytes] | None) -> tuple[str, str] | None:
@@ -295,13 +295,13 @@ class Fetcher:
                 return None
             if queue.is_empty:
                 self._disconnect()
-            self._take_up()
-            if queue.disagreeing:
-                await self._agree(dict(queue.disagreeing))
+            self._apply_changes()
+            if queue.truncating:
+                await self._find_divergence(dict(queue.truncating))
             elif queue.has_questions:
                 self._fetch()
             else:
-                await self._rest(self._until_due_ms())
+                await self._wait(self._until_due_ms())
         except Exception as error:  # noqa: BLE001 - logged with its traceback; the partitions wait for the next round
             return self._failure(error)
         return None
@@ -311,14 +311,14 @@ class Fetcher:
         did not cause is a bug."""
         if isinstance(error, PeerError | ProtocolError):
             return "debug", str(error)
-        self._looks_at_all = True
+        self._rechecks_all = True
         return "error", f"failed\n{traceback.format_exc()}"
 
-    def _take_up(self) -> None:
+    def _apply_changes(self) -> None:
         now_ms = self._tools.clock.now_ms()
-        self._queue.take_up(now_ms, self._is_held, self._tools.settings.replica_fetch_backoff_ms)
-        if self._looks_at_all:
-            self._looks_at_all = False
+        self._queue.apply_changes(now_ms, self._is_held, self._tools.settings.replica_fetch_backoff_ms)
+        if self._rechecks_all:
+            self._rechecks_all = False
             self._queue.ask_all()
 
     def _until_due_ms(self) -> float | None:
@@ -326,17 +326,17 @@ class Fetcher:
         due_ms = self._queue.next_due_ms()
         return None if due_ms is None else max(due_ms - self._tools.clock.now_ms(), 0.0)
 
-    def _rest(self, delay_ms: float | None) -> Pending[None]:
+    def _wait(self, delay_ms: float | None) -> Pending[None]:
         """Return a future that is completed after `delay_ms` (None: never), or when the fetcher is woken."""
         resting: Pending[None] = Pending()
         if delay_ms is not None:
             timer = self._tools.clock.call_later(delay_ms, self._wake)
             resting.on_done(timer.cancel)
-        self._resting = resting
+        self._wakeup = resting
         return resting
 
     def _wake(self) -> None:
-        resting, self._resting = self._resting, None
+        resting, self._wakeup = self._wakeup, None
         if resting is not None:
             resting.resolve(None)
 
@@ -358,9 +358,9 @@ class Fetcher:
                 raise PeerUnreachable(f"fetch refused with error {response.error_code}")
             return
         self._refusals = 0
-        astray = self._take(response)
-        if astray:
-            await self._return_to_range(astray)
+        out_of_range = self._take(response)
+        if out_of_range:
+            await self._return_to_range(out_of_range)
 
     def _disconnect(self) -> bool:
         """False if there was no connection."""
@@ -386,7 +386,7 @@ class Fetcher:
 
     # -- where logs part, below Fetch 12
 
-    async def _agree(self, asked: Mapping[Key, FetchedPartition]) -> None:
+    async def _find_divergence(self, asked: Mapping[Key, FetchedPartition]) -> None:
         """Asks where the latest epoch of each ends at the leader, and cuts what the leader has not."""
         request = offset_for_leader_epoch_request(self._tools.settings.broker_id, asked.values())
         response = await self._link.ask(
@@ -400,7 +400,7 @@ class Fetcher:
 
     def _take(self, response: FetchResponse) -> dict[Key, FetchedPartition]:
         """What came for what is still followed. Gives back those whose log's end is out of the leader's range."""
-        astray: dict[Key, FetchedPartition] = {}
+        out_of_range: dict[Key, FetchedPartition] = {}
         is_throttled = self._tools.throttle.rate() is not None
         for topic in response.responses:
             for data in topic.partitions:
@@ -414,14 +414,14 @@ class Fetcher:
                     if is_throttled:
                         self._count(followed, data)
                 elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    astray[key] = followed
+                    out_of_range[key] = followed
                 else:
                     self._refused(followed, error)
         if is_throttled:
             for followed in self._queue.all():
                 if self._is_held(followed):
                     self._delay(followed)
-        return astray
+        return out_of_range
 
     # -- held back by follower.replication.throttled.rate
 
@@ -436,11 +436,11 @@ class Fetcher:
 
     # -- out of range
 
-    async def _return_to_range(self, astray: Mapping[Key, FetchedPartition]) -> None:
+    async def _return_to_range(self, out_of_range: Mapping[Key, FetchedPartition]) -> None:
         """The leader ends before these logs do, or begins after them."""
         logs = self._tools.logs
         beyond: dict[Key, tuple[FetchedPartition, int]] = {}
-        for followed, end in self._answers(astray, await self._offsets(astray, LATEST_TIMESTAMP)):
+        for followed, end in self._answers(out_of_range, await self._offsets(out_of_range, LATEST_TIMESTAMP)):
             found = after_out_of_range(followed.log.log_end_offset, LeadersRange(end))
             if isinstance(found, TruncateTo):
                 self._do(followed, partial(logs.cut, followed, found.offset, f"the leader ends at {end}"))

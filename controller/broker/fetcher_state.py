@@ -193,14 +193,14 @@ class FetchSessionHandler:
     """The follower's side of a fetch session. `sent` holds the last question sent for each partition, in the order in
     which they were added or changed. Changes by `want` and `forget` go out with the next request."""
 
-    __slots__ = ("_changes", "_epoch", "_id", "_in_vain", "sent")
+    __slots__ = ("_changes", "_epoch", "_id", "_unanswered", "sent")
 
     def __init__(self) -> None:
         self.sent: Few[Key, FetchPartition] = Few()
         self._changes: dict[Key, FetchPartition | None] | None = None
         self._id = NO_SESSION
         self._epoch = INITIAL_SESSION_EPOCH
-        self._in_vain: SessionRequest | None = None
+        self._unanswered: SessionRequest | None = None
         """From when a request was lost until one is answered: the last that named all."""
 
     def want(self, key: Key, question: FetchPartition) -> None:
@@ -220,7 +220,7 @@ class FetchSessionHandler:
 
     def next(self) -> SessionRequest:
         """Return the next request: the same object for each retry to a failed leader while nothing changes."""
-        in_vain = self._in_vain
+        in_vain = self._unanswered
         if in_vain is not None and not self._changes and in_vain.session_id == self._id:
             return in_vain
         changed: list[tuple[Key, FetchPartition]] = []
@@ -238,7 +238,7 @@ class FetchSessionHandler:
         if self._epoch == INITIAL_SESSION_EPOCH:
             request = SessionRequest(self._id, self._epoch, by_topic(self.sent.items()), ())
             if in_vain is not None:
-                self._in_vain = request
+                self._unanswered = request
             return request
         gone = tuple(ForgottenTopic(topic, tuple(indexes)) for topic, indexes in forgotten.items())
         return SessionRequest(self._id, self._epoch, by_topic(changed), gone)
@@ -246,7 +246,7 @@ class FetchSessionHandler:
     def answered(self, response: FetchResponse) -> bool:
         """False: the session is over, what the response says of partitions does not count, and the next request is a
         full one."""
-        self._in_vain = None
+        self._unanswered = None
         if response.error_code != ErrorCode.NONE:
             known = response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             self._begin_again(self._id if known else NO_SESSION)
@@ -267,7 +267,7 @@ class FetchSessionHandler:
         """Handle a request without an answer: it is unknown whether the leader received it. The next request closes the
         session there and opens another."""
         self._begin_again(self._id)
-        self._in_vain = self._in_vain or _NONE_YET
+        self._unanswered = self._unanswered or _NONE_YET
 
     def _begin_again(self, session_id: int) -> None:
         self._id, self._epoch = session_id, INITIAL_SESSION_EPOCH
@@ -289,7 +289,7 @@ class FetcherQueue:
     """The partitions that a fetcher follows. Questions go to `session`. `max_bytes`, `sends_epoch`: see
     `FetchedPartition.question`."""
 
-    __slots__ = ("_disagreeing", "_followed", "_max_bytes", "_sends_epoch", "_session", "_waiting")
+    __slots__ = ("_followed", "_max_bytes", "_sends_epoch", "_session", "_truncating", "_waiting")
 
     def __init__(self, session: FetchSessionHandler, max_bytes: int, sends_epoch: bool) -> None:
         self._session = session
@@ -297,27 +297,27 @@ class FetcherQueue:
         self._sends_epoch = sends_epoch
         self._followed: Few[Key, FetchedPartition] = Few()
         self._waiting: dict[Key, FetchedPartition] | None = None  # these two are made when there is one
-        self._disagreeing: dict[Key, FetchedPartition] | None = None
+        self._truncating: dict[Key, FetchedPartition] | None = None
 
     @property
     def is_empty(self) -> bool:
         return not len(self._followed)
 
     @property
-    def disagreeing(self) -> Mapping[Key, FetchedPartition]:
+    def truncating(self) -> Mapping[Key, FetchedPartition]:
         """Those due whose logs may hold what the leader's has not."""
-        return self._disagreeing or {}
+        return self._truncating or {}
 
     @property
     def has_questions(self) -> bool:
         """There is something to fetch."""
-        aside = (len(self._waiting) if self._waiting else 0) + (len(self._disagreeing) if self._disagreeing else 0)
+        aside = (len(self._waiting) if self._waiting else 0) + (len(self._truncating) if self._truncating else 0)
         return len(self._followed) > aside
 
     @property
     def is_all_asked(self) -> bool:
         """There is something to fetch, and nothing else."""
-        return not self._waiting and not self._disagreeing and len(self._followed) > 0
+        return not self._waiting and not self._truncating and len(self._followed) > 0
 
     def add(self, followed: FetchedPartition) -> None:
         self.remove(followed.key)
@@ -326,7 +326,7 @@ class FetcherQueue:
 
     def remove(self, key: Key) -> None:
         if self._followed.pop(key) is not None:
-            self._put_aside(key)
+            self._postpone(key)
 
     def clear(self) -> None:
         for key in tuple(self._followed):
@@ -348,14 +348,14 @@ class FetcherQueue:
         if self._followed.get(key) is not followed or (self._waiting and key in self._waiting):
             return
         if followed.agreed:
-            if self._disagreeing:
-                self._disagreeing.pop(key, None)
+            if self._truncating:
+                self._truncating.pop(key, None)
             self._session.want(key, followed.question(self._max_bytes, self._sends_epoch))
         else:
             self._session.forget(key)
-            if self._disagreeing is None:
-                self._disagreeing = {}
-            self._disagreeing[key] = followed
+            if self._truncating is None:
+                self._truncating = {}
+            self._truncating[key] = followed
 
     def ask_all(self) -> None:
         """For what changes without the fetcher: a log's start, by its own retention; and after a fault."""
@@ -364,13 +364,13 @@ class FetcherQueue:
 
     def delay(self, followed: FetchedPartition, until_ms: float) -> None:
         if self.follows(followed):
-            self._put_aside(followed.key)
+            self._postpone(followed.key)
             followed.ready_ms = until_ms
             if self._waiting is None:
                 self._waiting = {}
             self._waiting[followed.key] = followed
 
-    def take_up(self, now_ms: float, is_held: Callable[[FetchedPartition], bool], hold_ms: float) -> None:
+    def apply_changes(self, now_ms: float, is_held: Callable[[FetchedPartition], bool], hold_ms: float) -> None:
         """Queue the partitions whose delay has ended; a throttled one is delayed by `hold_ms` again."""
         if not self._waiting:
             return
@@ -390,11 +390,11 @@ class FetcherQueue:
         """None if nothing waits."""
         return min((one.ready_ms for one in self._waiting.values()), default=None) if self._waiting else None
 
-    def _put_aside(self, key: Key) -> None:
+    def _postpone(self, key: Key) -> None:
         if self._waiting:
             self._waiting.pop(key, None)
-        if self._disagreeing:
-            self._disagreeing.pop(key, None)
+        if self._truncating:
+            self._truncating.pop(key, None)
         self._session.forget(key)
 
 

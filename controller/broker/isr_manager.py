@@ -176,21 +176,21 @@ Key: TypeAlias = tuple[str, int]
 _asked_for, _member = maker(AlterIsrPartition), maker(IsrMember)
 NAMED_BY_ID = 2
 """The version from which on topics have ids instead of names."""
-WITH_LIVES = 3
+WITH_BROKER_EPOCHS = 3
 """The version from which on each member is sent with its broker epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The proposed ISR, the state that it was decided on, and the broker epochs of the member incarnations that
-    qualified for it (empty: unknown). `kept_from`: a controller with newer state, which is not asked again."""
+    qualified for it (empty: unknown). `rejected_by`: a controller with newer state, which is not asked again."""
 
     leader_epoch: int
     zk_version: int
     isr: tuple[int, ...]
-    lives: tuple[int, ...] = ()
+    broker_epochs: tuple[int, ...] = ()
     topic_id: bytes = NO_TOPIC_ID
-    kept_from: int | None = None
+    rejected_by: int | None = None
 
 
 quick(Proposal)
@@ -219,10 +219,10 @@ def request_of(broker: int, broker_epoch: int, proposals: Mapping[Key, Proposal]
 
 
 def _asked(index: int, one: Proposal, version: int) -> AlterIsrPartition:
-    if version < WITH_LIVES:
-        return _asked_for(index, one.leader_epoch, one.isr, one.zk_version, one.lives)
-    lives = one.lives or (NO_BROKER_EPOCH,) * len(one.isr)
-    members = tuple([_member(broker, life) for broker, life in zip(one.isr, lives, strict=True)])
+    if version < WITH_BROKER_EPOCHS:
+        return _asked_for(index, one.leader_epoch, one.isr, one.zk_version, one.broker_epochs)
+    broker_epochs = one.broker_epochs or (NO_BROKER_EPOCH,) * len(one.isr)
+    members = tuple([_member(broker, life) for broker, life in zip(one.isr, broker_epochs, strict=True)])
     return _asked_for(index, one.leader_epoch, current_isr_version=one.zk_version, new_isr_with_epochs=members)
 
 
@@ -466,14 +466,14 @@ class IsrManager:
         else:
             self._open.pop(key, None)
 
-    def look(self) -> None:
+    def check_open(self) -> None:
         """Proposes for every partition that lacks a replica the ISR that it should have."""
         if not self._can_change:
             return
-        self._look_at(list(self._open.items()))
+        self._check_partitions(list(self._open.items()))
 
     def metadata_changed(self) -> None:
-        """As `look`, for the partitions whose metadata has changed since the last check."""
+        """As `check_open`, for the partitions whose metadata has changed since the last check."""
         if not self._can_change:
             return
         snapshot = self._metadata.snapshot
@@ -485,11 +485,11 @@ class IsrManager:
             self._seen.clear()
         topics, seen_of = snapshot.topics, self._seen.get
         opened = self._open.items()
-        self._look_at(
+        self._check_partitions(
             [one for one in opened if seen_of(one[0], _UNSEEN) is not topics.get(one[0][0], _NONE).get(one[0][1])]
         )
 
-    def _look_at(self, opened: Sequence[tuple[Key, Partition]]) -> None:
+    def _check_partitions(self, opened: Sequence[tuple[Key, Partition]]) -> None:
         topics, seen = self._metadata.snapshot.topics, self._seen
         find = self._replicas.partition
         for key, partition in opened:
@@ -499,20 +499,20 @@ class IsrManager:
                 continue
             state = topics.get(topic, _NONE).get(index)
             try:
-                self._look_at_one(key, partition, state)
+                self._check_one(key, partition, state)
             except Exception:  # noqa: BLE001 - logged with its place; the other partitions are looked at
                 self._note_failed(partition)
                 continue
             seen[key] = state
         self._ask()
 
-    def _look_at_one(self, key: Key, partition: Partition, state: UpdateMetadataPartitionState | None) -> None:
+    def _check_one(self, key: Key, partition: Partition, state: UpdateMetadataPartitionState | None) -> None:
         log = partition.log
         if log is not None and partition.high_watermark < log.log_end_offset:
             self._changed(partition)  # a dead replica outside the ISR is not waited for any more
         slot = self._slots.get(key)
         if slot is not None:
-            if slot.kept_from is None or not self._caught_up(partition, state):
+            if slot.rejected_by is None or not self._caught_up(partition, state):
                 return
             self._empty_slot(key, partition)
         self._propose(key, partition, state)
@@ -530,7 +530,7 @@ class IsrManager:
         lag_max_ms = self._settings.replica_lag_time_max_ms
         self._wanted = by_replication(self._metadata, self._clock.now_ms, lag_max_ms)
         partition_events.of_followers.append(self._follower_fetched)
-        self._clock.call_later(lag_max_ms / 2, self._look_at_all)
+        self._clock.call_later(lag_max_ms / 2, self._check_all)
 
     def _follower_fetched(self, partition: Partition, broker: int) -> None:
         if broker in partition.isr or not self._can_change:
@@ -540,18 +540,18 @@ class IsrManager:
             self._propose(key, partition, self._state_of(key))
             self._ask()
 
-    def _look_at_all(self) -> None:
+    def _check_all(self) -> None:
         # First: whatever fails in a partition, all of them are looked at again.
-        self._clock.call_later(self._settings.replica_lag_time_max_ms / 2, self._look_at_all)
+        self._clock.call_later(self._settings.replica_lag_time_max_ms / 2, self._check_all)
         for partition in list(self._replicas.partitions()):
             if partition.leading is not None and not partition.is_settled:
                 try:
-                    self._look_by_time(partition)
+                    self._check_by_time(partition)
                 except Exception:  # noqa: BLE001 - logged with its place; the other partitions are looked at
                     self._note_failed(partition)
         self._ask()
 
-    def _look_by_time(self, partition: Partition) -> None:
+    def _check_by_time(self, partition: Partition) -> None:
         self._changed(partition)  # what held the high watermark back may be over with time
         key = partition.key
         if self._can_change and len(partition.replicas) > 1 and key not in self._slots:
@@ -570,17 +570,17 @@ class IsrManager:
         self._caught_up(partition, state)
         wanted = self._wanted(partition)
         if wanted is not partition.isr and set(wanted) != set(partition.isr):
-            lives, epoch = self._lives(partition, wanted), partition.leader_epoch
-            self._slots[key] = _proposal(epoch, partition.zk_version, wanted, lives, partition.topic_id)
+            broker_epochs, epoch = self._member_epochs(partition, wanted), partition.leader_epoch
+            self._slots[key] = _proposal(epoch, partition.zk_version, wanted, broker_epochs, partition.topic_id)
             partition.propose_isr(wanted)
             if self._trace.enabled:
                 self._trace.emit(_proposed(*key, epoch, partition.isr, wanted))
 
-    def _lives(self, partition: Partition, members: tuple[int, ...]) -> tuple[int, ...]:
+    def _member_epochs(self, partition: Partition, members: tuple[int, ...]) -> tuple[int, ...]:
         """Nothing to tell where the metadata decides: there is nothing that one could have lost."""
         if self._partition_events is None or partition.leading is None:
             return ()
-        return partition.leading.lives_of(members, self._identity.broker_epoch)
+        return partition.leading.broker_epochs_of(members, self._identity.broker_epoch)
 
     def _empty_slot(self, key: Key, partition: Partition | None) -> None:
         del self._slots[key]
@@ -607,7 +607,7 @@ class IsrManager:
         controller = self._metadata.snapshot.controller_id
         if self._again is not None and controller == self._asked:
             return
-        sent = {key: slot for key, slot in self._slots.items() if slot.kept_from != controller}
+        sent = {key: slot for key, slot in self._slots.items() if slot.rejected_by != controller}
         if not sent:
             return
         if self._again is not None:
@@ -652,7 +652,7 @@ class IsrManager:
             self._retry(f"ISR changes refused for now, {len(refused)} of {len(sent)}; {topic}-{index}: {why}")
             return
         self._failures = 0
-        self.look()
+        self.check_open()
 
     def _settle(self, key: Key, slot: Proposal, result: AlterIsrPartitionResult | None) -> bool:
         """One answer. False: to be decided again in a while. An answer to what is void by now says nothing."""
@@ -663,7 +663,7 @@ class IsrManager:
             return False
         partition = self._replicas.partition(*key)
         if meaning is ProposalOutcome.KEEP:
-            self._slots[key] = replace(slot, kept_from=self._asked)
+            self._slots[key] = replace(slot, rejected_by=self._asked)
         else:
             self._empty_slot(key, partition)
         if (
@@ -685,11 +685,11 @@ class IsrManager:
         self._failures += 1
         delay_ms = backoff_ms(self._failures, RETRY_FIRST_MS, RETRY_LAST_MS)
         if self._again is None:
-            self._again = self._clock.call_later(delay_ms, self._look_again)
+            self._again = self._clock.call_later(delay_ms, self._check_again)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         self._again = None
-        self.look()
+        self.check_open()
 
 
 def _is_of(slot: Proposal, partition: Partition) -> bool:

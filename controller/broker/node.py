@@ -36,9 +36,9 @@ EVENTS_MAX = 10_000
 """How many events may wait before requests are refused."""
 RESIGN_LIMIT_MS = 3_000.0
 """How long a shutdown waits for the event that is being handled, and those before its own."""
-HEARD_LIMIT_MS = 2_000.0
+ACKNOWLEDGED_LIMIT_MS = 2_000.0
 """How long a controller that shuts down waits for the brokers to acknowledge its last requests."""
-HEARD_LOOK_MS = 10.0
+ACKNOWLEDGED_CHECK_MS = 10.0
 CLOSE_LIMIT_MS = 2_000.0
 """How long it waits for ZooKeeper to confirm the session's end; the session would expire by itself."""
 
@@ -168,7 +168,7 @@ class Node:
 
     def _configs_changed(self) -> None:
         if self.services is not None:
-            self.services.watch.look()
+            self.services.watch.check()
 
     async def process(self, event: Event) -> None:
         """One event to its end."""
@@ -193,7 +193,7 @@ class Node:
             )
             if failure is not None:
                 self._trace.emit(Noted("warning", f"going all the same, as the attempts are used up: {failure}"))
-            await self._until_heard()
+            await self._await_acknowledgements()
         self.events.put(Shutdown())
         if not await within(self._stopped, self._clock, RESIGN_LIMIT_MS):
             self._trace.emit(Noted("warning", "shutting down while an event is still being handled"))
@@ -201,12 +201,12 @@ class Node:
         if not await within(self.client.close(), self._clock, CLOSE_LIMIT_MS):
             self._trace.emit(Noted("warning", "the ZooKeeper session was not closed in time; it will expire"))
 
-    async def _until_heard(self) -> None:
+    async def _await_acknowledgements(self) -> None:
         """Wait until the brokers have answered this controller. If it moved its own leaders and closed its channels at
         once, clients would use the old leaders until its successor sends the new ones."""
-        until_ms = self._clock.now_ms() + HEARD_LIMIT_MS
+        until_ms = self._clock.now_ms() + ACKNOWLEDGED_LIMIT_MS
         while self.controller.unanswered and self._clock.now_ms() < until_ms:
-            await self._clock.sleep(HEARD_LOOK_MS)
+            await self._clock.sleep(ACKNOWLEDGED_CHECK_MS)
 
     def _session_event(self, state: SessionState, session: int) -> Event | None:
         """Return the event for a change of the session's state, or None. Runs on the connection's thread."""

@@ -141,7 +141,7 @@ class LeaderState:
         follower.broker_epoch = broker_epoch
         return follower.log_end_offset != before
 
-    def lives_of(self, members: Iterable[int], mine: int) -> tuple[int, ...]:
+    def broker_epochs_of(self, members: Iterable[int], mine: int) -> tuple[int, ...]:
         """Which life of each member is spoken of, as far as is known: what it had is that life's alone (KIP-903)."""
         known = {broker: follower.broker_epoch for broker, follower in self.followers.items()} | {self.me: mine}
         return tuple(known.get(member, UNKNOWN_EPOCH) for member in members)

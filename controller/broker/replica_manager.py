@@ -97,7 +97,7 @@ def failed_in(topics: Iterable[LeaderAndIsrTopicError], failed: Set[tuple[str, i
     ]
 
 
-def went_elsewhere(
+def stray_replicas(
     broker: int,
     partitions: Mapping[tuple[str, int], Partition],
     metadata: MetadataSnapshot,
@@ -127,7 +127,7 @@ def went_elsewhere(
     return found
 
 
-def is_of_a_topic_that_is_gone(partition: Partition, topic: LeaderAndIsrTopicState, metadata: MetadataSnapshot) -> bool:
+def is_of_deleted_topic(partition: Partition, topic: LeaderAndIsrTopicState, metadata: MetadataSnapshot) -> bool:
     """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not come
     to the new one yet: reassigned away while this broker was away, and the topic deleted and created again.
     LeaderAndIsr of a topic that is new comes before its metadata."""
@@ -200,19 +200,19 @@ class ReplicaManager:
             make = self._metadata.next(request)
             snapshot, _ = yield Job(lambda: (make(), named.going))
             kept = self._metadata.update(request, snapshot)
-        self._leave_what_went_elsewhere(named, kept)
+        self._remove_stray_replicas(named, kept)
         if self._trace.enabled:
             live = tuple(sorted(broker.id for broker in request.live_brokers))
             self._trace.emit(MetadataApplied(request.controller_epoch, live, count))
         return UpdateMetadataResponse(ErrorCode.NONE)
 
-    def _leave_what_went_elsewhere(self, named: NamedPartitions, kept: Collection[str] | None) -> None:
+    def _remove_stray_replicas(self, named: NamedPartitions, kept: Collection[str] | None) -> None:
         """Stop leading and following such replicas; their files stay until a request deletes them (KIP-550).
 
         A controller that could not read a partition's state left it out, and sends it in the same leader epoch once the
         state is repaired: that epoch counts as news then.
         """
-        left = went_elsewhere(self._broker_id, self._partitions, self._metadata.snapshot, named, kept)
+        left = stray_replicas(self._broker_id, self._partitions, self._metadata.snapshot, named, kept)
         for partition in left:
             self._note("info", f"{partition.topic}-{partition.index} is no replica of this broker any more")
             self._fall_back(partition, partition.leader_epoch - 1)
@@ -336,7 +336,7 @@ class ReplicaManager:
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if partition.topic_id != topic.topic_id:
-            if is_of_a_topic_that_is_gone(partition, topic, self._metadata.snapshot):
+            if is_of_deleted_topic(partition, topic, self._metadata.snapshot):
                 partition = self._set_aside(partition)
                 if partition.offline:
                     return ErrorCode.KAFKA_STORAGE_ERROR

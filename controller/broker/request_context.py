@@ -186,7 +186,7 @@ class RequestContext:
         thread; it is logged here, where the request is known, and answered with an error.
 
         Raises: RuntimeError on a second call."""
-        self._take_turn()
+        self._mark_answered()
         if self.heavy:
             self._drive(self._respond_with(value))
         else:
@@ -194,7 +194,7 @@ class RequestContext:
 
     def answer_made(self, make: Callable[[], ResponseValue]) -> None:
         """Send the answer that `make` returns. A job may call `make`, so it may only read what does not change."""
-        self._take_turn()
+        self._mark_answered()
         if self.heavy:
             self._drive(self._respond_made(make))
         else:
@@ -227,28 +227,28 @@ class RequestContext:
 
     __call__ = answer
 
-    def let_go(self, instead: RequestValue | None = None) -> None:
+    def release_request(self, instead: RequestValue | None = None) -> None:
         """The request is not held while it waits for its answer. `instead`: one of its kind, of whose refusal as much
         would be true; without it a fault in the answer closes the connection."""
         self._value = instead
 
     def answer_body(self, body: bytes) -> None:
         """In place of `answer`: what follows the response's header, encoded already."""
-        self._take_turn()
+        self._mark_answered()
         header = self.header
         self._respond([write_response_header(header.api_key, header.api_version, header.correlation_id), body])
 
     def answer_nothing(self) -> None:
         """In place of `answer`, to a request that has no response."""
-        self._take_turn()
+        self._mark_answered()
         self._respond(())
 
     def close(self) -> None:
         """Close the connection in place of an answer, so that the client looks for the leader again."""
-        self._take_turn()
+        self._mark_answered()
         self._respond(None)
 
-    def _take_turn(self) -> None:
+    def _mark_answered(self) -> None:
         if self.answered:
             raise RuntimeError(f"{self.header}: answered twice")
         self.answered = True

@@ -223,8 +223,8 @@ class _Found:
 
 
 class ConfigWatch:
-    """`looked` is called with the wanted topics that have been read, or can't be. The standing watch on /config/changes
-    is not set here."""
+    """`configs_read` is called with the wanted topics that have been read, or can't be. The standing watch on
+    /config/changes is not set here."""
 
     def __init__(
         self,
@@ -233,9 +233,9 @@ class ConfigWatch:
         configs: TopicConfigs,
         clock: Clock,
         trace: Trace,
-        looked: Callable[[Collection[str]], None] = lambda _topics: None,
+        configs_read: Callable[[Collection[str]], None] = lambda _topics: None,
     ) -> None:
-        self._looked = looked
+        self._configs_read = configs_read
         self._broker_id = broker_id
         self._client = client
         self._writes = BrokerDataWrites(client)
@@ -248,8 +248,8 @@ class ConfigWatch:
         """Of these, those whose config is to be read whatever the notices say."""
         self._session = NO_SESSION
         self._last_notice = -1
-        self._looking = False
-        self._look_again = False
+        self._checking = False
+        self._check_again = False
         self._later: Timer | None = None
 
     def wanted(self, topics: Iterable[str]) -> None:
@@ -258,30 +258,30 @@ class ConfigWatch:
         if named:
             self._topics.update(named)
             self._wanted.update(named)
-            self.look()
+            self.check()
 
-    def gone(self, topic: str) -> None:
+    def topic_removed(self, topic: str) -> None:
         """No replica of it is here any more."""
         self._topics.pop(topic, None)
         self._wanted.pop(topic, None)
         self._configs.forget_topic(topic)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Something may have changed, or there is a new session."""
         if self._later is not None:
             self._later.cancel()
             self._later = None
-        if self._looking:
-            self._look_again = True
+        if self._checking:
+            self._check_again = True
             return
-        self._looking, self._look_again = True, False
+        self._checking, self._check_again = True, False
         wanted = tuple(self._wanted)
         self._wanted.clear()
         found = drive(self._read(self._session, self._last_notice, tuple(self._topics), wanted))
         on_broker_thread(found, self._clock, lambda: self._taken(found, wanted))
 
     def _taken(self, pending: Pending[_Found], wanted: tuple[str, ...]) -> None:
-        self._looking = False
+        self._checking = False
         try:
             found = pending.result()
         except SessionGone:
@@ -303,16 +303,16 @@ class ConfigWatch:
         self._configs.learn_topics({topic: config for topic, config in found.topics.items() if topic in self._topics})
         if found.old_notices:
             self._delete(found.old_notices)
-        self._looked(wanted)
-        if self._look_again or self._wanted:
-            self.look()
+        self._configs_read(wanted)
+        if self._check_again or self._wanted:
+            self.check()
 
     def _failed(self, wanted: tuple[str, ...], retry_ms: float | None) -> None:
         self._wanted.update(dict.fromkeys(topic for topic in wanted if topic in self._topics))
-        if self._look_again:
-            self.look()
+        if self._check_again:
+            self.check()
         elif retry_ms is not None and self._later is None:
-            self._later = self._clock.call_later(retry_ms, self.look)
+            self._later = self._clock.call_later(retry_ms, self.check)
 
     def _delete(self, names: tuple[str, ...]) -> None:
         deletion = drive(self._writes.remove_config_changes(names))
@@ -394,7 +394,7 @@ WAIT_MS = 2_000.0
 @dataclass(slots=True)
 class _Held:
     missing: set[str]
-    let_in: Callable[[], None]
+    admit: Callable[[], None]
     timer: Timer | None = None
 
 
@@ -407,12 +407,12 @@ class ConfigGate:
         self._configs = configs
         self._clock = clock
         self._held: deque[_Held] = deque()
-        self.watch = ConfigWatch(broker_id, client, configs, clock, trace, self._looked)
+        self.watch = ConfigWatch(broker_id, client, configs, clock, trace, self._configs_read)
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def let_in(self, request: LeaderAndIsrRequest, action: Callable[[], None]) -> None:
+    def admit(self, request: LeaderAndIsrRequest, action: Callable[[], None]) -> None:
         """Calls `action` once, at once or later."""
         named = dict.fromkeys(topic.topic_name for topic in request.topic_states)
         missing = [topic for topic in named if not self._configs.known(topic) and name_fault(topic) is None]
@@ -424,7 +424,7 @@ class ConfigGate:
         self._held.append(held)
         self.watch.wanted(missing)
 
-    def _looked(self, topics: Collection[str]) -> None:
+    def _configs_read(self, topics: Collection[str]) -> None:
         """These were read, or can't be."""
         for held in self._held:
             held.missing.difference_update(topics)
@@ -439,4 +439,4 @@ class ConfigGate:
             held = self._held.popleft()
             if held.timer is not None:
                 held.timer.cancel()
-            held.let_in()
+            held.admit()

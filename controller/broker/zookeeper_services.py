@@ -131,25 +131,25 @@ class DirectoryNotices:
     failed when it was written, because it names no directory."""
 
     def __init__(self, leave: Callable[[], Pending[None]], clock: Clock, trace: Trace) -> None:
-        self._leave = leave
+        self._write = leave
         self._clock = clock
         self._trace = trace
-        self._leaving = False
+        self._writing = False
         self._owed = False
 
     def failed(self) -> None:
         """A directory failed just now."""
         self._owed = True
-        if not self._leaving:
+        if not self._writing:
             self._next()
 
     def _next(self) -> None:
-        self._owed, self._leaving = False, True
-        notice = self._leave()
-        on_broker_thread(notice, self._clock, lambda: self._left(notice))
+        self._owed, self._writing = False, True
+        notice = self._write()
+        on_broker_thread(notice, self._clock, lambda: self._written(notice))
 
-    def _left(self, notice: Pending[None]) -> None:
-        self._leaving = False
+    def _written(self, notice: Pending[None]) -> None:
+        self._writing = False
         try:
             notice.result()
         except SessionGone:
@@ -223,7 +223,7 @@ class ZooKeeperServices:
         self._client.keep_watching_children(paths.CONFIG_CHANGES, ConfigsChanged())
         here, self._here = self._here or (), None  # from here on `roles_taken` asks for what is new by itself
         self.watch.wanted(sorted(here))
-        self.watch.look()
+        self.watch.check()
 
     def _configs_changed(self, topics: Collection[str] | None) -> None:
         """Existing logs apply their new settings at once."""
@@ -246,4 +246,4 @@ class ZooKeeperServices:
             if topic not in left:
                 if self._here is not None:
                     self._here.discard(topic)
-                self.watch.gone(topic)
+                self.watch.topic_removed(topic)

@@ -27,7 +27,7 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.log_maintenance import NoLogDirectory, opening_notes
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.metrics import metrics_of, text_of
-from controller.broker.node import CLOSE_LIMIT_MS, HEARD_LIMIT_MS, RESIGN_LIMIT_MS, Node
+from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, CLOSE_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.settings import GENERATED, Address, BrokerSettings, address_text
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
@@ -83,20 +83,20 @@ class BrokerProcess:
         self._network = NetworkThread()
         self._clock = self._network.clock
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
-        self._network.loop.set_exception_handler(self._tripped)
+        self._network.loop.set_exception_handler(self._on_unhandled_exception)
         self._server = SocketServer(self._network, limits_of(settings), self._trace)
         self._metrics = MetricsServer(self._network)
-        self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._tell(_Notice.FAULT))
+        self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._notify(_Notice.FAULT))
         self._node: Node | None = None
 
     def stop_soon(self) -> None:
         """Asks the main thread to shut down; safe in a signal handler."""
         self._notices.put(_Notice.STOP)
 
-    def _tell(self, notice: _Notice) -> None:
+    def _notify(self, notice: _Notice) -> None:
         self._notices.put(notice)
 
-    def _tripped(self, _loop: object, context: dict[str, Any]) -> None:
+    def _on_unhandled_exception(self, _loop: object, context: dict[str, Any]) -> None:
         """Report an exception that no code on the loop caught in the trace, like every other defect."""
         error = context.get("exception")
         where = "".join(traceback.format_exception(error)).rstrip() if error is not None else repr(context)
@@ -135,8 +135,8 @@ class BrokerProcess:
         self._server.serve(node.broker.begin)
         self._serve_metrics(node)
         self._events.start(node)
-        node.start().on_done(lambda: self._tell(_Notice.CONNECTED))
-        node.registered.on_done(lambda: self._tell(_Notice.REGISTERED))
+        node.start().on_done(lambda: self._notify(_Notice.CONNECTED))
+        node.registered.on_done(lambda: self._notify(_Notice.REGISTERED))
         return node
 
     def _serve_metrics(self, node: Node) -> None:
@@ -221,7 +221,7 @@ class BrokerProcess:
             lock=threading.Lock(),
             wake=self._events.wake,
             open_logs=self._open_logs if settings.log_dirs else None,
-            on_all_offline=lambda: self._tell(_Notice.FAULT),
+            on_all_offline=lambda: self._notify(_Notice.FAULT),
             loggers=BrokerLoggers() if self._log is None else BrokerLoggers(self._log.level, self._log.set_level),
             off_loop=OffLoop(self._network).run,
             drive=self._server.turns.drive,
@@ -251,7 +251,7 @@ class BrokerProcess:
     def _shut_down(self, node: Node) -> None:
         settings = self.settings
         attempt_ms = settings.controller_socket_timeout_ms + settings.controlled_shutdown_backoff_ms
-        limits_ms = HEARD_LIMIT_MS + RESIGN_LIMIT_MS + CLOSE_LIMIT_MS
+        limits_ms = ACKNOWLEDGED_LIMIT_MS + RESIGN_LIMIT_MS + CLOSE_LIMIT_MS
         limits_ms += settings.controlled_shutdown_attempts * attempt_ms
         run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
 

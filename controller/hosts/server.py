@@ -329,9 +329,9 @@ class ServerConnection:
             self._take()
 
     def _may_hand_over(self) -> bool:
-        return bool(self._frames) and not (self._ending or self._working) and self._has_room()
+        return bool(self._frames) and not (self._ending or self._working) and self._may_take_more()
 
-    def _has_room(self) -> bool:
+    def _may_take_more(self) -> bool:
         return (
             len(self._slots) < UNANSWERED_MAX
             and self._unanswered < UNANSWERED_BYTES
@@ -341,7 +341,7 @@ class ServerConnection:
     def _throttle(self) -> None:
         if self._closed:
             return
-        wanted = not (self._ending or self._frames or self._arriving) and self._has_room()
+        wanted = not (self._ending or self._frames or self._arriving) and self._may_take_more()
         if wanted and not self._may_read():
             if not self._is_large:
                 self._server.stall(self)
@@ -479,7 +479,7 @@ class ServerConnection:
 BACKLOG = 128
 ACCEPT_AGAIN_S = 0.2
 """How long the server accepts no connection after `accept` failed, most likely for lack of file descriptors."""
-SAY_AGAIN_S = 60.0
+LOG_AGAIN_S = 60.0
 """The minimum time between two log lines about refused connections."""
 RESERVE_MAX = 4_096
 
@@ -550,7 +550,7 @@ class SocketServer:
         self.held_bytes = 0
         self._stalled: dict[ServerConnection, None] = {}
         self._refused = 0  # since it was last said
-        self._said_s: float | None = None
+        self._logged_s: float | None = None
         self.turns = LoopScheduler(network, self._failed)
         self._large: dict[ServerConnection, None] = {}
         """Those within a large request, in the order in which it began to arrive."""
@@ -583,19 +583,19 @@ class SocketServer:
             try:
                 accepted, _ = await loop.sock_accept(bound.socket)
             except OSError as error:
-                self._say_refused(f"listener {bound.listener}: a connection was not accepted: {error}")
+                self._log_refused(f"listener {bound.listener}: a connection was not accepted: {error}")
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
-            self._take_in(accepted, bound.listener.name)
+            self._accept_connection(accepted, bound.listener.name)
 
-    def _take_in(self, accepted: socket.socket, listener: str) -> None:
+    def _accept_connection(self, accepted: socket.socket, listener: str) -> None:
         if len(self.connections) >= self._limits.connections:
             accepted.close()
-            self._say_refused(f"connections are turned away: there are {len(self.connections)}, as many as may be")
+            self._log_refused(f"connections are turned away: there are {len(self.connections)}, as many as may be")
             return
         if accepted.fileno() >= self._limits.descriptors:
             accepted.close()
-            self._say_refused(
+            self._log_refused(
                 f"connections are turned away: {self._limits.descriptors} file descriptors are in use, and the rest of"
                 " the limit (ulimit -n) is kept for logs and ZooKeeper"
             )
@@ -608,13 +608,13 @@ class SocketServer:
             return
         self.connections[ServerConnection(self, accepted, listener, self._limits.request_bytes)] = None
 
-    def _say_refused(self, why: str) -> None:
+    def _log_refused(self, why: str) -> None:
         """Once for many: a client that is refused tries again at once."""
         self._refused += 1
         now_s = self.network.loop.time()
-        if self._said_s is None or now_s - self._said_s >= SAY_AGAIN_S:
+        if self._logged_s is None or now_s - self._logged_s >= LOG_AGAIN_S:
             self.note("warning", why if self._refused == 1 else f"{why} ({self._refused} since the last such line)")
-            self._refused, self._said_s = 0, now_s
+            self._refused, self._logged_s = 0, now_s
 
     def close(self) -> None:
         """No connection is accepted any more, and those that are there are closed."""
@@ -658,7 +658,7 @@ class SocketServer:
             for connection in stalled:
                 self.network.loop.call_soon(connection.go_on)
         if size < 0 and self._first_since_s is not None:
-            self.network.loop.call_soon(self._look_at_large)
+            self.network.loop.call_soon(self._check_large)
 
     def stall(self, connection: ServerConnection) -> None:
         """Call `connection.go_on` once the server is not full."""
@@ -681,7 +681,7 @@ class SocketServer:
         """The large request is complete, or its connection closed."""
         self._large.pop(connection, None)
         self._first_since_s = None
-        self.network.loop.call_soon(self._look_at_large)
+        self.network.loop.call_soon(self._check_large)
 
     def may_go_on(self, connection: ServerConnection) -> bool:
         """Return True if there is memory for more of the large request. If not, `connection.go_on` is called later."""
@@ -689,14 +689,14 @@ class SocketServer:
             return True
         if self._first_since_s is None:
             self._first_since_s = self.network.loop.time()
-            self.network.clock.call_later(self._limits.stall_ms, self._look_at_large)
+            self.network.clock.call_later(self._limits.stall_ms, self._check_large)
         return next(iter(self._large)) is connection
 
     @property
     def _large_full(self) -> bool:
         return sum(one.arrived_bytes for one in self._large) >= self._limits.queued_bytes // 2
 
-    def _look_at_large(self) -> None:
+    def _check_large(self) -> None:
         if self._large_full:
             since_s = self._first_since_s
             if since_s is not None and self.network.loop.time() - since_s >= self._limits.stall_ms / 1_000.0:

@@ -44,16 +44,16 @@ class Asked:
         return value
 
 
-@pytest.mark.parametrize("let_go", [False, True])
-def test_an_answer_that_can_not_be_encoded_is_a_refusal_of_the_request(let_go: bool) -> None:
+@pytest.mark.parametrize("release_request", [False, True])
+def test_an_answer_that_can_not_be_encoded_is_a_refusal_of_the_request(release_request: bool) -> None:
     asked = Asked()
-    if let_go:
-        asked.exchange.let_go(FetchRequest(0, 0, ()))
+    if release_request:
+        asked.exchange.release_request(FetchRequest(0, 0, ()))
     asked.exchange(NO_ANSWER)
     answer = asked.answer()
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     named = [(topic.topic, one.partition_index) for topic in answer.responses for one in topic.partitions]
-    assert named == ([] if let_go else [("t", 3)])
+    assert named == ([] if release_request else [("t", 3)])
     assert len(asked.notes) == 1
 
 

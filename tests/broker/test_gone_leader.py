@@ -65,8 +65,8 @@ def test_once_a_leader_has_answered_nothing_is_kept_of_what_was_asked_in_vain(en
     assert (follower.log().log_end_offset, follower.count) == (1, 6)
     assert len(encoded) == 4
     (fetcher,) = follower.fetchers._fetchers.values()
-    assert fetcher._link._in_vain is None
-    assert fetcher._session._in_vain is None
+    assert fetcher._link._unanswered is None
+    assert fetcher._session._unanswered is None
 
 
 def test_only_of_brokers_whose_metadata_is_another_object_a_new_address_is_looked_for(

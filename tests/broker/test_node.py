@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from controller.broker.lifecycle import registration_data
-from controller.broker.node import HEARD_LIMIT_MS, Node, within
+from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, Node, within
 from controller.broker.settings import BrokerSettings
 from controller.clock import VirtualClock
 from controller.core.ports import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
@@ -317,7 +317,7 @@ def test_a_shutdown_does_not_sit_out_its_backoff_once_another_controller_is_know
     hosted.tell(2, 1, 2, 3)
     hosted.clock.call_later(100.0, lambda: hosted.tell(3, 1, 2, 3))
     # No broker answers anything here, so that this controller waits its whole time for its last words to be heard.
-    assert hosted.run(hosted.node.shut_down()) < HEARD_LIMIT_MS + 300.0
+    assert hosted.run(hosted.node.shut_down()) < ACKNOWLEDGED_LIMIT_MS + 300.0
     assert [port for _, port, _ in hosted.peers.asked] == [9092, 9093]
 
 

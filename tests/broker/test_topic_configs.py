@@ -130,7 +130,7 @@ class Watching:
         for _ in range(20):
             self.bench.settle(10.0)
             if "look" in self.node.events.take():
-                self.watch.look()
+                self.watch.check()
 
     def put(self, path: str, **config: str) -> None:
         """A config without a notice, as a topic's creation writes it."""
@@ -270,7 +270,7 @@ def test_a_topic_that_was_made_again_has_the_config_of_its_new_life(watching: Wa
     watching.watch.wanted(["t"])
     watching.settle()
     watching.watch.wanted(["t"])  # a look at the old config is on its way
-    watching.watch.gone("t")
+    watching.watch.topic_removed("t")
     path = paths.config_topic("t")
     bench.other.multi([Delete(path, ANY_VERSION), Create(path, encode_config(ConfigZnode({"retention.ms": "6"})))])
     watching.watch.wanted(["t"])
@@ -281,7 +281,7 @@ def test_a_topic_that_was_made_again_has_the_config_of_its_new_life(watching: Wa
 def test_a_topic_that_is_gone_is_not_learnt(watching: Watching) -> None:
     watching.put(paths.config_topic("t"), retention_ms="5")
     watching.watch.wanted(["t"])
-    watching.watch.gone("t")
+    watching.watch.topic_removed("t")
     watching.settle()
     assert not watching.configs.known("t")
 

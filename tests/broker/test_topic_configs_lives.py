@@ -53,7 +53,7 @@ class Life:
     def delete(self, topic: str) -> None:
         if topic in self.here:
             self.here.discard(topic)
-            self.watching.watch.gone(topic)
+            self.watching.watch.topic_removed(topic)
         del self.values[topic]
         self.bench.other.multi([Delete(paths.config_topic(topic), ANY_VERSION)])
 
@@ -84,7 +84,7 @@ class Life:
     def hear(self, for_ms: float) -> None:
         self.bench.settle(for_ms)
         if "look" in self.watching.node.events.take():
-            self.watching.watch.look()
+            self.watching.watch.check()
 
     def calm(self) -> None:
         for _ in range(50):
@@ -123,13 +123,13 @@ def found_by_a_seed() -> bool:
 
 def test_a_look_that_is_not_made_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: what comes while the watch is reading is dropped."""
-    look = ConfigWatch.look
+    check = ConfigWatch.check
 
     def forgetful(self: ConfigWatch) -> None:
-        if not self._looking:
-            look(self)
+        if not self._checking:
+            check(self)
 
-    monkeypatch.setattr(ConfigWatch, "look", forgetful)
+    monkeypatch.setattr(ConfigWatch, "check", forgetful)
     assert found_by_a_seed()
 
 
@@ -168,7 +168,7 @@ def test_a_notice_that_is_counted_and_not_read_is_found(monkeypatch: pytest.Monk
 def test_a_topic_of_an_earlier_life_that_is_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: what was known of a deleted topic is known of the next of its name, which is not read."""
     wanted = ConfigWatch.wanted
-    monkeypatch.setattr(ConfigWatch, "gone", lambda _self, _topic: None)
+    monkeypatch.setattr(ConfigWatch, "topic_removed", lambda _self, _topic: None)
     monkeypatch.setattr(
         ConfigWatch,
         "wanted",

@@ -60,7 +60,7 @@ def bounce_unnoticed(patch: pytest.MonkeyPatch) -> None:
 
 
 def isr_frozen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(IsrManager, "_look_at", lambda self, opened: None)
+    patch.setattr(IsrManager, "_check_partitions", lambda self, opened: None)
 
 
 def slot_never_cleared(patch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def controller_epoch_not_checked(patch: Patch) -> None:
 
 def broker_epoch_not_checked(patch: Patch) -> None:
     """What was meant for a former life is obeyed (S29)."""
-    patch.setattr(Broker, "_is_of_an_earlier_life", lambda self, exchange, request: False)
+    patch.setattr(Broker, "_is_of_earlier_incarnation", lambda self, exchange, request: False)
 
 
 def leader_epoch_not_checked(patch: Patch) -> None:
@@ -215,7 +215,7 @@ def callbacks_forgotten(patch: Patch) -> None:
 
 def isr_frozen(patch: Patch) -> None:
     """Followers that have caught up do not come back into the ISR."""
-    patch.setattr(IsrManager, "_look_at", lambda self, opened: None)
+    patch.setattr(IsrManager, "_check_partitions", lambda self, opened: None)
 
 
 def pending_deletions_not_taken_up(patch: Patch) -> None:

@@ -175,7 +175,7 @@ class RecordedCluster:
     def catch_up(self, leader: int, topic: str, partition: int, replica: int) -> None:
         """The replica has all that the leader has, which finds that now and waits until it was told."""
         self.caught_up.add((topic, partition, replica))
-        self._brokers[leader].isr_manager.look()
+        self._brokers[leader].isr_manager.check_open()
         self.settle()
 
     # -- what was seen

@@ -106,7 +106,7 @@ class PartitionReader:
                     continue
                 assert known.partition is not None
                 assert known.log is not None
-                self._hear(known.partition, known.log, ask, asked, position_ms)
+                self._record_position(known.partition, known.log, ask, asked, position_ms)
                 position_ms = None
                 if known.partition.high_watermark == known.data.high_watermark:  # all that hearing may have moved
                     readings.append(known)
@@ -140,7 +140,7 @@ class PartitionReader:
                 data = _data(ask, asked, partition, log, b"", divergence)
                 return LogReadResult(topic, data, ends_the_wait=True)
             if position_ms is not None:
-                self._hear(partition, log, ask, asked, position_ms)
+                self._record_position(partition, log, ask, asked, position_ms)
             up_to = log.log_end_offset if ask.from_follower else partition.high_watermark
             if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
                 log.health.check()
@@ -155,7 +155,7 @@ class PartitionReader:
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
         return _reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
 
-    def _hear(
+    def _record_position(
         self, partition: Partition, log: PartitionLog, ask: FetchParams, asked: FetchPartition, now_ms: float
     ) -> None:
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
@@ -260,7 +260,7 @@ class _Watched:
         """True if the partition had no data and the client has everything that it may read."""
         return not self.size_bytes and self._seen_end == self._asked.fetch_offset
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """True: the fetch is to be answered now, whatever the others have. Its role or epoch is another, its log was
         cut or is offline, or it reads a segment that gets no more."""
         partition, log = self._reading.partition, self._reading.log
@@ -324,7 +324,7 @@ class DelayedFetch(DelayedOperation):
             all_watched.append(_Watched(self._reader, self._ask, asked, reading))
         ended, size_bytes = False, 0
         for watched in all_watched:  # all of them: each sees by this how far its partition has come
-            ended |= watched.look()
+            ended |= watched.check()
             size_bytes += watched.size_bytes
         if ended or size_bytes >= self._ask.min_bytes:
             return self.force_complete()
@@ -372,8 +372,8 @@ class FetchHandler:
         self._waiting = waiting
         self._sessions = sessions
         self._max_bytes = max_bytes
-        partition_events.of_high_watermarks.append(self._news)
-        partition_events.of_appends.append(self._news)
+        partition_events.of_high_watermarks.append(self._partition_changed)
+        partition_events.of_appends.append(self._partition_changed)
         partition_events.of_others.append(self._changed)
 
     def handle(self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None]) -> Steps | None:
@@ -440,7 +440,7 @@ class FetchHandler:
             from_follower or version < FIRST_VERSION_FOR_FOLLOWERS,
         )
 
-    def _news(self, partition: Partition) -> None:
+    def _partition_changed(self, partition: Partition) -> None:
         """Who came first is answered first. Who is woken may ask anew at once, and change who reads."""
         waiting = self._waiting
         if partition.readers:

@@ -93,7 +93,7 @@ class DelayedParts(DelayedOperation, Generic[P]):
     def try_complete(self) -> bool:
         for part in self._waiting:
             if part.awaited is not None:
-                self.look_at(part)
+                self.check(part)
         self._waiting = [part for part in self._waiting if part.awaited is not None]
         return not self._waiting and self.force_complete()
 
@@ -104,7 +104,7 @@ class DelayedParts(DelayedOperation, Generic[P]):
         self.answer()
 
     @abstractmethod
-    def look_at(self, part: P) -> None:
+    def check(self, part: P) -> None:
         """Settles it if what it waits for has come, or can come no more."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ class DelayedProduce(DelayedParts[ProducePart]):
         self._min_insync = min_insync
         self._answer = answer
 
-    def look_at(self, part: ProducePart) -> None:
+    def check(self, part: ProducePart) -> None:
         error = part.awaited.outcome(self._min_insync) if part.awaited is not None else None
         if error is not None:
             part.settle(error)
@@ -261,8 +261,8 @@ class ProduceHandler:
         self._off_loop = off_loop
         self._queues: dict[Key, deque[_Request]] = {}
         """The requests that name a partition and are not appended yet, in the order of their coming."""
-        partition_events.of_high_watermarks.append(self._news)
-        partition_events.idle[self._news] = lambda: not waiting.delayed
+        partition_events.of_high_watermarks.append(self._partition_changed)
+        partition_events.idle[self._partition_changed] = lambda: not waiting.delayed
 
     def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> Steps:
         """For acks 1 and -1, and for those that are none."""
@@ -395,7 +395,7 @@ class ProduceHandler:
             result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None
         )
 
-    def _news(self, partition: Partition) -> None:
+    def _partition_changed(self, partition: Partition) -> None:
         if self._waiting.delayed:
             self._waiting.check_and_complete(partition.key)
 
@@ -478,7 +478,7 @@ class DelayedDeleteRecords(DelayedParts[DeletePart]):
         self._metadata = metadata
         self._answer = answer
 
-    def look_at(self, part: DeletePart) -> None:
+    def check(self, part: DeletePart) -> None:
         deletion = part.awaited
         if deletion is None:
             return
