@@ -7,25 +7,20 @@ are computed from them alone. An event is a value without its time and place: th
 
 from __future__ import annotations
 
-import typing
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from controller.quick import quick
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStarted:
+class SessionStarted(msgspec.Struct, frozen=True, gc=False):
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnded:
+class SessionEnded(msgspec.Struct, frozen=True, gc=False):
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistered:
+class BrokerRegistered(msgspec.Struct, frozen=True, gc=False):
     """The ephemeral /brokers/ids/N was created; its czxid is the broker's epoch."""
 
     broker: int
@@ -33,23 +28,20 @@ class BrokerRegistered:
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerElected:
+class ControllerElected(msgspec.Struct, frozen=True, gc=False):
     controller_epoch: int
     epoch_zk_version: int
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerResigned:
+class ControllerResigned(msgspec.Struct, frozen=True, gc=False):
     """A term's end, with the reason in words. `controller_epoch` is that of the term that ended."""
 
     controller_epoch: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailoverPhase:
+class FailoverPhase(msgspec.Struct, frozen=True, gc=False):
     """One phase of a new controller's failover, in the order in which they ran."""
 
     controller_epoch: int
@@ -58,15 +50,13 @@ class FailoverPhase:
     items: int
 
 
-@dataclass(frozen=True, slots=True)
-class FailoverCompleted:
+class FailoverCompleted(msgspec.Struct, frozen=True, gc=False):
     controller_epoch: int
     duration_ms: float
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class BrokersChanged:
+class BrokersChanged(msgspec.Struct, frozen=True, gc=False):
     """What a controller made of a look at /brokers/ids. Bounced ones are in neither of the others."""
 
     controller_epoch: int
@@ -76,8 +66,7 @@ class BrokersChanged:
     live: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStateWritten:
+class PartitionStateWritten(msgspec.Struct, frozen=True, gc=False):
     """A partition state znode was written by a controller and acknowledged.
 
     `why`: "initial", "offline", "controlled shutdown", "reassigned", "preferred" (an election), "replica offline"
@@ -100,8 +89,7 @@ class PartitionStateWritten:
     unclean: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMoved:
+class PartitionMoved(msgspec.Struct, frozen=True, gc=False):
     """A partition's or replica's state machine moved (`replica` -1: the partition's own machine)."""
 
     controller_epoch: int
@@ -112,8 +100,7 @@ class PartitionMoved:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSent:
+class RequestSent(msgspec.Struct, frozen=True, gc=False):
     """A control request was put in the queue to a broker."""
 
     controller_epoch: int
@@ -124,8 +111,7 @@ class RequestSent:
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestAnswered:
+class RequestAnswered(msgspec.Struct, frozen=True, gc=False):
     controller_epoch: int
     to_broker: int
     api: str
@@ -133,8 +119,7 @@ class RequestAnswered:
     error_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRefused(msgspec.Struct, frozen=True, gc=False):
     """A broker refused a control request: stale controller epoch, stale broker epoch."""
 
     api: str
@@ -143,8 +128,7 @@ class RequestRefused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRoleApplied:
+class ReplicaRoleApplied(msgspec.Struct, frozen=True, gc=False):
     """A broker became leader or follower of a partition, as a LeaderAndIsr request asked."""
 
     controller_epoch: int
@@ -155,8 +139,7 @@ class ReplicaRoleApplied:
     role: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogTruncated:
+class LogTruncated(msgspec.Struct, frozen=True, gc=False):
     """A follower cut its log where it parted from its leader's: it ends at `offset` now."""
 
     topic: str
@@ -165,8 +148,7 @@ class LogTruncated:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class IsrProposed:
+class IsrProposed(msgspec.Struct, frozen=True, gc=False):
     """A leader asks the controller for another ISR than the one that it knows."""
 
     topic: str
@@ -176,8 +158,7 @@ class IsrProposed:
     proposed: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataApplied:
+class MetadataApplied(msgspec.Struct, frozen=True, gc=False):
     """A broker took in an UpdateMetadata."""
 
     controller_epoch: int
@@ -185,8 +166,7 @@ class MetadataApplied:
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(msgspec.Struct, frozen=True, gc=False):
     """Anything a reader of the log wants to know that no analysis needs: a level (debug, info, warning, error) and
     a sentence."""
 
@@ -194,8 +174,7 @@ class Noted:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepStarted:
+class StepStarted(msgspec.Struct, frozen=True, gc=False):
     """The scenario runner took a step; `text` is the step as a person would say it."""
 
     index: int
@@ -203,16 +182,14 @@ class StepStarted:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnded:
+class StepEnded(msgspec.Struct, frozen=True, gc=False):
     index: int
     step: str
     ok: bool
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class FaultInjected:
+class FaultInjected(msgspec.Struct, frozen=True, gc=False):
     """A nemesis acted. `fault`: kill, stop, pause, resume, restart, cut, heal, expire; `target` a node, a link, or
     "zookeeper N" for one of ZooKeeper's servers (killed, or started again)."""
 
@@ -220,8 +197,7 @@ class FaultInjected:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class EphemeralSeen:
+class EphemeralSeen(msgspec.Struct, frozen=True, gc=False):
     """An observer outside the cluster saw /brokers/ids/N or /controller come (`present`) or go. `broker` is the
     one that it speaks of."""
 
@@ -231,8 +207,7 @@ class EphemeralSeen:
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataSeen:
+class MetadataSeen(msgspec.Struct, frozen=True, gc=False):
     """A metadata response that a client received: how many partitions the client expects, how many have a leader that
     is listed among the brokers of the same response, the controller's id (-1: none), and the listed brokers."""
 
@@ -243,8 +218,7 @@ class MetadataSeen:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoodStill:
+class StoodStill(msgspec.Struct, frozen=True, gc=False):
     """The process that runs a scenario was given no time by its machine, for so long until now. What the machine did to
     it, it did to the brokers."""
 
@@ -277,9 +251,6 @@ TraceEvent: TypeAlias = (
     | MetadataSeen
     | StoodStill
 )
-
-for _kind in typing.get_args(TraceEvent):
-    quick(_kind)
 
 
 class Trace(Protocol):

@@ -45,7 +45,6 @@ LEAVES = frozenset(
         "controller.pending",
         "controller.clock",
         "controller.sync_points",
-        "controller.quick",
         "controller.few",
     ]
     + ["controller.backoff", "controller.log"]

@@ -19,9 +19,10 @@ from __future__ import annotations
 import enum
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
+
+import msgspec
 
 from controller.backoff import backoff_ms
 from controller.broker.fetcher_state import error_of
@@ -52,7 +53,6 @@ from controller.protocol.control import (
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange, control_versions
 from controller.protocol.schema import RequestValue, ResponseValue
-from controller.quick import maker, quick
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import PartitionStateZnode
@@ -173,15 +173,13 @@ class ControllerLink:
 
 
 Key: TypeAlias = tuple[str, int]
-_asked_for, _member = maker(AlterIsrPartition), maker(IsrMember)
 NAMED_BY_ID = 2
 """The version from which on topics have ids instead of names."""
 WITH_BROKER_EPOCHS = 3
 """The version from which on each member is sent with its broker epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True, gc=False):
     """The proposed ISR, the state that it was decided on, and the broker epochs of the member incarnations that
     qualified for it (empty: unknown). `rejected_by`: a controller with newer state, which is not asked again."""
 
@@ -191,9 +189,6 @@ class Proposal:
     broker_epochs: tuple[int, ...] = ()
     topic_id: bytes = NO_TOPIC_ID
     rejected_by: int | None = None
-
-
-quick(Proposal)
 
 
 def version_to_ask(least: int, known: VersionRange, offered: VersionRange | None, proposals: Iterable[Proposal]) -> int:
@@ -220,10 +215,10 @@ def request_of(broker: int, broker_epoch: int, proposals: Mapping[Key, Proposal]
 
 def _asked(index: int, one: Proposal, version: int) -> AlterIsrPartition:
     if version < WITH_BROKER_EPOCHS:
-        return _asked_for(index, one.leader_epoch, one.isr, one.zk_version, one.broker_epochs)
+        return AlterIsrPartition(index, one.leader_epoch, one.isr, one.zk_version, one.broker_epochs)
     broker_epochs = one.broker_epochs or (NO_BROKER_EPOCH,) * len(one.isr)
-    members = tuple([_member(broker, life) for broker, life in zip(one.isr, broker_epochs, strict=True)])
-    return _asked_for(index, one.leader_epoch, current_isr_version=one.zk_version, new_isr_with_epochs=members)
+    members = tuple([IsrMember(broker, life) for broker, life in zip(one.isr, broker_epochs, strict=True)])
+    return AlterIsrPartition(index, one.leader_epoch, current_isr_version=one.zk_version, new_isr_with_epochs=members)
 
 
 def results_of(
@@ -274,7 +269,6 @@ def verdict(error_code: int) -> ProposalOutcome:
     return _VERDICTS.get(error_code, ProposalOutcome.RETRY)
 
 
-_proposal, _proposed = maker(Proposal), maker(IsrProposed)
 NO_CONTROLLER = -1
 RETRY_FIRST_MS = 50.0
 RETRY_LAST_MS = 1_000.0
@@ -571,10 +565,10 @@ class IsrManager:
         wanted = self._wanted(partition)
         if wanted is not partition.isr and set(wanted) != set(partition.isr):
             broker_epochs, epoch = self._member_epochs(partition, wanted), partition.leader_epoch
-            self._slots[key] = _proposal(epoch, partition.zk_version, wanted, broker_epochs, partition.topic_id)
+            self._slots[key] = Proposal(epoch, partition.zk_version, wanted, broker_epochs, partition.topic_id)
             partition.propose_isr(wanted)
             if self._trace.enabled:
-                self._trace.emit(_proposed(*key, epoch, partition.isr, wanted))
+                self._trace.emit(IsrProposed(*key, epoch, partition.isr, wanted))
 
     def _member_epochs(self, partition: Partition, members: tuple[int, ...]) -> tuple[int, ...]:
         """Nothing to tell where the metadata decides: there is nothing that one could have lost."""
@@ -663,7 +657,7 @@ class IsrManager:
             return False
         partition = self._replicas.partition(*key)
         if meaning is ProposalOutcome.KEEP:
-            self._slots[key] = replace(slot, rejected_by=self._asked)
+            self._slots[key] = msgspec.structs.replace(slot, rejected_by=self._asked)
         else:
             self._empty_slot(key, partition)
         if (

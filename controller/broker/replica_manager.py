@@ -59,7 +59,6 @@ from controller.protocol.control import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import NO_LEADER_EPOCH
-from controller.quick import maker
 from controller.storage import (
     BadBatches,
     BatchesTooLarge,
@@ -143,7 +142,6 @@ def is_of_deleted_topic(partition: Partition, topic: LeaderAndIsrTopicState, met
 METADATA_AT_ONCE = 2_000
 """Partitions of an UpdateMetadata that are taken on the broker's own thread: about a millisecond."""
 Heard = Callable[[Sequence[Partition]], None]
-_error, _role_applied = maker(LeaderAndIsrPartitionError), maker(ReplicaRoleApplied)
 _LEADER, _FOLLOWER = Role.LEADER.value, Role.FOLLOWER.value
 
 
@@ -241,7 +239,7 @@ class ReplicaManager:
             failed: list[Partition] = []
             for place, topic, state in some:
                 error = self._applied(request, topic, state, taken, failed)
-                errors[place].append(_error(state.partition_index, error))
+                errors[place].append(LeaderAndIsrPartitionError(state.partition_index, error))
             unnotified = self._notify(self.of_roles, taken)
             for partition in unnotified:
                 # The leader epoch before the one that was taken: the same request again is news.
@@ -415,7 +413,7 @@ class ReplicaManager:
             role = Role.NONE.value
         if self._trace.enabled:
             topic, index = partition.key
-            self._trace.emit(_role_applied(controller_epoch, topic, index, state.leader, state.leader_epoch, role))
+            self._trace.emit(ReplicaRoleApplied(controller_epoch, topic, index, state.leader, state.leader_epoch, role))
         return True
 
     # -- StopReplica

@@ -7,8 +7,7 @@ numbers of replicas of topics that are being deleted are counted anew, and only 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from controller.clock import Clock
@@ -16,12 +15,10 @@ from controller.core.controller_states import STATES, ControllerState, state_of
 from controller.core.measures import Histogram
 from controller.core.partition_table import NO_BROKER
 from controller.core.term import Term
-from controller.quick import quick
 from statemachines.replica import ReplicaState
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerGauges:
+class ControllerGauges(msgspec.Struct, frozen=True):
     """All 0 of a broker that is not the active controller, but for `unclean_elections`, which is of all its terms."""
 
     active: bool = False
@@ -37,9 +34,6 @@ class ControllerGauges:
     unclean_elections: int = 0
     paused: bool = False
     quarantined: int = 0
-
-
-quick(ControllerGauges)
 
 
 def figures_of(term: Term, unclean_elections: int) -> ControllerGauges:

@@ -16,12 +16,10 @@ from controller.core.partition_table import NO_STATE, Bools, Rows
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, create_states, names_of, read_states, set_states
 from controller.core.term import Term
-from controller.quick import maker
 from controller.trace import PartitionMoved
 from statemachines.leader_election_columns import initial_leader_columns
 from statemachines.partition import PartitionState
 
-_moved = maker(PartitionMoved)
 _NAMES = {int(state): state.name for state in PartitionState}
 ELECTION_ROUNDS = 5
 """How often a partition's election is decided anew because its state had moved. Only leaders of an older inter-broker
@@ -41,7 +39,7 @@ def move(term: Term, rows: Rows, target: PartitionState) -> None:
     epoch, emit, now = term.epoch, term.trace.emit, target.name
     keys = table.topics_and_partitions(rows[moved])
     for (topic, partition), source in zip(keys, sources[moved].tolist(), strict=True):
-        emit(_moved(epoch, topic, partition, -1, _NAMES[source], now))
+        emit(PartitionMoved(epoch, topic, partition, -1, _NAMES[source], now))
 
 
 async def bring_online(term: Term, rows: Rows, batch: RequestBatch, election: ElectionRule = OFFLINE) -> Rows:

@@ -13,12 +13,10 @@ from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, 
 from controller.core.request_batch import RequestBatch
 from controller.core.state_writes import NewStates, names_of, set_states
 from controller.core.term import Term
-from controller.quick import maker
 from controller.trace import PartitionMoved
 from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.replica import ReplicaState
 
-_moved = maker(PartitionMoved)
 _NAMES = {int(state): state.name for state in ReplicaState}
 SHRINK_ROUNDS = 5
 """How often the removal from an ISR is decided anew because the state had moved."""
@@ -41,7 +39,7 @@ def move(term: Term, replicas: Replicas, target: ReplicaState) -> Replicas:
         keys = table.topics_and_partitions(moved.rows)
         epoch, emit, now = term.epoch, term.trace.emit, target.name
         for (topic, partition), broker, source in zip(keys, brokers, sources.tolist(), strict=True):
-            emit(_moved(epoch, topic, partition, broker, _NAMES[source], now))
+            emit(PartitionMoved(epoch, topic, partition, broker, _NAMES[source], now))
     return moved
 
 

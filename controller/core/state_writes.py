@@ -15,7 +15,6 @@ from controller.core import quarantine
 from controller.core.events import ReassignmentIsrChange
 from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, Rows, all_members, members, padded
 from controller.core.term import Term
-from controller.quick import maker
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs_columns import encode_partition_states
@@ -33,7 +32,6 @@ from controller.zookeeper.row_writes import RowsWritten, StatePaths, StateSets
 from controller.zookeeper.znode_sense import sound_partition_state
 from statemachines.leader_election_columns import is_member
 
-_written = maker(PartitionStateWritten)
 FENCE_ATTEMPTS = 10
 REWRITTEN_MS = 1_000.0
 """How long after another client's write of a state the controller notifies the leader."""
@@ -178,7 +176,7 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
     epoch, why, emit, live_for = term.epoch, states.why, term.trace.emit, term.context.failed.among
     for row, key, leader, leader_epoch, isr, version, assignment, previous_isr, unclean in columns:
         emit(
-            _written(
+            PartitionStateWritten(
                 controller_epoch=epoch,
                 topic=key[0],
                 partition=key[1],

@@ -434,7 +434,7 @@ _NEEDED = (
 
 def trace_failovers(events: DataFrame) -> DataFrame:
     """run, kind ("broker", "controller"), node, fault_at_ms, detected_at_ms, recovered_at_ms, partitions."""
-    known = sorted({field.name for name in _NEEDED for field in dataclasses.fields(EVENT_TYPES[name])})
+    known = sorted({field for name in _NEEDED for field in EVENT_TYPES[name].__struct_fields__})
     needed = events.where((f.col("origin") == "trace") & f.col("event").isin(*_NEEDED))
     at_ms = (f.unix_micros("at") / 1000).alias("at_ms")
     rows = needed.select("run", at_ms, "place", "node", "event", *known)

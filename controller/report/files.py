@@ -11,7 +11,6 @@ draws the timeline of a `trace.parquet`.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import typing
@@ -61,10 +60,10 @@ def columns() -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for kind in EVENT_TYPES.values():
         hints = typing.get_type_hints(kind)
-        for field in dataclasses.fields(kind):
-            known = fields.setdefault(field.name, hints[field.name])
-            if known != hints[field.name]:
-                raise TypeError(f"{kind.__name__}.{field.name}: {hints[field.name]}, elsewhere {known}")
+        for name in kind.__struct_fields__:
+            known = fields.setdefault(name, hints[name])
+            if known != hints[name]:
+                raise TypeError(f"{kind.__name__}.{name}: {hints[name]}, elsewhere {known}")
     if taken := fields.keys() & set(_OWN):
         raise TypeError(f"event fields named like the table's own columns: {sorted(taken)}")
     return fields
@@ -114,7 +113,7 @@ def read_parquet(path: Path) -> list[TraceRecord]:
     records = []
     for row in parquet.read_table(path).to_pylist():
         kind = EVENT_TYPES[row["event"]]
-        fields = {field.name: row[field.name] for field in dataclasses.fields(kind)}
+        fields = {name: row[name] for name in kind.__struct_fields__}
         records.append(TraceRecord(row["at_ms"], row["node"], msgspec.convert(fields, kind)))
     return records
 

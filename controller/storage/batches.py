@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 from crc32c import crc32c
 
-from controller.quick import quick
 from controller.storage.errors import CorruptBatch, UnsupportedMagic
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -183,8 +182,7 @@ def set_max_timestamp(data: bytearray, position: int, header: BatchHeader, max_t
 _CRC_AT, _LAST_OFFSET_DELTA_AT, _RECORD_COUNT_AT = 17, 23, 57
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """`offset` and `timestamp_ms` are absolute. A header's value may be None, its key not."""
 
     offset: int
@@ -192,9 +190,6 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-quick(Record)
 
 
 _ONE_BYTE = tuple(bytes((raw,)) for raw in range(0x80))

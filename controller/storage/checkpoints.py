@@ -13,11 +13,11 @@ import base64
 import binascii
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from controller.quick import maker, quick
+import msgspec
+
 from controller.storage.batches import INT_MAX, LONG_MAX, OFFSET_MAX
 from controller.storage.errors import CorruptLog
 
@@ -25,25 +25,16 @@ UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
 
 
-@dataclass(frozen=True, slots=True)
-class EpochStart:
+class EpochStart(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     start_offset: int
 
 
-quick(EpochStart)
-
-
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
+class EpochEnd(msgspec.Struct, frozen=True, gc=False):
     """`end_offset` is the first offset that is not of `epoch` or an earlier one; both -1 if unknown."""
 
     epoch: int
     end_offset: int
-
-
-quick(EpochEnd)
-_start, _end = maker(EpochStart), maker(EpochEnd)
 
 
 class LeaderEpochs:
@@ -73,7 +64,7 @@ class LeaderEpochs:
         if self._entries and self._entries[-1].epoch == epoch and self._entries[-1].start_offset <= start_offset:
             return
         kept = [one for one in self._entries if one.epoch < epoch and one.start_offset < start_offset]
-        self._entries = (*kept, _start(epoch, start_offset)) if kept else _one(epoch, start_offset)
+        self._entries = (*kept, EpochStart(epoch, start_offset)) if kept else _one(epoch, start_offset)
         self.changed = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
@@ -81,7 +72,7 @@ class LeaderEpochs:
         if epoch < 0 or not self._entries or epoch > self.latest:
             return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
         if epoch == self.latest:
-            return _end(epoch, log_end_offset)
+            return EpochEnd(epoch, log_end_offset)
         above = bisect_right(self._entries, epoch, key=lambda one: one.epoch)
         # Older than all that is known: nothing of it is left here, so it ended where the oldest begins.
         found = self._entries[above - 1].epoch if above else epoch

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from controller.quick import quick
+import msgspec
+
 from controller.storage.batches import Bytes
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 
@@ -184,8 +184,7 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
+class FileRange(msgspec.Struct, frozen=True):
     """Bytes of a log that need not be read to be sent: `file.fileno()` from `position`, `length` of them.
 
     A range stays readable when its segment is removed, unless too many files are sent from at once. It is not protected
@@ -199,6 +198,3 @@ class FileRange:
 
     def read(self) -> bytes:
         return self.file.read_at(self.position, self.length)
-
-
-quick(FileRange)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from controller.quick import maker, quick
+import msgspec
+
 from controller.storage.batches import (
     HEADER_BYTES,
     INT_MAX,
@@ -191,8 +192,7 @@ def batch_for_time(segments: Sequence[Segment], timestamp_ms: int, first_offset:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """`base_offset` to `last_offset` are the records'. `duplicate`: they were in the log before, and nothing was
     written. `log_append_time_ms` is -1 where the records keep their own time."""
 
@@ -201,10 +201,6 @@ class Appended:
     log_append_time_ms: int = NO_TIMESTAMP
     size_bytes: int = 0
     duplicate: bool = False
-
-
-quick(Appended)
-_appended = maker(Appended)
 
 
 NO_EPOCHS = LeaderEpochs()
@@ -381,7 +377,7 @@ class PartitionLog:
             position, offset = position + header.size_bytes, header.next_offset
         self._append(data, placed, now_ms)
         stamped_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
-        return _appended(placed[0].base_offset, offset - 1, stamped_ms, position)
+        return Appended(placed[0].base_offset, offset - 1, stamped_ms, position)
 
     def _known_batch(self, headers: Sequence[BatchHeader]) -> KnownBatch | None:
         """The batch of which this append is a repetition. Raises what ProducerStates.check_all raises."""
@@ -413,7 +409,7 @@ class PartitionLog:
                     raise OffsetsOutOfOrder(position, f"base offset {header.base_offset}, expected {expected} or more")
                 position, expected = position + header.size_bytes, header.next_offset
             self._append(data, headers, self._now_ms())
-        return _appended(headers[0].base_offset, expected - 1, size_bytes=position)
+        return Appended(headers[0].base_offset, expected - 1, size_bytes=position)
 
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
         last_offset = headers[-1].last_offset

@@ -10,14 +10,13 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
-from controller.quick import maker, quick
 from controller.storage.batches import INT_MAX, NO_SEQUENCE, BatchHeader
 from controller.storage.disk import Disk
 from controller.storage.errors import CorruptLog, ProducerFenced, SequenceOutOfOrder
@@ -35,17 +34,12 @@ _SNAPSHOT_VERSION = 1
 _NO_TRANSACTION = -1
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBatch:
+class KnownBatch(msgspec.Struct, frozen=True, gc=False):
     first_sequence: int
     last_sequence: int
     base_offset: int
     last_offset: int
     timestamp_ms: int
-
-
-quick(KnownBatch)
-_known = maker(KnownBatch)
 
 
 class Producer(NamedTuple):
@@ -144,7 +138,7 @@ class ProducerStates:
         producer = producers.get(header.producer_id)
         batches = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
         if header.base_sequence != NO_SEQUENCE:  # a control batch has none
-            batch = _known(
+            batch = KnownBatch(
                 header.base_sequence,
                 header.last_sequence,
                 header.base_offset,

@@ -17,12 +17,13 @@ Kafka 2.8's Log.removeTempFilesAndCollectSwapFiles, completeSwapOperations (KAFK
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
 
-from controller.quick import quick
+import msgspec
+
 from controller.storage.batches import HEADER_BYTES, BatchHeader, header_at, headers_of
 from controller.storage.checkpoints import (
     LEADER_EPOCHS,
@@ -67,8 +68,7 @@ def verdict_on(sound_until: int, damaged: bool, recovery_point: int) -> Recovery
     return RecoveryVerdict.CUT if damaged else RecoveryVerdict.SOUND
 
 
-@dataclass(frozen=True, slots=True)
-class LogCheckpoint:
+class LogCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """What the log directory's checkpoints say of a log."""
 
     recovery_point: int = 0
@@ -80,16 +80,12 @@ class LogCheckpoint:
     """The directory was made just now, with others, and the caller syncs all of them together."""
 
 
-quick(LogCheckpoint)
-
-
 NEW = LogCheckpoint(is_new=True)
 FEW_NAMES = 8
 """A directory with more files has names that no other has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     segments: list[Segment]
     epochs: LeaderEpochs
     producers: ProducerStates
@@ -97,9 +93,6 @@ class Opened:
     log_start_offset: int
     cut_bytes: int
     """What was torn, and is no more; 0 after a clean shutdown."""
-
-
-quick(Opened)
 
 
 def _ignore(_warning: str) -> None:
@@ -137,7 +130,7 @@ def open_files(
         wrong = f"{directory}: the log start offset {start} is above the log's end {end}"
         if known.clean:  # nothing was lost, so the checkpoint is wrong
             warn(f"{wrong}, and is ignored")
-            known = replace(known, log_start_offset=0)
+            known = msgspec.structs.replace(known, log_start_offset=0)
         else:
             # Records were deleted by request up to an offset whose records a crash took.
             warn(f"{wrong}; the offsets {begin} to {end} are removed, and the log begins at {start}")

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from controller.pending import Pending
-from controller.quick import quick
 
 
 class ZooKeeperError(Exception):
@@ -152,8 +152,7 @@ class ACL:
 OPEN_ACL: tuple[ACL, ...] = (ACL(PERM_ALL, "world", "anyone"),)
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True, gc=False):
     """Creates a znode. `data` None and b"" are different to ZooKeeper, and both are kept. The result is the path
     as created (with its sequence number, if `sequential`). `acl` None means the connection's default ACL."""
 
@@ -164,8 +163,7 @@ class Create:
     acl: tuple[ACL, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(msgspec.Struct, frozen=True, gc=False):
     """The result is the new Stat."""
 
     path: str
@@ -173,19 +171,14 @@ class SetData:
     version: int
 
 
-quick(SetData)
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """The result is None."""
 
     path: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True, gc=False):
     """Holds if the znode exists at `version`. The result is None."""
 
     path: str
@@ -216,16 +209,13 @@ WriteResults: TypeAlias = Sequence[WriteResult]
 """Of a multi's operations, in their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Znode:
+class Znode(msgspec.Struct, frozen=True):
     """One znode as read."""
 
     path: str
     data: bytes | None
     stat: Stat
 
-
-quick(Znode)
 
 NOT_READABLE = b"(no permission to read)"
 """Stands for the data of a znode that this client may not read. No codec accepts it."""

@@ -33,7 +33,6 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.pending import Pending
-from controller.quick import maker
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import UNREADABLE
 from controller.zookeeper.operations import (
@@ -109,7 +108,6 @@ class StatePaths(Sequence[str]):
         return StatePaths(topics)
 
 
-_set_data = maker(SetData)
 Int32s = npt.NDArray[np.int32]
 
 
@@ -129,7 +127,7 @@ class StateSets(Sequence[SetData]):
         return len(self.data)
 
     def __iter__(self) -> Iterator[SetData]:
-        return map(_set_data, self.paths, self.data, self.versions.tolist())
+        return map(SetData, self.paths, self.data, self.versions.tolist())
 
     @overload
     def __getitem__(self, place: int) -> SetData: ...

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from controller.broker.broker import Broker
-from controller.broker.isr_manager import NAMED_BY_ID
 from controller.broker.log_manager import LogManager
 from controller.broker.partition import LeaderState, Partition
+from controller.core.handlers.isr_changes import NAMED_BY_ID
 from controller.pending import Pending
 from controller.protocol import request_head
 from controller.protocol.codec import RequestHeader, decode_request, encode_response_body

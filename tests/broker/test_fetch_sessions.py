@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.broker.records.fetch_sessions import (
-    EPOCH_MAX,
-    EVICTABLE_AFTER_MS,
-    FetchSessionCache,
-    SessionRefused,
-    next_epoch,
-)
+from controller.broker.fetcher_state import EPOCH_MAX
+from controller.broker.records.fetch_sessions import EVICTABLE_AFTER_MS, FetchSessionCache, SessionRefused, next_epoch
 from controller.clock import VirtualClock
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (

@@ -368,7 +368,7 @@ def test_a_directory_that_fails_refuses_and_the_other_goes_on() -> None:
 # -- planted faults
 
 
-class AnsweredTooEarly(Replication):
+class AnsweredTooEarly(Replication, frozen=True):
     def outcome(self, min_insync: object) -> ErrorCode | None:
         return ErrorCode.NONE
 

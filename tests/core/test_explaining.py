@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from controller.core.explaining import ClusterView, Diagnosis, explain_partition, view_of
 from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named

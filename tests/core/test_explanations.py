@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from controller.core.explaining import ClusterView, rows_of, view_of
 from controller.core.explaining_subjects import Kind, Subject, explain, totals

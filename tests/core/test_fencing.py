@@ -7,10 +7,10 @@ circumstances that other tests do not bring about.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.core.events import (
     LeaderAndIsrResponseReceived,

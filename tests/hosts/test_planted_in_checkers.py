@@ -6,9 +6,9 @@ The simulator feeds a checker while the run goes on, and chaos with the merged t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from controller.scenarios import checkers
 from controller.scenarios.checkers import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,7 @@ from controller.protocol import (
     encode_request,
     encode_request_body,
     primitives,
+    schema,
 )
 from controller.protocol.admin import DescribeConfigsRequest, DescribeConfigsResource
 from controller.protocol.client import COORDINATOR_OF_TRANSACTION, FindCoordinatorRequest
@@ -66,9 +68,11 @@ from controller.protocol.schema import (
     Message,
     Nested,
     Struct,
+    Structure,
     Ungrouped,
     default_of,
 )
+from controller.trace import RequestRefused
 
 STATE = LeaderAndIsrPartitionState(0, 1, 2, 3, (2, 1), 4, (2, 1))
 LEADER_AND_ISR = LeaderAndIsrRequest(1, 1, (LeaderAndIsrTopicState("pay", (STATE,)),), ())
@@ -370,3 +374,20 @@ def test_short_arrays_of_brokers_are_one_object_each_and_no_more_are_known_than_
         assert one.isr is other.isr
         assert one.replicas is other.replicas
         assert len(primitives.SHORT_INTS) <= 4
+
+
+@pytest.mark.parametrize("value", [FETCH, LEADER_AND_ISR, RequestRefused("a", 1, 2, "b")])
+def test_a_value_is_immutable_and_equal_by_its_fields(value: Any) -> None:
+    with pytest.raises(AttributeError):
+        setattr(value, value.__struct_fields__[0], 2)
+    copied = pickle.loads(pickle.dumps(value))
+    assert copied == value
+    assert hash(copied) == hash(value)
+    assert replace(value, **{value.__struct_fields__[0]: 77}) != value
+
+
+def test_a_field_can_not_precede_one_that_its_class_lacks() -> None:
+    with pytest.raises(ValueError, match="not in list"):
+
+        class Planted(Structure):
+            a: int = schema.field(before="b")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from controller.scenarios.failovers import find_failovers
 from controller.scenarios.host import PartitionView, Snapshot, TopicSpec

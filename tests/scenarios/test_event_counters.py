@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from controller.scenarios.event_counters import EVENT_COUNTERS, bounded
 from controller.scenarios.files import parse_scenario

@@ -181,7 +181,7 @@ def test_a_torn_line_is_named(line: bytes) -> None:
 
 def test_no_event_has_a_field_of_the_records_own() -> None:
     for kind in EVENT_TYPES.values():
-        assert not {"row", "at_ms", "node", "event"} & set(kind.__dataclass_fields__)
+        assert not {"row", "at_ms", "node", "event"} & set(kind.__struct_fields__)
 
 
 def test_a_record_keeps_its_time_to_the_microsecond() -> None:
@@ -191,5 +191,5 @@ def test_a_record_keeps_its_time_to_the_microsecond() -> None:
 def test_the_documented_columns_are_those_that_there_are() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
     for name, kind in EVENT_TYPES.items():
-        fields = ", ".join(f"`{field}`" for field in kind.__dataclass_fields__)
+        fields = ", ".join(f"`{field}`" for field in kind.__struct_fields__)
         assert f"| `{name}` | {fields} |" in documented

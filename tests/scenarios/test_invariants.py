@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from controller.scenarios.host import PartitionView, Snapshot
@@ -19,24 +20,26 @@ from controller.trace import (
 from controller.trace_records import OBSERVER
 from tests.scenarios.evidence import AFTER_KILL, SNAPSHOT, SOUND, VIEW, evidence, written
 
-LATER = replace(AFTER_KILL, why="alter isr", zk_version=2, isr=(2, 3, 1), previous_isr=(2, 3), live=(1, 2, 3))
+LATER = msgspec.structs.replace(
+    AFTER_KILL, why="alter isr", zk_version=2, isr=(2, 3, 1), previous_isr=(2, 3), live=(1, 2, 3)
+)
 
 PLANTED: list[tuple[str, str, tuple[float, int, TraceEvent]]] = [
     ("one-writer-an-epoch", "won by 2 and by 3", (2115.0, 3, ControllerElected(2, 2, 0xC))),
     ("one-writer-an-epoch", "won after epoch", (2300.0, 3, ControllerElected(0, 2, 0xC))),
     ("one-writer-an-epoch", "which was won by 2", (2300.0, 3, LATER)),
-    ("one-writer-an-epoch", "no controller", (2300.0, 3, replace(LATER, controller_epoch=9))),
-    ("one-writer-an-epoch", "written in epoch 1", (2300.0, 1, replace(LATER, controller_epoch=1))),
+    ("one-writer-an-epoch", "no controller", (2300.0, 3, msgspec.structs.replace(LATER, controller_epoch=9))),
+    ("one-writer-an-epoch", "written in epoch 1", (2300.0, 1, msgspec.structs.replace(LATER, controller_epoch=1))),
     ("no-write-after-resignation", "resigned at", (2120.0, 2, ControllerResigned(2, "lease"))),
-    ("partition-states-sound", "ISR is empty", (2300.0, 2, replace(LATER, isr=(), leader=-1))),
-    ("partition-states-sound", "not in the ISR", (2300.0, 2, replace(LATER, isr=(3,)))),
-    ("partition-states-sound", "not within the assignment", (2300.0, 2, replace(LATER, isr=(2, 7)))),
-    ("partition-states-sound", "leader epoch 0", (2300.0, 2, replace(LATER, leader_epoch=0))),
-    ("partition-states-sound", "leader epoch 1", (2300.0, 2, replace(LATER, why="preferred"))),
-    ("leaders-in-assignment-order", "expected 3", (2300.0, 2, replace(
+    ("partition-states-sound", "ISR is empty", (2300.0, 2, msgspec.structs.replace(LATER, isr=(), leader=-1))),
+    ("partition-states-sound", "not in the ISR", (2300.0, 2, msgspec.structs.replace(LATER, isr=(3,)))),
+    ("partition-states-sound", "not within the assignment", (2300.0, 2, msgspec.structs.replace(LATER, isr=(2, 7)))),
+    ("partition-states-sound", "leader epoch 0", (2300.0, 2, msgspec.structs.replace(LATER, leader_epoch=0))),
+    ("partition-states-sound", "leader epoch 1", (2300.0, 2, msgspec.structs.replace(LATER, why="preferred"))),
+    ("leaders-in-assignment-order", "expected 3", (2300.0, 2, msgspec.structs.replace(
         AFTER_KILL, assignment=(1, 3, 2), zk_version=2, leader_epoch=2))),
     ("leaders-in-assignment-order", "expected 1", (2300.0, 2, written(zk_version=5, leader=2))),
-    ("leaders-in-assignment-order", "order kept", (2300.0, 2, replace(
+    ("leaders-in-assignment-order", "order kept", (2300.0, 2, msgspec.structs.replace(
         AFTER_KILL, zk_version=2, leader_epoch=2, isr=(3, 2)))),
     ("requests-in-order", "number 0 after 0", (13.0, 1, RequestSent(1, 2, 50, "UpdateMetadata", 0, 1))),
     ("requests-in-order", "RequestAnswered", (13.0, 1, RequestAnswered(1, 2, "UpdateMetadata", 0, 0))),
@@ -108,5 +111,7 @@ def test_an_unclean_leader_is_the_first_live_one_of_the_assignment() -> None:
     )  # fmt: skip
     check = INVARIANTS["leaders-in-assignment-order"]
     assert check(evidence((2300.0, 2, unclean))).held is True
-    assert check(evidence((2300.0, 2, replace(unclean, leader=2, isr=(2,))))).held is False
-    assert check(evidence((2300.0, 2, replace(unclean, previous_isr=(1, 2))))).held is False, "2 is in sync and lives"
+    assert check(evidence((2300.0, 2, msgspec.structs.replace(unclean, leader=2, isr=(2,))))).held is False
+    assert check(evidence((2300.0, 2, msgspec.structs.replace(unclean, previous_isr=(1, 2))))).held is False, (
+        "2 is in sync and lives"
+    )

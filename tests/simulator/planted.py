@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -169,7 +170,7 @@ def election_without_the_epoch(patch: Patch) -> None:
         made = attempt(session, broker_id, wall_ms, controller, epoch, *rest)
         claim, raised = made.operations
         assert isinstance(raised, SetData)
-        return replace(made, epoch=made.epoch - 1, operations=(claim, replace(raised, data=epoch.data)))
+        return replace(made, epoch=made.epoch - 1, operations=(claim, msgspec.structs.replace(raised, data=epoch.data)))
 
     patch.setattr(leadership, "_attempt", same_epoch)
 

@@ -7,12 +7,13 @@ Session ids become the client's number, zxids count from the history's start, ti
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.memory.database import DataTree

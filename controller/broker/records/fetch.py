@@ -37,15 +37,11 @@ from controller.protocol.fetch import (
     FetchResponse,
 )
 from controller.protocol.schema import Records
-from controller.quick import maker
 from controller.storage import FileRange, OffsetOutOfRange, PartitionLog, StorageError
 from controller.timer.purgatory import DelayedOperation, Purgatory
 
 FIRST_VERSION_WITH_BATCHES = 4
 """Below it there is no record batch of version 2, and nothing is converted here."""
-
-
-_reading = maker(LogReadResult)
 
 
 class PartitionReader:
@@ -145,7 +141,7 @@ class PartitionReader:
             if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
                 log.health.check()
                 data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
-                return _reading(topic, data, 0, False, partition, log, partition.leader_epoch)
+                return LogReadResult(topic, data, 0, False, partition, log, partition.leader_epoch)
             found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
         except (ApiError, StorageError) as error:
             data = FetchPartitionData(asked.partition, api_error_of(error).error, NO_OFFSET, b"")
@@ -153,7 +149,7 @@ class PartitionReader:
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
-        return _reading(topic, data, found.length, False, partition, log, partition.leader_epoch)
+        return LogReadResult(topic, data, found.length, False, partition, log, partition.leader_epoch)
 
     def _record_position(
         self, partition: Partition, log: PartitionLog, ask: FetchParams, asked: FetchPartition, now_ms: float

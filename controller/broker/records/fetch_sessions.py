@@ -15,6 +15,8 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from controller.broker.partition import NEVER_MS, FollowerState, Partition
 from controller.clock import Clock
 from controller.few import Few
@@ -32,7 +34,6 @@ from controller.protocol.fetch import (
     FetchResponse,
     FetchTopicData,
 )
-from controller.quick import quick
 from controller.storage import PartitionLog
 from controller.zookeeper.znode_sense import TOPIC_NAME_LENGTH_MAX
 
@@ -59,8 +60,7 @@ class FetchParams:
         object.__setattr__(self, "from_follower", self.replica_id >= 0)  # asked for each partition, several times
 
 
-@dataclass(frozen=True, slots=True)
-class LogReadResult:
+class LogReadResult(msgspec.Struct, frozen=True):
     """One partition's part of the answer. `ends_the_wait`: an error or a divergence, which is answered at once.
     `partition`, its `log` and `leader_epoch` are those at the time of the read, where it was read."""
 
@@ -92,9 +92,6 @@ class LogReadResult:
             and data.log_start_offset == log.log_start_offset
             and self.is_still_there(ask)
         )
-
-
-quick(LogReadResult)
 
 
 class CachedPartition:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from controller.broker.metadata import INTERNAL_TOPICS, MetadataCache
@@ -54,7 +55,6 @@ from controller.protocol.produce import (
     ProduceTopicResult,
 )
 from controller.protocol.schema import Records
-from controller.quick import maker, quick
 from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
 from controller.storage.log_validator import Checked
@@ -119,8 +119,7 @@ class DelayedParts(DelayedOperation, Generic[P]):
 MinInsync = Callable[[str], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
+class Replication(msgspec.Struct, frozen=True):
     """What a result waits for. `leading`: the leadership that appended; `offset`: the one after the last appended."""
 
     partition: Partition
@@ -137,9 +136,6 @@ class Replication:
         if len(self.leading.maximal_isr) < min_insync(partition.topic):
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
-
-
-quick(Replication)
 
 
 @dataclass(slots=True)
@@ -188,7 +184,6 @@ class DelayedProduce(DelayedParts[ProducePart]):
 
 
 FIRST_VERSION_WITH_ZSTD = 7
-_result = maker(ProducePartitionResult)
 _MAGIC_AT = 16
 _ATTRIBUTES_END = 23
 _CODEC_BITS = 0x07
@@ -386,7 +381,7 @@ class ProduceHandler:
             appended = log.append_checked(one.checked, partition.leader_epoch)
         except (ApiError, StorageError) as error:
             return _refused(one.index, error)
-        result = _result(
+        result = ProducePartitionResult(
             one.index, ErrorCode.NONE, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
         )
         if not appended.duplicate:

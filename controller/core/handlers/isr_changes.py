@@ -36,12 +36,10 @@ from controller.protocol.control import (
     AlterIsrTopicResult,
 )
 from controller.protocol.errors import ErrorCode
-from controller.quick import maker
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_isr_change_notification
 from controller.zookeeper.operations import DamagedZnode
 
-_asked, _result = maker(AlterIsrPartition), maker(AlterIsrPartitionResult)
 NAMED_BY_ID = SPEAKS_INELIGIBLE = 2
 """The version from which on topics have ids instead of names, and INELIGIBLE_REPLICA is an answer."""
 HANDLED_AT_0 = frozenset(
@@ -112,7 +110,7 @@ def _unpaired(asked: AlterIsrPartition) -> AlterIsrPartition:
     members = asked.new_isr_with_epochs
     if not members:
         return asked
-    return _asked(
+    return AlterIsrPartition(
         asked.partition_index,
         asked.leader_epoch,
         tuple([one.broker_id for one in members]),
@@ -278,7 +276,7 @@ def _response(term: Term, request: AlterIsrRequest, errors: dict[tuple[str, int]
                 results.append(AlterIsrPartitionResult(partition, int(error or unknown)))
             else:
                 leader, epoch, isr, version, _ = present
-                results.append(_result(partition, none, leader, epoch, isr, version))
+                results.append(AlterIsrPartitionResult(partition, none, leader, epoch, isr, version))
         topics.append(AlterIsrTopicResult(topic.name, tuple(results), topic.topic_id))
     return AlterIsrResponse(none, tuple(topics))
 
