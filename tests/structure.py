@@ -12,7 +12,7 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +22,8 @@ from tests.simulator.test_incidents_in_worlds import produce, state, world
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("controller", "statemachines")
+BENCHMARKS = "tests/benchmarks"
+"""The benchmarks were part of the packages once: they count, so that moving lines there lowers no figure."""
 STANDS_FOR = ("controller/simulator/", "controller/scenarios/", "controller/zookeeper/memory/")
 """Files that do not count for a path: they stand for the network, disks, clients and ZooKeeper."""
 
@@ -29,17 +31,17 @@ REPLACED = re.compile(r"\b(told|tells|whoever|nobody|befalls?|struck|doomed|trou
 """Words for which the field has a term, or plain English a better one."""
 
 
-def sources() -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
+def sources(folders: Sequence[str] = (*PACKAGES, BENCHMARKS)) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
 
 
-def package_lines() -> int:
-    return sum(len(path.read_text().splitlines()) for path in sources())
+def lines(folders: Sequence[str] = (*PACKAGES, BENCHMARKS)) -> int:
+    return sum(len(path.read_text().splitlines()) for path in sources(folders))
 
 
-def package_files() -> int:
-    return len(list(sources()))
+def files(folders: Sequence[str] = (*PACKAGES, BENCHMARKS)) -> int:
+    return len(list(sources(folders)))
 
 
 def shared_class_names() -> int:
@@ -120,9 +122,11 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages": (package_lines, 68_773),
-    "files of the packages": (package_files, 320),
-    "public classes that share a name": (shared_class_names, 29),
+    "lines of the packages and benchmarks": (lines, 73_397),
+    "files of the packages and benchmarks": (files, 309),
+    "lines of the packages": (lambda: lines(PACKAGES), 68_596),
+    "files of the packages": (lambda: files(PACKAGES), 294),
+    "public classes that share a name": (shared_class_names, 17),
     "lines of the packages with replaced words": (lines_with_replaced_words, 12),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 137),
     "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 27),

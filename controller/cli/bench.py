@@ -55,7 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
     if not in_source_checkout():
         print("camerlengo bench: benchmarks need a source checkout of camerlengo", file=sys.stderr)
         return COULD_NOT_RUN
-    status: int = _module(arguments.bench).run(arguments)
+    from controller.zookeeper.embedded import EmbeddedServerUnavailable
+    from tests.benchmarks.common import CouldNotRun, make_folder
+
+    try:
+        if getattr(arguments, "plots", None) is not None:
+            make_folder(arguments.plots)
+        status: int = _module(arguments.bench).run(arguments)
+    except (CouldNotRun, EmbeddedServerUnavailable) as error:
+        print(f"camerlengo bench: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
     return status
 
 

@@ -1,22 +1,116 @@
-"""`camerlengo bench broker`: how much three broker processes take in and give out, how soon, and for how much CPU."""
+"""`camerlengo bench broker`: throughput, latency and CPU time of three broker processes, with confluent-kafka.
+
+Each run has a topic of its own and a client in a fresh process (`broker_worker`).
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
-import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.cli.main import UsageError
 from controller.cli.requirements import CLIENTS, Need, zookeeper_server
-from controller.cli.values import integer, number_from
-from controller.zookeeper.embedded import EmbeddedServerUnavailable
-from tests.benchmarks.broker_runs import BROKERS, PARTITIONS, SETTINGS, Bench, Setup, Work
+from controller.cli.values import number, number_from
+from controller.hosts.local_cluster import LocalCluster
+from tests.benchmarks.common import add_count, add_output, add_zookeeper_jars, integers, run_worker, show, spread
 
-COULD_NOT_RUN = 3
+PARTITIONS = 3
+BROKERS = 3
+READY_LIMIT_S = 60.0
+SETTINGS = {
+    "log.segment.delete.delay.ms": "1000",  # a run's records make room for the next run's
+    "min.insync.replicas": "2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The replication of a topic, and the acks of its producer."""
+
+    replication_factor: int
+    acks: str
+
+    def __str__(self) -> str:
+        return f"RF {self.replication_factor} acks={self.acks}"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one client's process did. `cpu_s` is that of all brokers together while it ran, `client_cpu_s` the client's
+    while it worked."""
+
+    seconds: float
+    requests: int
+    cpu_s: float
+    client_cpu_s: float
+    latency_ms: tuple[float, ...] = ()
+
+
+class BrokerBench:
+    """Over a cluster that runs."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._cluster = cluster
+        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+        self._topics = 0
+
+    @contextmanager
+    def topic(self, setup: Setup) -> Iterator[str]:
+        """A new one, in sync on all of its replicas; deleted at the end."""
+        from confluent_kafka.admin import NewTopic
+
+        self._topics += 1
+        name = f"bench-{self._topics}"
+        config = {"min.insync.replicas": str(min(setup.replication_factor, 2))}
+        made = NewTopic(name, PARTITIONS, setup.replication_factor, config=config)
+        self._admin.create_topics([made])[name].result(READY_LIMIT_S)
+        self._await_leaders(name, setup.replication_factor)
+        try:
+            yield name
+        finally:
+            self._admin.delete_topics([name])[name].result(READY_LIMIT_S)
+
+    def _await_leaders(self, topic: str, replicas: int) -> None:
+        until_s = time.monotonic() + READY_LIMIT_S
+        while True:
+            partitions = self._admin.list_topics(topic, READY_LIMIT_S).topics[topic].partitions.values()
+            if len(partitions) == PARTITIONS and all(
+                one.leader >= 0 and len(one.isrs) == replicas for one in partitions
+            ):
+                return
+            if time.monotonic() > until_s:
+                raise RuntimeError(f"{topic} had not all its leaders and replicas in {READY_LIMIT_S:g} s")
+            time.sleep(0.05)
+
+    def work(self, kind: str, **given: Any) -> Work:
+        """One client's process. Raises CalledProcessError, with what it said on its standard error shown."""
+        words = json.dumps({"servers": self._cluster.bootstrap_servers, "partitions": PARTITIONS} | given)
+        before_s = self._cpu_s()
+        answer = run_worker("tests.benchmarks.broker_worker", kind, words)
+        spent_s = self._cpu_s() - before_s
+        latency_ms = tuple(answer.get("latency_ms", ()))
+        return Work(answer["seconds"], int(answer["requests"]), spent_s, answer["client_cpu_s"], latency_ms)
+
+    def _cpu_s(self) -> float:
+        return sum(cpu_s(broker.pid) for broker in self._cluster.brokers.values())
+
+
+def cpu_s(pid: int) -> float:
+    """A process's own and the system's time for it, so far, by /proc."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system = int(after_name[11]), int(after_name[12])
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
 SETUPS = tuple(Setup(replicas, acks) for replicas in (1, 3) for acks in ("1", "all"))
 PERCENTILES = (50, 99, 99.9)
 
@@ -28,25 +122,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " produces at a steady rate, one record a request, and takes the time to each acknowledgement. The brokers'"
         " CPU is that of all three, replication included. Needs confluent-kafka."
     )
-    parser.add_argument("--sizes", type=_counts, default=(100, 1024), metavar="N,...", help="record sizes (100,1024)")
     parser.add_argument(
-        "--megabytes", type=number_from(), default=100.0, metavar="N", help="megabytes produced in each run (100)"
+        "--sizes", type=integers(), default=(100, 1024), metavar="N,...", help="record sizes (100,1024)"
     )
-    parser.add_argument(
-        "--runs", type=integer(), default=3, metavar="N", help="number of runs; the output has medians (3)"
-    )
-    parser.add_argument(
-        "--rate", type=integer(), default=500, metavar="N", help="records per second of the latency runs (500)"
-    )
+    parser.add_argument("--megabytes", type=number(), default=100.0, metavar="N", help="MB produced in each run (100)")
+    add_count(parser, "--runs", 3, "number of runs; the output has medians")
+    add_count(parser, "--rate", 500, "records per second of the latency runs")
     parser.add_argument(
         "--seconds", type=number_from(), default=10.0, metavar="S", help="duration of each latency run (10; 0: none)"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (PySpark's)")
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(integer(1)(part) for part in text.split(","))
+    add_output(parser)
+    add_zookeeper_jars(parser)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -54,26 +140,19 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    for name, least in (("megabytes", 0.001), ("runs", 1), ("rate", 1), ("seconds", 0)):
-        if getattr(arguments, name) < least:
-            raise UsageError(f"--{name} {getattr(arguments, name):g}: expected {least:g} or more")
     from controller.hosts.local_cluster import LocalCluster
 
-    try:
-        cluster = LocalCluster(brokers=BROKERS, zookeeper_jars=arguments.zookeeper_jars, settings=SETTINGS)
-    except EmbeddedServerUnavailable as error:
-        print(f"camerlengo bench: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    cluster = LocalCluster(brokers=BROKERS, zookeeper_jars=arguments.zookeeper_jars, settings=SETTINGS)
     with cluster:
-        bench = Bench(cluster)
+        bench = BrokerBench(cluster)
         throughput = [throughput_row(bench, setup, size, arguments) for size in arguments.sizes for setup in SETUPS]
         latency = [latency_row(bench, setup, arguments) for setup in SETUPS] if arguments.seconds else []
     found = {"benchmark": "broker", "partitions": PARTITIONS, "throughput": throughput, "latency": latency}
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
+    show(arguments, found, table(found))
     return 0
 
 
-def throughput_row(bench: Bench, setup: Setup, size: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def throughput_row(bench: BrokerBench, setup: Setup, size: int, arguments: argparse.Namespace) -> dict[str, Any]:
     records = max(int(arguments.megabytes * 1e6 / size), PARTITIONS)
     produced: list[Work] = []
     consumed: list[Work] = []
@@ -95,7 +174,7 @@ def figures(runs: Sequence[Work], records: int) -> dict[str, Any]:
     """Medians, with the least and the most of the rates."""
     rates = [records / work.seconds for work in runs]
     return {
-        "records_per_s": _spread(rates),
+        "records_per_s": spread(rates, None),
         "cpu_us_a_record": round(statistics.median(work.cpu_s * 1e6 / records for work in runs), 3),
         "client_cpu_us_a_record": round(statistics.median(work.client_cpu_s * 1e6 / records for work in runs), 3),
         "cpu_us_a_request": round(statistics.median(work.cpu_s * 1e6 / max(work.requests, 1) for work in runs), 1),
@@ -103,14 +182,10 @@ def figures(runs: Sequence[Work], records: int) -> dict[str, Any]:
     }
 
 
-def _spread(values: Sequence[float]) -> dict[str, int]:
-    return {"median": round(statistics.median(values)), "min": round(min(values)), "max": round(max(values))}
-
-
 LATENCY_BYTES = 1024
 
 
-def latency_row(bench: Bench, setup: Setup, arguments: argparse.Namespace) -> dict[str, Any]:
+def latency_row(bench: BrokerBench, setup: Setup, arguments: argparse.Namespace) -> dict[str, Any]:
     records = max(int(arguments.rate * arguments.seconds), 1)
     with bench.topic(setup) as topic:
         work = bench.work(

@@ -27,7 +27,7 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-class Requests:
+class RequestCount:
     """Counts the requests of one kind that a client sent, by its own statistics."""
 
     def __init__(self, kind: str) -> None:
@@ -45,7 +45,7 @@ class Requests:
 def produce(servers: str, topic: str, partitions: int, acks: str, records: int, size: int) -> dict[str, float]:
     """Send records over all partitions as fast as the brokers accept them, until the last one is acknowledged."""
     failures: list[object] = []
-    requests = Requests("Produce")
+    requests = RequestCount("Produce")
     producer = Producer(
         {
             "bootstrap.servers": servers,
@@ -80,7 +80,7 @@ def produce(servers: str, topic: str, partitions: int, acks: str, records: int, 
 
 def consume(servers: str, topic: str, partitions: int, records: int) -> dict[str, float]:
     """From the beginning of each partition, until as many were read."""
-    requests = Requests("Fetch")
+    requests = RequestCount("Fetch")
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -124,7 +124,7 @@ def latency(
         assert since_s is not None
         took_ms.append(since_s * 1_000.0)
 
-    requests = Requests("Produce")
+    requests = RequestCount("Produce")
     producer = Producer(
         {"bootstrap.servers": servers, "acks": acks, "linger.ms": 0, "log_level": 2, **requests.config()}
     )

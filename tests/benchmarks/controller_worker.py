@@ -1,16 +1,21 @@
-"""The controller that `camerlengo bench controller` measures, in a process of its own: it stands by, and takes over
-when /controller is gone, with its real threads, sockets and ZooKeeper connection and no broker beside it.
+"""The processes that `camerlengo bench controller` measures and needs: a standby controller, and brokers.
 
-    python -m tests.benchmarks.controller_worker HOST:PORT
+    python -m tests.benchmarks.controller_worker controller HOST:PORT
 
-For each line on its standard input it prints one JSON object, when that has come about:
+stands by, and takes over when /controller is gone, with its real threads, sockets and ZooKeeper connection and no
+broker beside it. For each line on its standard input it prints one JSON object, when that has happened:
 
-    standby             it leads no more, or not yet
+    standby             it no longer leads, or not yet
     failover            a failover has ended, and brokers have answered all that it sent
     gone                a change of brokers has been handled, and all is answered
-    shutdown BROKER     a controlled shutdown, asked for now, is answered
+    shutdown BROKER     a controlled shutdown, requested now, is answered
 
-Times are of the machine's monotonic clock, in ms, so that they can be held against those of other processes.
+Times are of the machine's monotonic clock, in ms, to compare them with those of other processes.
+
+    python -m tests.benchmarks.controller_worker brokers NUMBER
+
+serves brokers that acknowledge at once: they receive a request, parse its header and send a response without errors. It
+prints their ports as one JSON object, by broker id, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import gc
 import json
 import random
 import resource
+import socket
 import sys
 import threading
 import time
@@ -36,7 +42,17 @@ from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process import term_holds
 from controller.pending import Task
-from controller.protocol.control import ControlledShutdownResponse
+from controller.protocol.client import ApiVersion, ApiVersionsResponse
+from controller.protocol.codec import RequestHeader, encode_response, read_request_header
+from controller.protocol.control import (
+    ControlledShutdownResponse,
+    LeaderAndIsrResponse,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
+from controller.protocol.framing import SIZE_BYTES, frame_size, framed
+from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.schema import ResponseValue
 from controller.trace import FailoverCompleted, FailoverPhase, Noted, RequestAnswered, TraceEvent
 from controller.zookeeper.blocking import wait
 from controller.zookeeper.client import Leadership, ZooKeeperClient
@@ -255,7 +271,7 @@ def _look_until(holds: Callable[[], bool]) -> None:
         time.sleep(LOOK_S)
 
 
-def main(hosts: str) -> None:
+def serve_controller(hosts: str) -> None:
     # As a broker's process does before it starts.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -274,5 +290,86 @@ def main(hosts: str) -> None:
     worker.stop()
 
 
+PIECE_BYTES = 1 << 20
+HEADER_BYTES = 128
+"""More than the header of any request of a controller takes."""
+CONTROL = (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA)
+SERVED = frozenset({*CONTROL, ApiKey.API_VERSIONS})
+
+
+def answer(header: RequestHeader) -> ResponseValue:
+    """No error, of the whole and of any part."""
+    if header.api_key is ApiKey.API_VERSIONS:
+        return ApiVersionsResponse(
+            0, tuple(ApiVersion(key, SUPPORTED[key].first, SUPPORTED[key].last) for key in CONTROL)
+        )
+    if header.api_key is ApiKey.LEADER_AND_ISR:
+        return LeaderAndIsrResponse(0)
+    if header.api_key is ApiKey.STOP_REPLICA:
+        return StopReplicaResponse(0)
+    return UpdateMetadataResponse(0)
+
+
+class AcknowledgingBroker:
+    """One broker: a port on loopback, and a thread a connection, which mostly waits for bytes to throw away."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        room = memoryview(bytearray(PIECE_BYTES))
+        with connection:
+            while _fill(connection, room[:SIZE_BYTES]):
+                left = frame_size(bytes(room[:SIZE_BYTES]))
+                head = min(left, HEADER_BYTES)
+                if not _fill(connection, room[:head]):
+                    return
+                header, _ = read_request_header(bytes(room[:head]), SERVED)
+                left -= head
+                while left:
+                    got = connection.recv_into(room[: min(left, PIECE_BYTES)])
+                    if not got:
+                        return
+                    left -= got
+                connection.sendall(framed(encode_response(header, answer(header))))
+
+
+def _fill(connection: socket.socket, room: memoryview) -> bool:
+    """False when the other end closed the connection first."""
+    got = 0
+    while got < len(room):
+        try:
+            count = connection.recv_into(room[got:])
+        except ConnectionResetError:
+            return False
+        if not count:
+            return False
+        got += count
+    return True
+
+
+def serve_brokers(brokers: int) -> None:
+    serving = {broker: AcknowledgingBroker() for broker in range(1, brokers + 1)}
+    print(json.dumps({broker: one.port for broker, one in serving.items()}), flush=True)
+    sys.stdin.read()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[1] == "brokers":
+        serve_brokers(int(sys.argv[2]))
+    else:
+        serve_controller(sys.argv[2])

@@ -1,28 +1,38 @@
-"""`camerlengo bench hostile`: how long a client waits while another one attacks, and what the brokers spend."""
+"""`camerlengo bench hostile`: the latency of a client while another one attacks, and what the brokers use.
+
+    python -m tests.benchmarks.hostile HOST:PORT,...
+
+is the probe, a well-behaved client in its own process: it sends small requests to each broker, again and again, and for
+each line on its input it prints, as one line of JSON, what it has measured since the last one.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import resource
-import subprocess
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from controller.broker.settings import address
 from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer, number, output_folder
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
-from controller.protocol.client import CreatableTopic, CreateTopicsRequest
+from controller.protocol.client import CreatableTopic, CreateTopicsRequest, MetadataRequest
+from controller.protocol.codec import RequestHeader, encode_request
+from controller.protocol.framing import SIZE_BYTES, framed
 from controller.protocol.messages import ApiKey
-from controller.zookeeper.embedded import EmbeddedServerUnavailable
-from tests.benchmarks.hostile_attacks import ATTACKS, TOPIC, Attack, Client, Target, scaled
+from tests.benchmarks.clusters import Child
+from tests.benchmarks.common import add_output, add_zookeeper_jars, note, show
+from tests.benchmarks.hostile_attacks import ATTACKS, TOPIC, Attack, AttackClient, Target, scaled
 
-COULD_NOT_RUN = 3
 BROKERS = 3
 BOUND_MS = 100.0
 BOUND_BYTES = 4 * 104_857_600
@@ -46,20 +56,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", default=[], metavar="TEXT", help="run the attacks whose names contain TEXT"
     )
     parser.add_argument(
-        "--scale", type=number(0, 1_000), default=1.0, metavar="N", help="factor for the number of requests (1)"
+        "--scale", type=number(0, 1), default=1.0, metavar="N", help="factor for the number of requests (1)"
     )
     parser.add_argument(
         "--descriptors",
-        type=integer(64, 1_000_000),
+        type=integer(256, 1_000_000),
         default=1024,
         metavar="N",
         help="file descriptor limit of each broker (1024)",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_output(parser)
     parser.add_argument(
         "--logs", type=output_folder, metavar="DIR", help="keep the brokers' settings, logs and data in DIR"
     )
-    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (PySpark's)")
+    add_zookeeper_jars(parser)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -71,15 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not attacks:
         names = "; ".join(one.name for one in ATTACKS)
         raise UsageError(f"--only {arguments.only[-1]}: expected a substring of one of: {names}")
-    if not 0 < arguments.scale <= 1:
-        raise UsageError(f"--scale {arguments.scale:g}: expected more than 0, and 1 at most")
-    if arguments.descriptors < 256:
-        raise UsageError(f"--descriptors {arguments.descriptors}: expected 256 or more")
-    try:
-        cluster = LocalCluster(brokers=BROKERS, zookeeper_jars=arguments.zookeeper_jars, data_dir=arguments.logs)
-    except EmbeddedServerUnavailable as error:
-        print(f"camerlengo bench: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    cluster = LocalCluster(brokers=BROKERS, zookeeper_jars=arguments.zookeeper_jars, data_dir=arguments.logs)
     try:
         with _descriptors(arguments.descriptors):
             cluster.start()
@@ -87,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         cluster.close()
     found = {"benchmark": "hostile", "descriptors": arguments.descriptors, "scale": arguments.scale, "attacks": rows}
-    print(json.dumps(found, indent=2) if arguments.json else table(rows))
+    show(arguments, found, table(rows))
     return 0 if all(row["verdict"] == "held" for row in rows) else 1
 
 
@@ -104,55 +106,30 @@ def _descriptors(count: int) -> Iterator[None]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4_096, hard)), hard))
 
 
-class Probe:
-    """The process that measures; see `hostile_probe`."""
-
-    def __init__(self, servers: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.hostile_probe", servers],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def measured(self) -> dict[str, Any]:
-        """Since the last time."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        found: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return found
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 def _rows(cluster: LocalCluster, attacks: list[Attack], scale: float) -> Iterator[dict[str, Any]]:
     target = _target(cluster, scale)
-    probe = Probe(cluster.bootstrap_servers)
+    probe = Child(__name__, cluster.bootstrap_servers, hello=False)
     try:
         time.sleep(CALM_S)
         for attack in attacks:
-            probe.measured()
+            probe.ask()
             time.sleep(CALM_S)
-            quiet = probe.measured()
+            quiet = probe.ask()
             before = {number: resident(broker.pid) for number, broker in cluster.brokers.items()}
             for broker in cluster.brokers.values():
                 _forget_peak(broker.pid)
             began_s = time.monotonic()
             try:
-                note = attack.run(target)
+                outcome = attack.run(target)
             except OSError as error:
-                note = f"{type(error).__name__}: {error}"
+                outcome = f"{type(error).__name__}: {error}"
             time.sleep(AFTER_S)
-            measured = probe.measured()
+            measured = probe.ask()
             alive = [number for number, broker in cluster.brokers.items() if broker.running]
             grown = max((peak(cluster.brokers[number].pid) - before[number] for number in alive), default=0)
             row = {
                 "attack": attack.name,
-                "outcome": note,
+                "outcome": outcome,
                 "seconds": round(time.monotonic() - began_s, 1),
                 "quiet_worst_ms": quiet["worst_ms"],
                 "p50_ms": measured["p50_ms"],
@@ -161,7 +138,7 @@ def _rows(cluster: LocalCluster, attacks: list[Attack], scale: float) -> Iterato
                 "descriptors": max((descriptors(cluster.brokers[number].pid) for number in alive), default=0),
                 "verdict": verdict(quiet, measured, grown, len(alive)),
             }
-            print(f"{attack.name}: {note} ({row['verdict']})", file=sys.stderr)
+            note(f"{attack.name}: {outcome} ({row['verdict']})")
             yield row
             if len(alive) < BROKERS:
                 return
@@ -173,7 +150,7 @@ def _target(cluster: LocalCluster, scale: float) -> Target:
     addresses = {number: broker.ready_at() for number, broker in cluster.brokers.items()}
     known = {number: at for number, at in addresses.items() if at is not None}
     controller = ask_metadata(known[1], PROBE_LIMIT_S).controller_id
-    client = Client(known[controller])
+    client = AttackClient(known[controller])
     client.ask(ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest((CreatableTopic(TOPIC, 1, 3),), 30_000))
     client.close()
     deadline = time.monotonic() + PROBE_LIMIT_S
@@ -230,3 +207,86 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
+
+
+INTERVAL_S = 0.01
+ANSWER_LIMIT_S = 120.0
+
+
+class LatencyProbe:
+    """One broker's client. `took_ms`: how long each answer took; one that is due counts with its age."""
+
+    def __init__(self, at: str) -> None:
+        self._address = address(at)
+        self._frame = framed(encode_request(RequestHeader(ApiKey.METADATA, 9, 1, "probe"), MetadataRequest(())))
+        self._lock = threading.Lock()
+        self._took_ms: list[float] = []
+        self._asked_s: float | None = None
+        self._failures = 0
+
+    def run(self) -> None:
+        while True:
+            try:
+                with socket.create_connection(self._address, ANSWER_LIMIT_S) as connection:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    while True:
+                        self._ask(connection)
+                        time.sleep(INTERVAL_S)
+            except OSError:
+                with self._lock:
+                    self._failures += 1
+                    self._asked_s = None
+                time.sleep(INTERVAL_S)
+
+    def _ask(self, connection: socket.socket) -> None:
+        began_s = self._asked_s = time.perf_counter()
+        connection.sendall(self._frame)
+        size = int.from_bytes(_read(connection, SIZE_BYTES), "big")
+        _read(connection, size)
+        with self._lock:
+            self._took_ms.append((time.perf_counter() - began_s) * 1_000.0)
+            self._asked_s = None
+
+    def taken(self) -> tuple[list[float], int]:
+        with self._lock:
+            took_ms, self._took_ms = self._took_ms, []
+            failures, self._failures = self._failures, 0
+            if self._asked_s is not None:
+                took_ms.append((time.perf_counter() - self._asked_s) * 1_000.0)
+        return took_ms, failures
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        data += part
+    return data
+
+
+def probe(addresses: str) -> None:
+    probes = [LatencyProbe(at) for at in addresses.split(",")]
+    for probe in probes:
+        threading.Thread(target=probe.run, daemon=True).start()
+    for _ in sys.stdin:
+        took_ms: list[float] = []
+        failures = 0
+        for probe in probes:
+            some, failed = probe.taken()
+            took_ms += some
+            failures += failed
+        took_ms.sort()
+        found = {
+            "requests": len(took_ms),
+            "failures": failures,
+            "p50_ms": round(took_ms[len(took_ms) // 2], 2) if took_ms else None,
+            "worst_ms": round(took_ms[-1], 1) if took_ms else None,
+        }
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    probe(sys.argv[1])

@@ -51,7 +51,7 @@ _GZIP = 1
 INT_MAX = 2**31 - 1
 
 
-class Client:
+class AttackClient:
     """One connection. OSError where the broker closes it or does not answer in time."""
 
     def __init__(self, at: Address, limit_s: float = ATTACK_LIMIT_S) -> None:
@@ -96,8 +96,8 @@ class Target:
         return max(int(count * self.scale), 1)
 
     @contextmanager
-    def client(self, broker: int | None = None) -> Iterator[Client]:
-        client = Client(self.addresses[self.leader if broker is None else broker])
+    def client(self, broker: int | None = None) -> Iterator[AttackClient]:
+        client = AttackClient(self.addresses[self.leader if broker is None else broker])
         try:
             yield client
         finally:
@@ -119,7 +119,7 @@ def attempt(target: Target, key: ApiKey, version: int, value: RequestValue) -> s
 
 
 def announced(target: Target) -> str:
-    clients = [Client(target.addresses[target.leader]) for _ in range(5)]
+    clients = [AttackClient(target.addresses[target.leader]) for _ in range(5)]
     for client in clients:
         client.socket.sendall((100 * 1024 * 1024).to_bytes(4, "big") + b"four")
     time.sleep(HOLD_S)
@@ -169,7 +169,7 @@ def busy(target: Target) -> str:
     with target.client() as client:
         client.send(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         answer_bytes = SIZE_BYTES + len(client.receive())
-    clients = [Client(target.addresses[target.leader]) for _ in range(count)]
+    clients = [AttackClient(target.addresses[target.leader]) for _ in range(count)]
     left = {client.socket: each * answer_bytes for client in clients}
     deadline_s = time.monotonic() + ATTACK_LIMIT_S
     try:

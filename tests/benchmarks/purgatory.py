@@ -6,28 +6,110 @@ On the virtual clock, how many requests a CPU second takes; on the machine's, up
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from controller.cli.main import UsageError
-from controller.cli.requirements import PLOTS, Need
-from controller.cli.values import integer, output_folder, seed
+from controller.cli.values import seed
 from controller.timer import COMPILED
-from tests.benchmarks.pages import NoSuchTable, page_with, put_table
-from tests.benchmarks.plots import PlotsUnavailable, save
-from tests.benchmarks.purgatory_load import CHUNK, Load
-from tests.benchmarks.purgatory_page import page_table, panels
-from tests.benchmarks.purgatory_real import run_real
-from tests.benchmarks.purgatory_runs import Run
-from tests.benchmarks.purgatory_virtual import run_virtual
+from tests.benchmarks.common import (
+    Line,
+    Mark,
+    Panel,
+    add_count,
+    add_output,
+    circumstances,
+    integers,
+    markdown,
+    note,
+    plots_needed,
+    progress,
+    put_table,
+    save,
+    show,
+    subset,
+)
+from tests.benchmarks.purgatory_runs import CHUNK, Load, PurgatoryRun, run_real, run_virtual
 
-COULD_NOT_RUN = 3
-RATES = "10000,20000,30000,40000,60000,80000,105000,120000"
+PUBLISHED_NEW = 105_000
+"""Requests a second at which the new design shows no degradation, few or many of them timing out; the most that was
+asked of it. Source: Confluent, "Apache Kafka, Purgatory, and Hierarchical Timing Wheels", on the JVM."""
+PUBLISHED_OLD = {"20/60 ms": 40_000, "200/400 ms": 25_000}
+"""Where the old one saturates. Same source."""
+DRAWN = ("new", "old", "load")
+ABSENT = "-"
+
+
+def page_table(runs: Sequence[PurgatoryRun], circumstances: str) -> list[str]:
+    """A column a load, a row for each thing that is asked of the figures; then how they came about."""
+    loads = list(dict.fromkeys(one.load for one in runs))
+    rows: list[list[str]] = []
+    for design in DRAWN:
+        real = [one for one in runs if (one.clock, one.design) == ("real", design)]
+        if real:
+            named = "the load by itself" if design == "load" else f"{design} design"
+            of = [[one for one in real if one.load == load] for load in loads]
+            rows.append([f"{named} holds", *(_held(some) for some in of)])
+            rows.append([f"{named}, the most asked", *(_most(some) for some in of)])
+        virtual = [one for one in runs if (one.clock, one.design) == ("virtual", design)]
+        if virtual:
+            named = "the load by itself" if design == "load" else f"{design} design"
+            cells = [[one for one in virtual if one.load == load] for load in loads]
+            rows.append([f"{named}, virtual clock", *(_virtual(some) for some in cells)])
+    published = [
+        f"{PUBLISHED_NEW:,}; the old {PUBLISHED_OLD[load]:,}" if load in PUBLISHED_OLD else ABSENT for load in loads
+    ]
+    rows.append(["published: the new holds", *published])
+    return [*markdown(["50th/75th percentile", *loads], rows), "", circumstances]
+
+
+def _held(runs: Sequence[PurgatoryRun]) -> str:
+    held = [one.target for one in runs if one.held]
+    return f"{_thousands(max(held))} requests/s" if held else f"not {_thousands(min(one.target for one in runs))}"
+
+
+def _most(runs: Sequence[PurgatoryRun]) -> str:
+    most = max(runs, key=lambda one: one.target)
+    late = "never all answered" if most.late_ms is None else f"the last answer {most.late_ms:.0f} ms late"
+    return f"{_thousands(most.achieved)} of {_thousands(most.target)}, {late}; {most.cpu_us:.1f} µs CPU a request"
+
+
+def _virtual(runs: Sequence[PurgatoryRun]) -> str:
+    if not runs:
+        return ABSENT
+    best = runs[0].best
+    fastest = "" if best is None else f", {best:,.0f} in the fastest 50,000"
+    return f"{runs[0].achieved:,.0f} requests a CPU second{fastest}"
+
+
+def _thousands(rate: float) -> str:
+    """To three digits or so: a schedule drawn at random is a little off the rate that it was drawn for."""
+    return f"{round(rate, -3 if rate >= 10_000 else -2):,.0f}"
+
+
+def panels(runs: Sequence[PurgatoryRun]) -> list[Panel]:
+    """For each load: achieved against target with the published marks, and CPU time against target."""
+    real = [one for one in runs if one.clock == "real"]
+    found: list[Panel] = []
+    for load in dict.fromkeys(one.load for one in real):
+        of = {design: [one for one in real if (one.load, one.design) == (load, design)] for design in DRAWN}
+        shown = [(design, rows, colour) for colour, (design, rows) in enumerate(of.items()) if rows]
+        targets = {design: [one.target for one in rows] for design, rows, _ in shown}
+        achieved = [Line(design, targets[design], [one.achieved for one in rows], at) for design, rows, at in shown]
+        cpu = [Line(design, targets[design], [one.cpu_us for one in rows], at) for design, rows, at in shown]
+        marks = [Mark(PUBLISHED_NEW, "published: the new still holds", 0)]
+        if load in PUBLISHED_OLD:
+            marks.append(Mark(PUBLISHED_OLD[load], "published: the old saturates", 1))
+        title = f"50th/75th percentile {load}"
+        found.append(Panel(title, "target (requests/s)", "achieved (requests/s)", achieved, diagonal=True, marks=marks))
+        found.append(Panel(title, "target (requests/s)", "CPU time (µs a request)", cpu))
+    return found
+
+
+RATES = (10_000, 20_000, 30_000, 40_000, 60_000, 80_000, 105_000, 120_000)
 LOADS = "20/60,200/400"
 SECONDS_OF_LOAD = 3
 COLLAPSED = 0.6
@@ -46,94 +128,68 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clock", choices=("real", "virtual", "both"), default="both", help="clock of the runs (both)")
     parser.add_argument(
         "--designs",
-        default="new,old",
+        type=subset(*DESIGNS),
+        default=("new", "old"),
         metavar="LIST",
         help="any of new, old (real clock) and load, the load generator alone (new,old)",
     )
-    parser.add_argument("--rates", default=RATES, metavar="LIST", help=f"requests per second, real clock ({RATES})")
+    parser.add_argument(
+        "--rates",
+        type=integers(),
+        default=RATES,
+        metavar="LIST",
+        help=f"requests per second, real clock ({','.join(map(str, RATES))})",
+    )
     parser.add_argument(
         "--percentiles", default=LOADS, metavar="LIST", help=f"p50/p75 of the time to completion in ms ({LOADS})"
     )
-    parser.add_argument("--timeout-ms", type=integer(), default=200, metavar="MS", help="timeout of each request (200)")
-    parser.add_argument("--keys", type=integer(), default=100, metavar="N", help="total number of keys (100)")
-    parser.add_argument(
-        "--keys-of-each", type=integer(), default=3, metavar="N", help="keys that a request watches (3)"
-    )
-    parser.add_argument("--size", type=integer(), default=100, metavar="BYTES", help="size of a request (100)")
-    parser.add_argument(
-        "--number",
-        type=integer(),
-        metavar="N",
-        help=f"requests per run (those of {SECONDS_OF_LOAD} seconds; virtual clock: 1000000)",
-    )
-    parser.add_argument(
-        "--virtual-rate", type=integer(), default=105_000, metavar="N", help="requests per virtual second (105000)"
-    )
-    parser.add_argument(
-        "--news",
-        type=integer(),
-        default=0,
-        metavar="N",
-        help="keys checked for completion each ms, virtual clock (0, as in Kafka's benchmark)",
-    )
+    add_count(parser, "--timeout-ms", 200, "timeout of each request in ms")
+    add_count(parser, "--keys", 100, "total number of keys")
+    add_count(parser, "--keys-of-each", 3, "keys that a request watches")
+    add_count(parser, "--size", 100, "size of a request in bytes", least=0)
+    default = f"requests per run (those of {SECONDS_OF_LOAD} seconds; virtual clock: 1000000)"
+    add_count(parser, "--number", None, default)
+    add_count(parser, "--virtual-rate", 105_000, "requests per virtual second")
+    checked = "keys checked for completion each ms, virtual clock; 0 as in Kafka's benchmark"
+    add_count(parser, "--news", 0, checked, least=0)
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of arrivals, latencies and keys (1)")
     parser.add_argument(
         "--no-collector", action="store_true", help="disable Python's cyclic garbage collector in each run"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT_PNG} to DIR (real clock)")
-    parser.add_argument(
-        "--page",
-        type=page_with(TABLE),
-        metavar="FILE",
-        help=f"replace the table {TABLE} in this page, such as docs/purgatory.md",
-    )
+    add_output(parser, f"{PLOT_PNG} (real clock)", "docs/purgatory.md", [TABLE])
 
 
-def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return PLOTS if arguments.plots is not None else ()
+needs = plots_needed
 
 
 def run(arguments: argparse.Namespace) -> int:
-    loads, rates, designs = _loads(arguments), _rates(arguments), _designs(arguments)
+    loads, rates, designs = _loads(arguments), arguments.rates, arguments.designs
     collector = not arguments.no_collector
     load_before = os.getloadavg()[0]
-    runs: list[Run] = []
+    runs: list[PurgatoryRun] = []
     if arguments.clock != "real":
         for design in designs:
             for load in loads(arguments.virtual_rate, arguments.number or 1_000_000) if design != "old" else ():
-                runs.append(run_virtual(load, design=design, collector=collector, progress=_Progress(load)))
+                runs.append(run_virtual(load, design=design, collector=collector, progress=_progress_of(load)))
                 _tell(runs[-1])
     if arguments.clock != "virtual":
         runs += _real_runs(
             designs, [loads(rate, arguments.number or SECONDS_OF_LOAD * rate) for rate in rates], collector
         )
     found = figures(runs, arguments)
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
-    try:
-        if arguments.plots is not None and arguments.clock != "virtual":
-            arguments.plots.mkdir(parents=True, exist_ok=True)
-            save(arguments.plots / PLOT_PNG, "Request purgatory: the new design and the old", panels(runs), columns=2)
-        if arguments.page is not None:
-            put_table(arguments.page, TABLE, page_table(runs, circumstances(found, load_before)))
-    except (PlotsUnavailable, NoSuchTable, OSError) as error:
-        print(f"camerlengo bench: {error}", file=sys.stderr)
-        return COULD_NOT_RUN
+    show(arguments, found, table(found))
+    if arguments.plots is not None and arguments.clock != "virtual":
+        save(arguments.plots / PLOT_PNG, "Request purgatory: the new design and the old", panels(runs), columns=2)
+    if arguments.page is not None:
+        build = "compiled" if COMPILED else "pure"
+        notes = f"{build.capitalize()}, collector {'on' if collector else 'off'}. {circumstances(load_before)}"
+        put_table(arguments.page, TABLE, page_table(runs, notes))
     return 0
 
 
-def circumstances(found: dict[str, Any], load_before: float) -> str:
-    """`load_before`: how many threads of the machine wanted to run, in the minute before the runs."""
-    build = "compiled" if found["compiled"] else "pure"
-    return (
-        f"Python {found['python']}, {build}, collector {'on' if found['collector'] else 'off'}; {os.cpu_count()} cores,"
-        f" load average {load_before:.1f} before the runs."
-    )
-
-
-def _real_runs(designs: Sequence[str], loads_of_rates: Sequence[Sequence[Load]], collector: bool) -> list[Run]:
+def _real_runs(designs: Sequence[str], loads_of_rates: Sequence[Sequence[Load]], collector: bool) -> list[PurgatoryRun]:
     """By design and load, up to the rate at which it collapses."""
-    runs: list[Run] = []
+    runs: list[PurgatoryRun] = []
     for design in designs:
         for loads in zip(*loads_of_rates, strict=True):
             for load in loads:
@@ -144,16 +200,12 @@ def _real_runs(designs: Sequence[str], loads_of_rates: Sequence[Sequence[Load]],
     return runs
 
 
-class _Progress:
-    def __init__(self, load: Load) -> None:
-        self._load = load
-
-    def __call__(self, done: int) -> None:
-        print(f"\r{self._load.name}: {done * 100 // self._load.number}%", end="\r", file=sys.stderr, flush=True)
+def _progress_of(load: Load) -> Callable[[int], None]:
+    return lambda done: progress(f"{load.name}: {done * 100 // load.number}%")
 
 
-def _tell(done: Run) -> None:
-    print(_row(_values(done)), file=sys.stderr, flush=True)
+def _tell(done: PurgatoryRun) -> None:
+    note(_row(_values(done)))
 
 
 def _loads(arguments: argparse.Namespace) -> Any:
@@ -183,25 +235,7 @@ def _loads(arguments: argparse.Namespace) -> Any:
     return at
 
 
-def _rates(arguments: argparse.Namespace) -> list[int]:
-    try:
-        rates = sorted({int(word) for word in arguments.rates.split(",")})
-    except ValueError as error:
-        raise UsageError(f"--rates {arguments.rates}: expected integers separated by commas") from error
-    if rates[0] < 1:
-        raise UsageError(f"--rates {arguments.rates}: expected 1 or more")
-    return rates
-
-
-def _designs(arguments: argparse.Namespace) -> list[str]:
-    designs: list[str] = arguments.designs.split(",")
-    for design in designs:
-        if design not in DESIGNS:
-            raise UsageError(f"--designs {arguments.designs}: expected some of {', '.join(DESIGNS)}")
-    return designs
-
-
-def figures(runs: Sequence[Run], arguments: argparse.Namespace) -> dict[str, Any]:
+def figures(runs: Sequence[PurgatoryRun], arguments: argparse.Namespace) -> dict[str, Any]:
     """All runs, and for each design and load of the real clock the highest rate that it held."""
     held: dict[str, float] = {}
     for one in runs:
@@ -224,7 +258,7 @@ def figures(runs: Sequence[Run], arguments: argparse.Namespace) -> dict[str, Any
     }
 
 
-def _values(one: Run) -> dict[str, Any]:
+def _values(one: PurgatoryRun) -> dict[str, Any]:
     values = asdict(one) | {"cpu_us": round(one.cpu_us, 2), "held": one.held, "cpu_s": round(one.cpu_s, 3)}
     values["best"] = None if one.best is None else round(one.best)
     return values | {"target": round(one.target), "achieved": round(one.achieved)}

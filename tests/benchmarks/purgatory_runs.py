@@ -1,4 +1,8 @@
-"""The common parts of the purgatory benchmark's runs: the requests, their tally, and a run's result.
+"""The runs of `camerlengo bench purgatory`: the load, the requests, on the machine's clock or virtual.
+
+The load is that of Kafka's TestPurgatoryPerformance: gaps are exponential, latencies log-normal, given by two of their
+percentiles, both in whole milliseconds. Everything is drawn before it is needed, in columns, so that the measured loops
+draw nothing.
 
 A request is completed by force once its condition holds, as in Kafka's benchmark. No key is ever checked for
 completion, so every request stays in its watch lists until a purge. Each run checks that every request was answered
@@ -9,16 +13,98 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import numpy as np
+from numpy.typing import NDArray
 
+from controller.labs.old_purgatory import OldPurgatory
+from controller.labs.thread_timer import ThreadTimer
+from controller.labs.threaded_purgatory import ThreadedPurgatory
 from controller.labs.virtual_timer import VirtualTimer
-from controller.timer.purgatory import DelayedOperation
-from tests.benchmarks.purgatory_load import Load, Requests
+from controller.timer.purgatory import DelayedOperation, Purgatory
+
+QUARTILE = 0.67448975
+"""The 75th percentile of the standard normal distribution."""
+KEY_SETS = 4_096
+CHUNK = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`rate`: requests a second; percentiles and `timeout_ms` in ms; `size`: bytes that each request holds; `news`: how
+    many keys have news each millisecond, in turns (on the virtual clock; in Kafka's benchmark none ever has)."""
+
+    rate: int
+    percentile_50_ms: float
+    percentile_75_ms: float
+    number: int
+    timeout_ms: int = 200
+    keys: int = 100
+    keys_of_each: int = 3
+    size: int = 100
+    seed: int = 1
+    news: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "number", "timeout_ms", "keys", "keys_of_each"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
+        if self.keys_of_each > self.keys:
+            raise ValueError(f"keys_of_each {self.keys_of_each}: expected at most {self.keys}, which is all there are")
+        if not 0 < self.percentile_50_ms < self.percentile_75_ms:
+            raise ValueError(
+                f"percentiles {self.percentile_50_ms:g}/{self.percentile_75_ms:g}: expected the 50th below the 75th"
+            )
+        for name in ("size", "news"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
+
+    @property
+    def name(self) -> str:
+        return f"{self.percentile_50_ms:g}/{self.percentile_75_ms:g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRows:
+    """Requests in the order in which they come, a row each: when, how long until its condition holds, its key set."""
+
+    arrival_ms: NDArray[np.int64]
+    latency_ms: NDArray[np.int64]
+    key_set: NDArray[np.int64]
+
+
+def key_sets(load: Load) -> list[tuple[str, ...]]:
+    """What requests watch: each as many different keys as they have."""
+    rng = np.random.default_rng(load.seed)
+    names = [f"key {number}" for number in range(load.keys)]
+    return [
+        tuple(names[number] for number in rng.choice(load.keys, load.keys_of_each, replace=False).tolist())
+        for _ in range(KEY_SETS)
+    ]
+
+
+def requests(load: Load, chunk: int = CHUNK) -> Iterator[LoadRows]:
+    """All of the load's requests, `chunk` at a time. The same load gives the same requests."""
+    rng = np.random.default_rng([load.seed, load.rate])
+    mean = np.log(load.percentile_50_ms)
+    deviation = (np.log(load.percentile_75_ms) - mean) / QUARTILE
+    now_ms = 0.0
+    for left in range(load.number, 0, -chunk):
+        count = min(chunk, left)
+        arrivals = now_ms + np.cumsum(rng.exponential(1_000 / load.rate, count))
+        now_ms = float(arrivals[-1])
+        latencies = np.minimum(np.exp(rng.normal(mean, deviation, count)), 1e12)
+        yield LoadRows(
+            arrivals.astype(np.int64), latencies.astype(np.int64), rng.integers(0, KEY_SETS, count, dtype=np.int64)
+        )
+
 
 HELD = 0.95
 NUL = b"\0"
@@ -31,7 +117,7 @@ class WrongAnswers(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PurgatoryRun:
     """What one run came to. `design`: "new", "old", or "load" for the generator of the load by itself. `target` and
     `achieved`: requests a second, as scheduled and as handed in; `late_ms`: how long after the schedule's last request
     had had its time all were answered, None if that was not waited for."""
@@ -82,7 +168,7 @@ def _read(counter: Iterator[int]) -> int:
     return int(repr(counter)[len("count(") : -1])
 
 
-class Request(DelayedOperation):
+class TimedRequest(DelayedOperation):
     """Its condition is a time, `due`, in the unit of the run's clock. Kinds of it know the run's clock and counters: a
     request that carried them would be twice as dear to make, and the benchmark's own share is in its figures."""
 
@@ -91,10 +177,10 @@ class Request(DelayedOperation):
     data: bytes
 
 
-def kind_on(timer: VirtualTimer, tally: Tally) -> type[Request]:
+def kind_on(timer: VirtualTimer, tally: Tally) -> type[TimedRequest]:
     answers, expirations = tally.answers, tally.expirations
 
-    class OnTimer(Request):
+    class OnTimer(TimedRequest):
         __slots__ = ()
 
         def try_complete(self) -> bool:
@@ -111,11 +197,11 @@ def kind_on(timer: VirtualTimer, tally: Tally) -> type[Request]:
     return OnTimer
 
 
-def kind_on_machine(tally: Tally) -> type[Request]:
+def kind_on_machine(tally: Tally) -> type[TimedRequest]:
     """`due`: in monotonic nanoseconds."""
     now_ns, answers, expirations = time.monotonic_ns, tally.answers, tally.expirations
 
-    class OnMachine(Request):
+    class OnMachine(TimedRequest):
         __slots__ = ()
 
         def try_complete(self) -> bool:
@@ -138,7 +224,7 @@ class Nowhere:
 
     delayed = watched = purges = 0
 
-    def try_complete_else_watch(self, operation: Request, keys: Collection[str]) -> bool:
+    def try_complete_else_watch(self, operation: TimedRequest, keys: Collection[str]) -> bool:
         return False
 
     def check_and_complete(self, key: str) -> int:
@@ -148,7 +234,7 @@ class Nowhere:
         return 0
 
 
-def in_time(rows: Requests, load: Load) -> Requests:
+def in_time(rows: LoadRows, load: Load) -> LoadRows:
     """Return the requests with every condition met before the timeout at the latest, so that none expires."""
     return replace(rows, latency_ms=np.minimum(rows.latency_ms, load.timeout_ms - 1))
 
@@ -170,3 +256,280 @@ def collecting(on: bool) -> Iterator[None]:
         gc.enable()
         gc.set_threshold(*thresholds)
         gc.unfreeze()
+
+
+GIVE_UP_AFTER = 2.5
+"""A run that takes so many times as long as its load lasts is broken off: the design has collapsed."""
+ANSWERED_LIMIT_S = 5.0
+
+Design = ThreadedPurgatory[str, TimedRequest] | OldPurgatory[str, TimedRequest] | Nowhere
+
+
+class _Real:
+    """The machine's monotonic clock."""
+
+    __slots__ = ("start_ns",)
+
+    def __init__(self) -> None:
+        self.start_ns = time.monotonic_ns()
+
+    def now_ms(self) -> int:
+        return (time.monotonic_ns() - self.start_ns) // 1_000_000
+
+    def nap(self) -> None:
+        """Until the next whole millisecond: nothing is due before."""
+        time.sleep((1_000_000 - (time.monotonic_ns() - self.start_ns) % 1_000_000) / 1e9)
+
+
+class _RealLoad:
+    """One thread hands requests in as they come, a second completes those whose condition holds; the design's own
+    threads do the rest."""
+
+    def __init__(self, load: Load, purgatory: Design) -> None:
+        self.load = load
+        self.purgatory = purgatory
+        self.tally = Tally()
+        (asked,) = requests(load, load.number)
+        self.rows = in_time(asked, load) if isinstance(purgatory, Nowhere) else asked
+        self.sets = key_sets(load)
+        self.latency_ns = self.rows.latency_ms * 1_000_000
+        self.last_ms = int(self.rows.arrival_ms[-1])
+        self.handed = 0
+        self.over = threading.Event()
+        self.requests: list[TimedRequest | None] = [None] * load.number
+        completes = self.rows.latency_ms < load.timeout_ms
+        holds_ms = np.where(completes, self.rows.arrival_ms + self.rows.latency_ms, np.iinfo(np.int64).max)
+        self.order = np.argsort(holds_ms, kind="stable")[: int(completes.sum())]
+        self.holds_ms = holds_ms[self.order]
+        self.ends_ms = int((self.rows.arrival_ms + np.minimum(self.rows.latency_ms, load.timeout_ms)).max())
+
+    def hand_in(self, clock: _Real) -> None:
+        bounds = np.searchsorted(self.rows.arrival_ms, np.arange(1, self.last_ms + 2)).tolist()
+        made_of = kind_on_machine(self.tally)
+        give_up_ms = int(self.last_ms * GIVE_UP_AFTER) + 1_000
+        while self.handed < self.load.number:
+            now_ms = clock.now_ms()
+            if now_ms > give_up_ms:
+                return
+            end = bounds[min(now_ms, self.last_ms)]
+            if end == self.handed:
+                clock.nap()
+                continue
+            # At most so many at once, so that one who is late looks at the clock now and then.
+            self._hand_in_rows(made_of, self.handed, min(end, self.handed + 1_000))
+
+    def _hand_in_rows(self, made_of: type[TimedRequest], begin: int, end: int) -> None:
+        now_ns, size, timeout_ms = time.monotonic_ns(), self.load.size, self.load.timeout_ms
+        watch, sets, waiting = self.purgatory.try_complete_else_watch, self.sets, self.requests
+        dues, chosen = (self.latency_ns[begin:end] + now_ns).tolist(), self.rows.key_set[begin:end].tolist()
+        over_ns = now_ns + timeout_ms * 1_000_000
+        for row, due_ns, key_set in zip(range(begin, end), dues, chosen, strict=True):
+            request = made_of(timeout_ms)
+            request.due = due_ns
+            request.data = NUL * size
+            watch(request, sets[key_set])
+            if due_ns < over_ns:
+                waiting[row] = request
+        self.handed = end
+
+    def complete(self, clock: _Real) -> None:
+        done, due, waiting = 0, len(self.order), self.requests
+        while done < due and not self.over.is_set():
+            end = min(int(np.searchsorted(self.holds_ms, clock.now_ms(), side="right")), done + 1_000)
+            rows = self.order[done:end].tolist()
+            for row in rows:
+                request = waiting[row]
+                if request is None:  # the submitting thread is late
+                    break
+                waiting[row] = None
+                request.force_complete()
+                done += 1
+            if done < end or not rows:
+                clock.nap()
+
+    def answered_by(self, limit_s: float) -> bool:
+        deadline_s = time.monotonic() + limit_s
+        while self.tally.answered < self.handed and time.monotonic() < deadline_s:
+            time.sleep(0.002)
+        return self.tally.answered == self.handed
+
+
+def run_real(design: str, load: Load, *, collector: bool = True) -> PurgatoryRun:
+    """A design ("new", "old", or "load" for none) on threads and the machine's clock. WrongAnswers: more of them than
+    requests."""
+    timer = ThreadTimer() if design == "new" else None
+    purgatory: Design = OldPurgatory() if design == "old" else Nowhere()
+    if timer is not None:
+        purgatory = ThreadedPurgatory(timer)
+    real = _RealLoad(load, purgatory)
+    late_ms: float | None = None
+    try:
+        with collecting(collector):
+            started_s, clock = time.process_time(), _Real()
+            completing = threading.Thread(target=real.complete, args=(clock,), daemon=True)
+            completing.start()
+            real.hand_in(clock)
+            elapsed_s = (time.monotonic_ns() - clock.start_ns) / 1e9
+            if real.handed == load.number and real.answered_by(ANSWERED_LIMIT_S):
+                late_ms = clock.now_ms() - real.ends_ms
+            real.over.set()
+            completing.join()
+            cpu_s = time.process_time() - started_s
+    finally:
+        if isinstance(purgatory, OldPurgatory):
+            purgatory.close()
+        elif timer is not None:
+            timer.close()
+    answers = real.tally.answered
+    if answers > real.handed:
+        raise WrongAnswers(f"{load.name}: {answers} answers to {real.handed} requests")
+    return PurgatoryRun(
+        design,
+        "real",
+        load.name,
+        real.handed,
+        load.number / (real.last_ms / 1_000),
+        real.handed / elapsed_s,
+        cpu_s,
+        real.tally.expired,
+        purgatory.purges,
+        late_ms,
+    )
+
+
+WARM_MS = 1_000
+
+Ring = list[list[TimedRequest]]
+"""The requests whose condition comes to hold, by the millisecond in which it does, modulo the timeout. One list more is
+for those whose timeout comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Requests in the order in which they come; by the end of millisecond `first_ms` + n, `bounds[n]` of them have.
+
+    Of each, when its condition holds, what it watches, and its list of the ring.
+    """
+
+    first_ms: int
+    bounds: list[int]
+    due_ms: list[int]
+    keys: list[tuple[str, ...]]
+    slots: list[list[TimedRequest]]
+
+
+def run_virtual(
+    load: Load, *, design: str = "new", collector: bool = True, progress: Callable[[int], None] = lambda _: None
+) -> PurgatoryRun:
+    """The new design (or "load", for none) on one thread, as fast as it goes; `achieved` is requests a CPU second.
+    WrongAnswers."""
+    timer = VirtualTimer()
+    purgatory: Purgatory[str, TimedRequest] | Nowhere = Nowhere() if design == "load" else Purgatory(timer)
+    tally = Tally()
+    made_of = kind_on(timer, tally)
+    sets = key_sets(load)
+    wait_ms = load.timeout_ms
+    news = cycle(sorted({key for keys in sets for key in keys}))
+    ring: Ring = [[] for _ in range(wait_ms + 1)]
+    cpu_s = best = 0.0
+    done = 0
+    with collecting(collector):
+        blocks = sys.getallocatedblocks()
+        for asked in requests(load):
+            chunk = in_time(asked, load) if design == "load" else asked
+            ready = _chunk(chunk, max(timer.now_ms, int(chunk.arrival_ms[0])), wait_ms, sets, ring)
+            started_s = time.process_time()
+            _quiet_until(timer, ring, ready.first_ms)
+            _feed(timer, purgatory, made_of, load, ring, ready, news)
+            chunk_s = time.process_time() - started_s
+            cpu_s += chunk_s
+            done += len(ready.keys)
+            if ready.first_ms > WARM_MS:
+                best = max(best, len(ready.keys) / chunk_s)
+            progress(done)
+        started_s = time.process_time()
+        _quiet_until(timer, ring, timer.now_ms + wait_ms + 1)
+        cpu_s += time.process_time() - started_s
+        purgatory.purge()
+        del asked, chunk, ready
+        gc.collect()
+        left = sys.getallocatedblocks() - blocks
+    expired = tally.expired
+    if tally.answered != load.number or purgatory.delayed or purgatory.watched:
+        raise WrongAnswers(f"{load.name}: {tally.answered} answers to {load.number} requests")
+    rate = load.number / cpu_s
+    return PurgatoryRun(
+        design,
+        "virtual",
+        load.name,
+        load.number,
+        load.rate,
+        rate,
+        cpu_s,
+        expired,
+        purgatory.purges,
+        None,
+        left,
+        best or None,
+    )
+
+
+def _chunk(
+    rows: LoadRows,
+    first_ms: int,
+    wait_ms: int,
+    sets: list[tuple[str, ...]],
+    ring: Ring,
+) -> _Chunk:
+    due_ms = rows.arrival_ms + rows.latency_ms
+    slots = np.where(rows.latency_ms < wait_ms, due_ms % wait_ms, wait_ms)
+    times: dict[int, int] = {}  # equal times are one object: a number need not be one for each request
+    bounds = np.searchsorted(rows.arrival_ms, np.arange(first_ms + 1, int(rows.arrival_ms[-1]) + 2))
+    return _Chunk(
+        first_ms,
+        bounds.tolist(),
+        [times.setdefault(time_ms, time_ms) for time_ms in due_ms.tolist()],
+        [sets[number] for number in rows.key_set.tolist()],
+        [ring[number] for number in slots.tolist()],
+    )
+
+
+def _feed(
+    timer: VirtualTimer,
+    purgatory: Purgatory[str, TimedRequest] | Nowhere,
+    made_of: type[TimedRequest],
+    load: Load,
+    ring: Ring,
+    chunk: _Chunk,
+    news: Iterator[str],
+) -> None:
+    """One chunk, millisecond by millisecond: what is over, what holds, which keys have news, what comes."""
+    watch, wait_ms, size = purgatory.try_complete_else_watch, load.timeout_ms, load.size
+    begin = 0
+    for now_ms, end in enumerate(chunk.bounds, chunk.first_ms):
+        timer.advance_to(now_ms)
+        due = ring[now_ms % wait_ms]
+        for request in due:
+            request.force_complete()
+        due.clear()
+        for _ in range(load.news):
+            purgatory.check_and_complete(next(news))
+        now = slice(begin, end)
+        for due_ms, keys, slot in zip(chunk.due_ms[now], chunk.keys[now], chunk.slots[now], strict=True):
+            request = made_of(wait_ms)
+            request.due = due_ms
+            request.data = NUL * size
+            if not watch(request, keys):
+                slot.append(request)
+        ring[-1].clear()
+        begin = end
+
+
+def _quiet_until(timer: VirtualTimer, ring: Ring, until_ms: int) -> None:
+    """Milliseconds in which nothing comes."""
+    for now_ms in range(timer.now_ms, until_ms):
+        timer.advance_to(now_ms)
+        due = ring[now_ms % (len(ring) - 1)]
+        for request in due:
+            request.force_complete()
+        due.clear()

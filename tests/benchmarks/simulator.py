@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import resource
 import statistics
 import time
@@ -20,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.cli.gc_tuning import seldom_collected
-from controller.cli.values import integer, number, number_from
+from controller.cli.values import number, number_from
 from controller.clock import VirtualClock
 from controller.pending import drive
 from controller.report.summary import render_table
@@ -32,6 +31,7 @@ from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWor
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.trace import BrokerRegistered
+from tests.benchmarks.common import add_count, add_output, show
 
 Row = dict[str, Any]
 WHATS = ("scheduler", "swarm", "cluster", "records", "estate")
@@ -48,12 +48,10 @@ ESTATE_LIMIT_MS = 120_000.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="*", choices=[[], *WHATS], default=[], help="parts to run (default: all)")
-    parser.add_argument(
-        "--events", type=integer(1), default=1_000_000, help="events of the bare scheduler (%(default)s)"
-    )
-    parser.add_argument("--seeds", type=integer(1), default=20, help="seeds of the swarm (%(default)s)")
-    parser.add_argument("--brokers", type=integer(1), default=5)
-    parser.add_argument("--partitions", type=integer(1), default=1_000)
+    add_count(parser, "--events", 1_000_000, "events of the bare scheduler")
+    add_count(parser, "--seeds", 20, "seeds of the swarm")
+    add_count(parser, "--brokers", 5, "brokers of the cluster")
+    add_count(parser, "--partitions", 1_000, "partitions of the cluster")
     parser.add_argument(
         "--virtual-seconds",
         type=number(),
@@ -71,13 +69,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="size of the large cluster (%(default)s)",
     )
     parser.add_argument("--logs", action="store_true", help="brokers of the large cluster have logs, which are empty")
-    parser.add_argument(
-        "--lose",
-        type=integer(),
-        default=10,
-        help="number of brokers that the large cluster loses at once (%(default)s)",
-    )
-    parser.add_argument("--json", action="store_true")
+    add_count(parser, "--lose", 10, "number of brokers that the large cluster loses at once")
+    add_output(parser)
 
 
 def _world(text: str) -> LargeClusterSpec:
@@ -102,11 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     with seldom_collected():  # as `camerlengo simulate` runs
         rows = [row for name in arguments.what or WHATS for row in measures[name](arguments)]
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        head = ("what", "figure", "unit")
-        print(render_table([head, *((row["what"], f"{row['figure']:,.2f}", row["unit"]) for row in rows)]))
+    head = ("what", "figure", "unit")
+    show(arguments, rows, render_table([head, *((row["what"], f"{row['figure']:,.2f}", row["unit"]) for row in rows)]))
     return 0
 
 

@@ -1,32 +1,449 @@
-"""`camerlengo bench timer`: the timing wheel beside heapq, asyncio and `sched`, in one process."""
+"""`camerlengo bench timer`: the timing wheel compared with heapq (lazy deletion and purging), asyncio and `sched`.
+
+Each peer has its own loop, so that no adapter's call is timed, and times are virtual for all: asyncio's loop has a
+selector that jumps to the next timer. Delays are milliseconds; asyncio's peer is handed seconds, made beforehand.
+
+The work is that of delayed operations: half of the delays are 1 to 200 ms, half 1 to 60 s. Figures are CPU nanoseconds
+a timer, the collector off, all peers in one process and in turns; of several rounds the best counts, since other
+programs can only add.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+import asyncio
+import heapq
+import itertools
+import random
+import sched
+import selectors
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-from controller.cli.main import UsageError
-from controller.cli.requirements import PLOTS, Need
-from controller.cli.values import integer, output_folder, seed
-from controller.timer import COMPILED
-from tests.benchmarks.plots import Line, Panel, PlotsUnavailable, save
-from tests.benchmarks.timer_measure import (
-    LIFETIME_MS,
-    Costs,
-    Memory,
-    measure_costs,
-    measure_memory,
-    measure_moving,
-    measure_operations,
-)
+from controller.cli.gc_tuning import collector_off
+from controller.cli.values import seed
+from controller.labs.virtual_timer import VirtualTimer
+from controller.timer import COMPILED, TimerTask
+from tests.benchmarks.common import Line, Panel, add_count, add_output, plots_needed, progress, save, show
 
-COULD_NOT_RUN = 3
+Handles: TypeAlias = "list[Any]"
+
+
+def nothing() -> None:
+    """What every timer calls."""
+
+
+class Peer(Protocol):
+    """One empty timer at 0 ms. `due` below is delays as this peer wants them (`delays_for`)."""
+
+    cancels_in_constant_time: bool
+
+    def delays_for(self, delays_ms: Sequence[int]) -> Sequence[Any]: ...
+
+    def add(self, due: Sequence[Any], into: Handles) -> None:
+        """Starts one a delay; their handles go to the same places in `into`."""
+
+    def cancel(self, handles: Sequence[Any]) -> None: ...
+
+    def add_and_cancel(self, due: Sequence[Any]) -> None:
+        """Each is cancelled before the next is started."""
+
+    def replace(self, due: Sequence[Any], slots: Sequence[int], handles: Handles, a_tick: int) -> None:
+        """Cancels the timer in a slot and starts another there, `a_tick` times a millisecond of the clock."""
+
+    def expire(self, limit_ms: int) -> None:
+        """Runs all that is due within `limit_ms`, the clock moving on."""
+
+
+class WheelPeer:
+    cancels_in_constant_time = True
+
+    def __init__(self, wheel_size: int = 20) -> None:
+        self.timer: Any = VirtualTimer(1, wheel_size)
+
+    def delays_for(self, delays_ms: Sequence[int]) -> Sequence[int]:
+        return delays_ms
+
+    def add(self, due: Sequence[int], into: Handles) -> None:
+        call_later = self.timer.call_later
+        for index, delay_ms in enumerate(due):
+            into[index] = call_later(delay_ms, nothing)
+
+    def cancel(self, handles: Sequence[TimerTask]) -> None:
+        cancel = self.timer.cancel
+        for task in handles:
+            cancel(task)
+
+    def add_and_cancel(self, due: Sequence[int]) -> None:
+        call_later, cancel = self.timer.call_later, self.timer.cancel
+        for delay_ms in due:
+            cancel(call_later(delay_ms, nothing))
+
+    def replace(self, due: Sequence[int], slots: Sequence[int], handles: Handles, a_tick: int) -> None:
+        timer = self.timer
+        call_later, cancel = timer.call_later, timer.cancel
+        for first in range(0, len(due), a_tick):
+            for delay_ms, slot in zip(due[first : first + a_tick], slots[first : first + a_tick], strict=True):
+                cancel(handles[slot])
+                handles[slot] = call_later(delay_ms, nothing)
+            timer.advance_to(timer.now_ms + 1)
+
+    def expire(self, limit_ms: int) -> None:
+        self.timer.advance_to(limit_ms)
+
+
+class TaskPeer(WheelPeer):
+    """A wheel with tasks that its caller constructs, as a subclass of TimerTask requires."""
+
+    def add(self, due: Sequence[int], into: Handles) -> None:
+        start = self.timer.start
+        for index, delay_ms in enumerate(due):
+            into[index] = task = TimerTask(nothing)
+            start(task, delay_ms)
+
+    def add_and_cancel(self, due: Sequence[int]) -> None:
+        start, cancel = self.timer.start, self.timer.cancel
+        for delay_ms in due:
+            task = TimerTask(nothing)
+            start(task, delay_ms)
+            cancel(task)
+
+
+class HeapTimer:
+    """A timer on heapq as in the documentation of heapq: a cancelled entry stays until it comes to the top.
+
+    With `purge`, cancelled entries are removed once they are more than half of all, as in asyncio.
+    """
+
+    __slots__ = ("cancelled", "heap", "now_ms", "numbers", "purge")
+
+    def __init__(self, purge: bool) -> None:
+        self.heap: list[list[Any]] = []
+        self.numbers = itertools.count()
+        self.now_ms = 0
+        self.purge = purge
+        self.cancelled = 0
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> list[Any]:
+        entry = [self.now_ms + delay_ms, next(self.numbers), callback]
+        heapq.heappush(self.heap, entry)
+        return entry
+
+    def cancel(self, entry: list[Any]) -> None:
+        if self.purge and entry[2] is not None:
+            self.cancelled += 1
+            if self.cancelled > 100 and self.cancelled > len(self.heap) // 2:
+                entry[2] = None
+                self.heap = [one for one in self.heap if one[2] is not None]
+                heapq.heapify(self.heap)
+                self.cancelled = 0
+        entry[2] = None
+
+    def advance_to(self, now_ms: int) -> None:
+        while self.heap and self.heap[0][0] <= now_ms:
+            due_ms, _, callback = entry = heapq.heappop(self.heap)
+            if callback is None:
+                self.cancelled -= 1
+                continue
+            entry[2] = None
+            self.now_ms = due_ms
+            callback()
+        self.now_ms = now_ms
+
+
+class HeapPeer(WheelPeer):
+    def __init__(self, purge: bool) -> None:
+        self.timer = HeapTimer(purge)
+
+
+class JumpingSelector(selectors.SelectSelector):
+    """Never waits: time goes on by as much as it was to wait."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now_s += max(timeout or 0.0, 0.0)
+        return []
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.jumping = JumpingSelector()
+        super().__init__(self.jumping)
+
+    def time(self) -> float:
+        return self.jumping.now_s
+
+
+class AsyncioPeer:
+    cancels_in_constant_time = True
+
+    def __init__(self) -> None:
+        self.loop = JumpingLoop()
+
+    def delays_for(self, delays_ms: Sequence[int]) -> Sequence[float]:
+        return [delay_ms / 1_000 for delay_ms in delays_ms]
+
+    def add(self, due: Sequence[float], into: Handles) -> None:
+        call_later = self.loop.call_later
+        for index, delay_s in enumerate(due):
+            into[index] = call_later(delay_s, nothing)
+
+    def cancel(self, handles: Sequence[asyncio.TimerHandle]) -> None:
+        for handle in handles:
+            handle.cancel()
+
+    def add_and_cancel(self, due: Sequence[float]) -> None:
+        call_later = self.loop.call_later
+        for delay_s in due:
+            call_later(delay_s, nothing).cancel()
+
+    def replace(self, due: Sequence[float], slots: Sequence[int], handles: Handles, a_tick: int) -> None:
+        loop = self.loop
+        call_later = loop.call_later
+        for first in range(0, len(due), a_tick):
+            for delay_s, slot in zip(due[first : first + a_tick], slots[first : first + a_tick], strict=True):
+                handles[slot].cancel()
+                handles[slot] = call_later(delay_s, nothing)
+            loop.call_later(0.001, loop.stop)
+            loop.run_forever()
+
+    def expire(self, limit_ms: int) -> None:
+        self.loop.call_at(limit_ms / 1_000, self.loop.stop)
+        self.loop.run_forever()
+
+
+class SchedPeer:
+    """A cancel searches the whole queue and heapifies it: quadratic where there are many."""
+
+    cancels_in_constant_time = False
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.limit_ms = 0.0
+        self.timer = sched.scheduler(lambda: self.now_ms, self._pass)
+
+    def _pass(self, by_ms: float) -> None:
+        self.now_ms += by_ms
+
+    def delays_for(self, delays_ms: Sequence[int]) -> Sequence[int]:
+        return delays_ms
+
+    def add(self, due: Sequence[int], into: Handles) -> None:
+        enter = self.timer.enter
+        for index, delay_ms in enumerate(due):
+            into[index] = enter(delay_ms, 0, nothing)
+
+    def cancel(self, handles: Sequence[sched.Event]) -> None:
+        cancel = self.timer.cancel
+        for event in handles:
+            cancel(event)
+
+    def add_and_cancel(self, due: Sequence[int]) -> None:
+        enter, cancel = self.timer.enter, self.timer.cancel
+        for delay_ms in due:
+            cancel(enter(delay_ms, 0, nothing))
+
+    def replace(self, due: Sequence[int], slots: Sequence[int], handles: Handles, a_tick: int) -> None:
+        raise TypeError("a cancel of sched's is linear: it is not asked to do this")
+
+    def expire(self, limit_ms: int) -> None:
+        self.timer.run()
+
+
+PEERS: Mapping[str, Callable[[], Peer]] = {
+    "wheel": WheelPeer,
+    "wheel, task and start": TaskPeer,
+    "wheel, size 256": lambda: WheelPeer(256),
+    "heapq, lazy": lambda: HeapPeer(purge=False),
+    "heapq, purging": lambda: HeapPeer(purge=True),
+    "asyncio": AsyncioPeer,
+    "sched": SchedPeer,
+}
+
+
+LONGEST_MS = 60_000
+LIFETIME_MS = 20
+"""With a moving clock each timer is replaced after this long on the average, so the rate is the number outstanding
+over this (Little's law)."""
+MOVING_PEERS = ("wheel", "heapq, purging", "asyncio")
+AT_RANDOM = "wheel, at random"
+"""The wheel once more, the next timer to be replaced being any: what a processor's caches can't foresee."""
+MEMORY_PEERS = ("wheel", "heapq, purging", "asyncio")
+LEAST_MOVES, LEAST_ROUNDS = 200_000, 20
+CONSTANT_CANCEL_LIMIT = 2_000
+"""So many timers of a peer whose cancel is linear are added and cancelled, and no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """CPU nanoseconds a timer. None: not measured, because it would take hours.
+
+    `add`: the first to the last of all. `cancel`: all of them, in random order. `add_and_cancel`: each before the
+    next. `expire`: all of them run as the clock goes on.
+    """
+
+    add: float
+    cancel: float | None
+    add_and_cancel: float
+    expire: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimerMemory:
+    """Bytes that were allocated a timer outstanding, and what of them was left when all were cancelled."""
+
+    outstanding: float
+    cancelled: float
+
+
+def random_delays(count: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randint(1, 200) if rng.random() < 0.5 else rng.randint(1_000, LONGEST_MS) for _ in range(count)]
+
+
+def _ns(count: int, work: Callable[[], None]) -> float:
+    started_ns = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - started_ns) / count
+
+
+def measure_costs(timers: int, rounds: int, seed: int) -> dict[str, Costs]:
+    """Every peer in every round, so that a busy minute meets them all."""
+    delays_ms = random_delays(timers, seed)
+    order = list(range(timers))
+    random.Random(seed).shuffle(order)
+    best: dict[str, Costs] = {}
+    for number in range(1, rounds + 1):
+        for name, make in PEERS.items():
+            progress(f"round {number} of {rounds}: {name}")
+            with collector_off():
+                found = _costs(make, delays_ms, order)
+            best[name] = _least(best[name], found) if name in best else found
+    return best
+
+
+def _least(one: Costs, other: Costs) -> Costs:
+    cancel = None if one.cancel is None or other.cancel is None else min(one.cancel, other.cancel)
+    return Costs(
+        min(one.add, other.add),
+        cancel,
+        min(one.add_and_cancel, other.add_and_cancel),
+        min(one.expire, other.expire),
+    )
+
+
+def _costs(make: Callable[[], Peer], delays_ms: Sequence[int], order: Sequence[int]) -> Costs:
+    timers = len(delays_ms)
+    due = make().delays_for(delays_ms)
+    # Emptied by expiry, so that no cancelled entry of one measurement is in the next.
+    peer, handles = make(), _slots(timers)
+    add = _ns(timers, lambda: peer.add(due, handles))
+    handles = _slots(0)
+    expire = _ns(timers, lambda: peer.expire(LONGEST_MS + 1))
+    pairs = make()
+    if not pairs.cancels_in_constant_time:
+        few = due[:CONSTANT_CANCEL_LIMIT]
+        return Costs(add, None, _ns(len(few), lambda: pairs.add_and_cancel(few)), expire)
+    both = _ns(timers, lambda: pairs.add_and_cancel(due))
+    full, handles = make(), _slots(timers)
+    full.add(due, handles)
+    shuffled = [handles[index] for index in order]
+    handles = _slots(0)
+    return Costs(add, _ns(timers, lambda: full.cancel(shuffled)), both, expire)
+
+
+def _slots(count: int) -> Handles:
+    return [None] * count
+
+
+def measure_moving(outstanding: Sequence[int], rounds: int, seed: int) -> dict[str, dict[int, float]]:
+    """CPU nanoseconds to cancel one timer and start another, the clock moving on and timers expiring meanwhile, by
+    how many are outstanding. The oldest is replaced first, as requests end about in the order in which they came."""
+    found: dict[str, dict[int, float]] = {name: {} for name in (*MOVING_PEERS, AT_RANDOM)}
+    for count in outstanding:
+        moves = max(count, min(LEAST_MOVES, LEAST_ROUNDS * count))
+        delays_ms = random_delays(count + moves, seed)
+        rng = random.Random(seed)
+        oldest = [number % count for number in range(moves)]
+        anyone = [rng.randrange(count) for _ in range(moves)]
+        for number in range(1, rounds + 1):
+            for name, by_count in found.items():
+                progress(f"moving clock, {count} outstanding, round {number} of {rounds}: {name}")
+                peer, places = (WheelPeer(), anyone) if name == AT_RANDOM else (PEERS[name](), oldest)
+                with collector_off():
+                    cost = _moving(peer, delays_ms, places, count)
+                by_count[count] = min(cost, by_count.get(count, cost))
+    return found
+
+
+def _moving(peer: Peer, delays_ms: Sequence[int], places: Sequence[int], count: int) -> float:
+    due, handles = peer.delays_for(delays_ms), _slots(count)
+    peer.add(due[:count], handles)
+    peer.expire(1)
+    rest = due[count:]
+    return _ns(len(places), lambda: peer.replace(rest, places, handles, max(count // LIFETIME_MS, 1)))
+
+
+def measure_memory(timers: int, seed: int) -> dict[str, TimerMemory]:
+    """Measure with tracemalloc what each peer allocates, whichever object owns it."""
+    delays_ms = random_delays(timers, seed)
+    found = {}
+    for name in MEMORY_PEERS:
+        progress(f"memory: {name}")
+        peer, handles = PEERS[name](), _slots(timers)
+        due = peer.delays_for(delays_ms)
+        with collector_off(), traced() as allocated:
+            peer.add(due, handles)
+            outstanding = allocated()
+            peer.cancel(handles)
+            handles[:] = _slots(timers)
+            found[name] = TimerMemory(outstanding / timers, allocated() / timers)
+    return found
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Bytes allocated since the block began."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        yield lambda: tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def measure_operations(operations: int, seed: int) -> Mapping[int, int]:
+    """Bytes allocated after each tenth of so many starts, cancels, restarts and expiries on 10,000 slots of one wheel,
+    the collector off: no garbage may need it."""
+    peer, outstanding = WheelPeer(), 10_000
+    rng = random.Random(seed)
+    handles = _slots(outstanding)
+    part = max(operations // 10, 1)
+    a_time = min(part, 100_000)
+    found = {}
+    with collector_off(), traced() as allocated:
+        peer.add(random_delays(outstanding, seed), handles)
+        for number in range(1, 11):
+            progress(f"operations: {number} of 10 parts of {part}")
+            done = 0
+            while done < part:
+                delays_ms = random_delays(a_time, rng.getrandbits(32))
+                places = [rng.randrange(outstanding) for _ in range(a_time)]
+                peer.replace(delays_ms[::2], places[::2], handles, 500)
+                for place, delay_ms in zip(places[1::2], delays_ms[1::2], strict=True):
+                    peer.timer.restart(handles[place], delay_ms)
+                done += a_time + len(places[::2])  # each replacement is a cancel and a start
+                del delays_ms, places
+            found[number * part] = allocated()
+    return found
+
+
 PLOT = "timer.png"
 LOW, HIGH = 10_000, 1_000_000
 
@@ -37,18 +454,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " one took, ratios with the bounds that are set for them, and bytes. Half of the delays are 1 to 200 ms, half 1"
         " to 60 s."
     )
-    parser.add_argument(
-        "--timers", type=integer(), default=HIGH, metavar="N", help="number of outstanding timers (1000000)"
-    )
-    parser.add_argument(
-        "--rounds", type=integer(), default=3, metavar="N", help="number of rounds; the best one counts (3)"
-    )
-    parser.add_argument(
-        "--operations", type=integer(), default=0, metavar="N", help="record memory use over N operations (0: none)"
-    )
+    add_count(parser, "--timers", HIGH, "number of outstanding timers", least=1_000)
+    add_count(parser, "--rounds", 3, "number of rounds; the best one counts")
+    add_count(parser, "--operations", 0, "record memory use over N operations; 0: none", least=0)
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of the delays (1)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plots", type=output_folder, metavar="DIR", help=f"write {PLOT} to DIR")
+    add_output(parser, PLOT)
+
+
+needs = plots_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +478,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class TimerFigures:
     """All of a run's. `moving` and `operations` by how many timers, and operations, there were."""
 
     compiled: bool
@@ -73,7 +486,7 @@ class Figures:
     rounds: int
     costs: Mapping[str, Costs]
     moving: Mapping[str, Mapping[int, float]]
-    memory: Mapping[str, Memory]
+    memory: Mapping[str, TimerMemory]
     operations: Mapping[int, int]
 
     def ratios(self) -> list[Ratio]:
@@ -91,35 +504,24 @@ class Figures:
         ]
 
 
-def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return PLOTS if arguments.plots is not None else ()
-
-
 def run(arguments: argparse.Namespace) -> int:
-    for name, least in (("timers", 1_000), ("rounds", 1), ("operations", 0)):
-        if getattr(arguments, name) < least:
-            raise UsageError(f"--{name} {getattr(arguments, name)}: expected {least} or more")
     found = measure(arguments.timers, arguments.rounds, arguments.operations, arguments.seed)
-    _progress("")
-    print(json.dumps(as_object(found), indent=2) if arguments.json else "\n".join(table(found)))
+    progress("")
+    show(arguments, as_object(found), "\n".join(table(found)))
     if arguments.plots is not None:
-        try:
-            draw(found, arguments.plots)
-        except (PlotsUnavailable, OSError) as error:
-            print(f"camerlengo bench: {error}", file=sys.stderr)
-            return COULD_NOT_RUN
+        draw(found, arguments.plots)
     return 0
 
 
-def measure(timers: int, rounds: int, operations: int, seed: int) -> Figures:
-    return Figures(
+def measure(timers: int, rounds: int, operations: int, seed: int) -> TimerFigures:
+    return TimerFigures(
         COMPILED,
         timers,
         rounds,
-        measure_costs(timers, rounds, seed, _progress),
-        measure_moving(_outstanding(timers), rounds, seed, _progress),
-        measure_memory(timers, seed, _progress),
-        measure_operations(operations, seed, _progress) if operations else {},
+        measure_costs(timers, rounds, seed),
+        measure_moving(_outstanding(timers), rounds, seed),
+        measure_memory(timers, seed),
+        measure_operations(operations, seed) if operations else {},
     )
 
 
@@ -133,20 +535,13 @@ def _outstanding(timers: int) -> list[int]:
     return [*found, timers]
 
 
-def _progress(words: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
-    elif words:
-        print(f"{time.process_time():7.1f} s CPU  {words}", file=sys.stderr, flush=True)
-
-
-def as_object(found: Figures) -> dict[str, Any]:
+def as_object(found: TimerFigures) -> dict[str, Any]:
     whole = asdict(found)
     whole["ratios"] = [asdict(ratio) | {"holds": ratio.holds} for ratio in found.ratios()]
     return {"benchmark": "timer"} | whole
 
 
-def table(found: Figures) -> Iterator[str]:
+def table(found: TimerFigures) -> Iterator[str]:
     build = "compiled" if found.compiled else "pure Python"
     yield f"{found.timers} timers, {build} wheel, best of {found.rounds}; CPU ns a timer"
     yield f"{'':<24}{'add':>10}{'cancel':>10}{'add+cancel':>12}{'expire':>10}"
@@ -170,9 +565,7 @@ def table(found: Figures) -> Iterator[str]:
         yield f"{ratio.what:<54}{ratio.ratio:>8.2f}{ratio.bound:>10.2f}" + ("" if ratio.holds else "  not held")
 
 
-def draw(found: Figures, folder: Path) -> None:
-    """PlotsUnavailable, OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+def draw(found: TimerFigures, folder: Path) -> None:
     by_count = [
         Line(name, list(costs), list(costs.values()), colour)
         for colour, (name, costs) in enumerate(found.moving.items())

@@ -8,8 +8,7 @@ import os
 import pytest
 
 from controller.cli.main import main
-from tests.benchmarks.broker import SETUPS, figures, percentile, table
-from tests.benchmarks.broker_runs import Work, cpu_s
+from tests.benchmarks.broker import SETUPS, Work, cpu_s, figures, percentile, table
 
 
 def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,19 +11,26 @@ import pytest
 
 from controller.cli.main import main
 from tests.benchmarks import controller as bench_controller
-from tests.benchmarks.controller_page import Figures, Measured, page_tables, panels, phase_medians, text
-from tests.benchmarks.controller_runs import (
-    Bench,
-    BrokerGone,
-    ControlledShutdown,
+from tests.benchmarks.clusters import TreeSize
+from tests.benchmarks.common import put_table
+from tests.benchmarks.controller import (
+    BrokerLossTime,
+    ControllerBench,
+    ControllerFigures,
     Cpu,
-    Failover,
+    ElectionTime,
+    FailoverTime,
+    Repeated,
+    ShutdownTime,
     WrongOutcome,
     bench,
+    elect_in_columns,
+    page_tables,
+    panels,
+    phase_medians,
+    text,
 )
-from tests.benchmarks.election import Elected, elect_in_columns
-from tests.benchmarks.pages import put_table
-from tests.benchmarks.tree import TreeSize
+from tests.cli.ending import status_of
 
 PHASES = ("election", "watches", "load context", "update metadata", "replica machine", "partition machine")
 
@@ -50,7 +57,7 @@ def test_each_thing_is_measured_on_a_small_cluster() -> None:
         assert 0 < shutdown.succeeded_ms <= shutdown.told_ms
 
 
-def _failed_over(made: Bench) -> Failover:
+def _failed_over(made: ControllerBench) -> FailoverTime:
     done = made.fail_over()
     made.take_back()
     return done
@@ -99,14 +106,14 @@ class CannedBench:
         self._runs += 1
         return self._runs
 
-    def fail_over(self) -> Failover:
+    def fail_over(self) -> FailoverTime:
         return failover(self._next(), 1)
 
-    def lose_broker(self, _broker: int) -> BrokerGone:
-        return BrokerGone(self._runs, self._runs, self._runs, Cpu(1, 1))
+    def lose_broker(self, _broker: int) -> BrokerLossTime:
+        return BrokerLossTime(self._runs, self._runs, self._runs, Cpu(1, 1))
 
-    def shut_down_broker(self, _broker: int) -> ControlledShutdown:
-        return ControlledShutdown(self._runs, self._runs, Cpu(1, 1))
+    def shut_down_broker(self, _broker: int) -> ShutdownTime:
+        return ShutdownTime(self._runs, self._runs, Cpu(1, 1))
 
     def take_back(self) -> None: ...
 
@@ -117,20 +124,20 @@ def test_an_election_in_columns_is_timed_run_by_run() -> None:
     assert len(elect_in_columns(2_000, 3)) == 3
 
 
-def failover(total: float, load: float) -> Failover:
-    return Failover(total, total + 1, (("election", 1.0), ("load context", load)), Cpu(total / 2, total / 4), 50.0)
+def failover(total: float, load: float) -> FailoverTime:
+    return FailoverTime(total, total + 1, (("election", 1.0), ("load context", load)), Cpu(total / 2, total / 4), 50.0)
 
 
-FIGURES = Figures(
+FIGURES = ControllerFigures(
     (
-        Measured("failover", 10_000, failover(200, 90), (failover(100, 50), failover(120, 70), failover(110, 30))),
-        Measured("failover", 1_000_000, failover(9_000, 90), (failover(5_000, 4_000),)),
+        Repeated("failover", 10_000, failover(200, 90), (failover(100, 50), failover(120, 70), failover(110, 30))),
+        Repeated("failover", 1_000_000, failover(9_000, 90), (failover(5_000, 4_000),)),
     ),
     (
-        Measured("broker gone", 10, BrokerGone(9, 9, 9, Cpu(1, 1)), (BrokerGone(5, 6, 7, Cpu(2, 3)),)),
-        Measured("shutdown", 10, ControlledShutdown(9, 9, Cpu(1, 1)), (ControlledShutdown(8, 9, Cpu(2, 3)),)),
+        Repeated("broker gone", 10, BrokerLossTime(9, 9, 9, Cpu(1, 1)), (BrokerLossTime(5, 6, 7, Cpu(2, 3)),)),
+        Repeated("shutdown", 10, ShutdownTime(9, 9, Cpu(1, 1)), (ShutdownTime(8, 9, Cpu(2, 3)),)),
     ),
-    (Elected(30.0, 20.0), Elected(40.0, 20.0), Elected(50.0, 20.0)),
+    (ElectionTime(30.0, 20.0), ElectionTime(40.0, 20.0), ElectionTime(50.0, 20.0)),
 )
 
 
@@ -166,15 +173,15 @@ def test_the_plot_shows_time_and_cost_by_partitions() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--only", "failover,everything"], "--only everything"),
-        (["--sizes", "10,many"], "--sizes 10,many"),
-        (["--sizes", "0"], "--sizes 0"),
-        (["--runs", "0"], "--runs 0"),
-        (["--topic-size", "0"], "--topic-size 0"),
+        (["--only", "failover,everything"], "--only: everything: expected some of failover"),
+        (["--sizes", "10,many"], "--sizes: expected an integer from 1"),
+        (["--sizes", "0"], "--sizes: expected an integer from 1"),
+        (["--runs", "0"], "--runs: expected an integer from 1"),
+        (["--topic-size", "0"], "--topic-size: expected an integer from 1"),
     ],
 )
 def test_what_cant_be_measured_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "controller", *words]) == 2
+    assert status_of(["bench", "controller", *words]) == 2
     assert named in capsys.readouterr().err
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controller.cli.main import main
+from tests.benchmarks.clusters import TreeSize
 from tests.benchmarks.loading import figures, table
-from tests.benchmarks.tree import TreeSize
 from tests.cli.ending import status_of
 
 
@@ -48,8 +48,8 @@ def test_a_run_that_did_not_read_everything_gives_no_figures() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--partitions", "0"], "--partitions 0"),
-        (["--runs", "0"], "--runs 0"),
+        (["--partitions", "0"], "--partitions: expected an integer from 1"),
+        (["--runs", "0"], "--runs: expected an integer from 1"),
         (["--peer-runs", "-1"], "--peer-runs: expected an integer from 0"),
         (["--topics", "9", "--partitions", "5"], "--topics 9"),
         (["--replication-factor", "4"], "--replication-factor 4"),

@@ -15,13 +15,19 @@ import pytest
 from controller.cli.main import main
 from controller.timer.purgatory import DelayedOperation, OperationState, Purgatory
 from tests.benchmarks import purgatory as bench_purgatory
-from tests.benchmarks import purgatory_virtual as bench_purgatory_virtual
-from tests.benchmarks.pages import NoSuchTable, markdown, put_table
-from tests.benchmarks.purgatory_load import Load, key_sets, requests
-from tests.benchmarks.purgatory_page import PUBLISHED_NEW, page_table, panels
-from tests.benchmarks.purgatory_real import run_real
-from tests.benchmarks.purgatory_runs import Run, WrongAnswers, collecting
-from tests.benchmarks.purgatory_virtual import run_virtual
+from tests.benchmarks import purgatory_runs as bench_purgatory_runs
+from tests.benchmarks.common import NoSuchTable, markdown, put_table
+from tests.benchmarks.purgatory import PUBLISHED_NEW, page_table, panels
+from tests.benchmarks.purgatory_runs import (
+    Load,
+    PurgatoryRun,
+    WrongAnswers,
+    collecting,
+    key_sets,
+    requests,
+    run_real,
+    run_virtual,
+)
 from tests.cli.ending import status_of
 
 LOAD = Load(rate=20_000, percentile_50_ms=20, percentile_75_ms=60, number=4_000, timeout_ms=100)
@@ -81,7 +87,7 @@ def test_news_of_keys_are_told_as_often_as_was_asked_and_answer_nobody_twice(mon
             told.append(key)
             return super().check_and_complete(key)
 
-    monkeypatch.setattr(bench_purgatory_virtual, "Purgatory", Hears)
+    monkeypatch.setattr(bench_purgatory_runs, "Purgatory", Hears)
     one = run_virtual(replace(LOAD, news=2))
     assert one.expired == expected_to_expire(LOAD)
     assert len(told) == 2 * (int(next(requests(LOAD)).arrival_ms[-1]) + 1 - int(next(requests(LOAD)).arrival_ms[0]))
@@ -116,13 +122,13 @@ def test_answers_that_are_not_one_a_request_void_the_run(monkeypatch: pytest.Mon
         def settle(self, operation: DelayedOperation, end: OperationState) -> bool:
             return super().settle(operation, end) and end is OperationState.Completed
 
-    monkeypatch.setattr(bench_purgatory_virtual, "Purgatory", Forgets)
+    monkeypatch.setattr(bench_purgatory_runs, "Purgatory", Forgets)
     with pytest.raises(WrongAnswers, match="answers to 4000 requests"):
         run_virtual(LOAD)
 
 
 def test_a_rate_is_held_at_95_in_100_of_it_with_all_answered() -> None:
-    one = Run("new", "real", "20/60 ms", 1_000, 100.0, 95.0, 0.01, 3, 0, 2.0)
+    one = PurgatoryRun("new", "real", "20/60 ms", 1_000, 100.0, 95.0, 0.01, 3, 0, 2.0)
     assert one.held
     assert not replace(one, achieved=94.9).held
     assert not replace(one, late_ms=None).held, "some were never answered"
@@ -132,10 +138,10 @@ def test_a_rate_is_held_at_95_in_100_of_it_with_all_answered() -> None:
 def test_a_design_is_asked_for_no_more_once_it_has_collapsed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str, int]] = []
 
-    def fake(design: str, load: Load, *, collector: bool) -> Run:
+    def fake(design: str, load: Load, *, collector: bool) -> PurgatoryRun:
         asked.append((design, load.name, load.rate))
         achieved = min(load.rate, 15_000 if design == "old" else 10**9)
-        return Run(design, "real", load.name, load.number, load.rate, achieved, 1.0, 0, 0, 1.0)
+        return PurgatoryRun(design, "real", load.name, load.number, load.rate, achieved, 1.0, 0, 0, 1.0)
 
     monkeypatch.setattr(bench_purgatory, "run_real", fake)
     loads = [[replace(LOAD, rate=rate)] for rate in (10_000, 20_000, 30_000, 40_000)]
@@ -179,9 +185,9 @@ def test_the_command_prints_figures_and_draws_them(tmp_path: Path, capsys: pytes
 
 
 def test_the_table_says_what_is_held_what_was_asked_and_what_was_published() -> None:
-    at_105 = Run("new", "real", "20/60 ms", 1_000, 105_210.0, 104_980.0, 0.005, 3, 0, 2.0)
+    at_105 = PurgatoryRun("new", "real", "20/60 ms", 1_000, 105_210.0, 104_980.0, 0.005, 3, 0, 2.0)
     not_held = replace(at_105, load="200/400 ms", achieved=50_400.0, late_ms=None)
-    virtual = Run("new", "virtual", "20/60 ms", 1_000, 1.0, 400_000.4, 0.1, 1, 1, None, 3, 410_000.0)
+    virtual = PurgatoryRun("new", "virtual", "20/60 ms", 1_000, 1.0, 400_000.4, 0.1, 1, 1, None, 3, 410_000.0)
     assert page_table([virtual, at_105, not_held], "So.") == [
         "| 50th/75th percentile | 20/60 ms | 200/400 ms |",
         "| --- | --- | --- |",
@@ -208,13 +214,13 @@ def test_a_table_that_cant_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--rates", "10,x"], "--rates 10,x"),
-        (["--rates", "0"], "--rates 0"),
-        (["--designs", "new,newer"], "--designs new,newer"),
+        (["--rates", "10,x"], "--rates: expected an integer from 1"),
+        (["--rates", "0"], "--rates: expected an integer from 1"),
+        (["--designs", "new,newer"], "--designs: newer: expected some of new, old"),
         (["--percentiles", "60/20"], "percentiles 60/20"),
-        (["--number", "0"], "number 0"),
+        (["--number", "0"], "--number: expected an integer from 1"),
     ],
 )
 def test_what_cant_be_measured_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "purgatory", *words]) == 2
+    assert status_of(["bench", "purgatory", *words]) == 2
     assert message in capsys.readouterr().err

@@ -4,7 +4,6 @@ told, and memory that grows is seen."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,19 @@ import pytest
 from controller.cli.main import main
 from controller.labs.virtual_timer import VirtualTimer
 from controller.timer import TimerTask
-from tests.benchmarks import timer_measure as bench_timer_measure
-from tests.benchmarks import timer_peers as bench_timer_peers
-from tests.benchmarks.timer import Figures, Ratio, table
-from tests.benchmarks.timer_measure import Costs, Memory, measure_operations, random_delays
-from tests.benchmarks.timer_peers import PEERS, Peer
+from tests.benchmarks import timer as bench_timer
+from tests.benchmarks.timer import (
+    PEERS,
+    Costs,
+    Peer,
+    Ratio,
+    TimerFigures,
+    TimerMemory,
+    measure_operations,
+    random_delays,
+    table,
+)
+from tests.cli.ending import status_of
 
 
 def test_a_small_run_measures_every_peer_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,20 +40,21 @@ def test_a_small_run_measures_every_peer_and_draws(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--timers", "9"], "expected 1000 or more"), (["--rounds", "0"], "expected 1 or more")]
+    ("words", "message"),
+    [(["--timers", "9"], "expected an integer from 1000"), (["--rounds", "0"], "expected an integer from 1")],
 )
 def test_what_can_not_be_measured_is_refused(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "timer", *words]) == 2
+    assert status_of(["bench", "timer", *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def figures(pair: float) -> Figures:
+def figures(pair: float) -> TimerFigures:
     costs = {name: Costs(1, 1, 100, 1_000) for name in ("heapq, lazy", "asyncio")}
     costs["wheel"] = Costs(1, None, pair, 100)
     moving = {"wheel": {10: 1.0, 100: 1.4}}
-    return Figures(False, 100, 1, costs, moving, {"wheel": Memory(96, 0)}, {10: 1})
+    return TimerFigures(False, 100, 1, costs, moving, {"wheel": TimerMemory(96, 0)}, {10: 1})
 
 
 def test_ratios_say_which_bounds_hold() -> None:
@@ -61,7 +69,7 @@ def test_ratios_say_which_bounds_hold() -> None:
 def test_every_peer_runs_what_it_was_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would be quick at nothing."""
     ran: list[None] = []
-    monkeypatch.setattr(bench_timer_peers, "nothing", lambda: ran.append(None))
+    monkeypatch.setattr(bench_timer, "nothing", lambda: ran.append(None))
     peer = PEERS[name]()
     due = peer.delays_for([5, 1, 60_000, 5, 200, 1_000])
     handles = [None] * 6
@@ -77,7 +85,7 @@ def test_every_peer_runs_what_it_was_given(name: str, monkeypatch: pytest.Monkey
 def test_every_peer_replaces_while_its_clock_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two a millisecond: the 1 ms timers run when the clock moves, the others are replaced before."""
     ran: list[None] = []
-    monkeypatch.setattr(bench_timer_peers, "nothing", lambda: ran.append(None))
+    monkeypatch.setattr(bench_timer, "nothing", lambda: ran.append(None))
     peer = PEERS[name]()
     handles = [None] * 4
     peer.add(peer.delays_for([1_000] * 4), handles)
@@ -108,21 +116,20 @@ class Keeps(VirtualTimer):
 
 def growth(operations: int) -> int:
     """Bytes gained from half of the operations to the end."""
-    found = list(measure_operations(operations, 1, lambda words: None).values())
+    found = list(measure_operations(operations, 1).values())
     return found[-1] - found[4]
 
 
 def test_operations_leave_the_memory_where_it_was_and_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth of a million here; `bench timer --operations 10000000` for more."""
     assert growth(200_000) < 200_000  # of 10,000 slots: due times become integers of their own
-    make: Callable[[], Peer] = bench_timer_peers.WheelPeer
+    make = bench_timer.WheelPeer
 
     def leaking() -> Peer:
         peer = make()
-        assert isinstance(peer, bench_timer_peers.WheelPeer)
         peer.timer = Keeps()
         peer.timer.kept = []
         return peer
 
-    monkeypatch.setattr(bench_timer_measure, "WheelPeer", leaking)
+    monkeypatch.setattr(bench_timer, "WheelPeer", leaking)
     assert growth(100_000) > 1_000_000

@@ -18,7 +18,7 @@ from controller.zookeeper import paths
 from controller.zookeeper.memory.server import InMemoryConnection
 from controller.zookeeper.operations import BATCH, LONGEST_READ
 from controller.zookeeper.row_writes import STATES_A_BATCH
-from tests.benchmarks.tree import TreeSize, znodes
+from tests.benchmarks.clusters import TreeSize, znodes
 from tests.core.driving import Cluster, Host
 from tests.core.test_topic_creation import create
 

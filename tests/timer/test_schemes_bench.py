@@ -10,20 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.main import USAGE_ERROR, main
+from controller.cli.main import COULD_NOT_RUN, USAGE_ERROR, main
 from controller.labs.cost_model import WheelMemory, mean_migrations
 from controller.labs.schemes import CATALOGUE, Entry, OrderedList, Scheme, SchemeTimer, UnorderedList
 from tests.benchmarks import schemes as bench_schemes
-from tests.benchmarks.plots import Line, Look, Mark, Panel, save
-from tests.benchmarks.schemes import COULD_NOT_RUN, CROSSING_PNG, CURVES_PNG, growth, sizes
-from tests.benchmarks.schemes_measure import (
+from tests.benchmarks.common import CouldNotRun, Line, Look, Mark, Panel, save
+from tests.benchmarks.schemes import (
+    CROSSING_PNG,
+    CURVES_PNG,
     Sweep,
     crossing_of,
     fill,
+    growth,
     measure_point,
     measured_crossing,
     model_lines,
+    sizes,
 )
+from tests.cli.ending import status_of
 
 QUICK = ("bench", "schemes", "--most", "100", "--slots", "64", "--outstanding", "1000", "--cpu-ms", "1")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -74,7 +78,7 @@ def test_lines_that_do_not_cross_have_no_crossing() -> None:
 
 def test_costs_of_nothing_are_refused() -> None:
     sweep = model_sweep(100.0, 800.0)
-    with pytest.raises(RuntimeError, match=r"costs of -100\.0 and 800\.0 ns"):
+    with pytest.raises(CouldNotRun, match=r"costs of -100\.0 and 800\.0 ns"):
         crossing_of(replace(sweep, hashed_work_ns=[-work for work in sweep.hashed_work_ns]))
 
 
@@ -176,15 +180,15 @@ def test_the_table_has_the_schemes_the_sweep_and_the_crossing() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--most", "99"), "--most 99: expected 100 or more"),
-        (("--slots", "8"), "--slots 8: expected 64 or more"),
-        (("--cpu-ms", "0"), "--cpu-ms 0: expected 1 or more"),
+        (("--most", "99"), "--most: expected an integer from 100"),
+        (("--slots", "8"), "--slots: expected an integer from 64"),
+        (("--cpu-ms", "0"), "--cpu-ms: expected an integer from 1"),
     ],
 )
 def test_input_that_makes_no_sense_is_a_usage_error(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "schemes", *words]) == USAGE_ERROR
+    assert status_of(["bench", "schemes", *words]) == USAGE_ERROR
     assert message in capsys.readouterr().err
 
 

@@ -1,16 +1,25 @@
-"""The tree of a large cluster, written into a ZooKeeper for `camerlengo bench`: topics, their partitions' states, and
-registrations that no session owns. Batches of fenced writes, several in flight."""
+"""What benchmarks run: a ZooKeeper, the tree of a large cluster in it, child processes.
+
+The tree is topics, their partitions' states, and registrations that no session owns, written in batches of fenced
+writes, several in flight.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from controller.clock import Clock
 from controller.core.leadership import Won, elect
 from controller.core.queue import EventQueue
-from controller.zookeeper import paths
+from controller.hosts.network import NetworkThread, RealClock
+from controller.zookeeper import launch, paths
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import Leadership, ZooKeeperClient
@@ -23,11 +32,16 @@ from controller.zookeeper.codecs import (
     encode_partition_state,
     encode_topic_assignment,
 )
+from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import Create
+from tests.benchmarks.common import ROOT
+
+if TYPE_CHECKING:
+    pass
+
 
 WRITING_LIMIT_S = 600.0
-SESSION_TIMEOUT_MS = 30_000
 TOPICS_AT_ONCE = 500
 """Written together: of millions of znodes only so many are in memory at a time."""
 
@@ -61,9 +75,9 @@ class TreeSize:
         return (self.led_by, *followers)
 
 
-def write_tree(hosts: str, size: TreeSize, clock: Clock) -> None:
+def write_tree(hosts: str, size: TreeSize, clock: RealClock) -> None:
     """Raises what a write raises, and TimeoutError."""
-    client = ZooKeeperClient(KazooConnection(hosts, clock, SESSION_TIMEOUT_MS), clock, EventQueue(1))
+    client = client_of(hosts, clock)
     try:
         wait(client.start(), WRITING_LIMIT_S)
         run(BrokerWrites(client).ensure_persistent_paths(), WRITING_LIMIT_S)
@@ -109,3 +123,55 @@ def topic_id_text(topic: int) -> str:
 
 def first_state(replicas: tuple[int, ...]) -> bytes:
     return encode_partition_state(PartitionStateZnode(replicas[0], 0, replicas, 1))
+
+
+@contextmanager
+def zookeeper(jars: Path | None, java_options: Sequence[str] = ()) -> Iterator[tuple[EmbeddedZooKeeper, RealClock]]:
+    """Run a ZooKeeper (fsync on, in a directory of its own that is deleted), and a clock on a network thread."""
+    server = EmbeddedZooKeeper(jars=jars, java_options=tuple(java_options))
+    network = NetworkThread()
+    network.start()
+    try:
+        with server:
+            yield server, network.clock
+    finally:
+        network.stop()
+
+
+def client_of(hosts: str, clock: RealClock, session_timeout_ms: int = 30_000) -> ZooKeeperClient:
+    return ZooKeeperClient(KazooConnection(hosts, clock, session_timeout_ms), clock, EventQueue(1))
+
+
+class Child:
+    """A process of a benchmark that answers lines with JSON objects. `hello`: its first, unasked one, if it has one."""
+
+    def __init__(self, module: str, *words: str, hello: bool = True) -> None:
+        argv = [sys.executable, "-m", module, *words]
+        self._process = launch.launch(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        self.pid = self._process.pid
+        self.hello: Any = self._answer() if hello else None
+
+    def ask(self, line: str = "") -> Any:
+        return self.send(line)()
+
+    def send(self, line: str) -> Callable[[], Any]:
+        """Send a request, and return what waits for its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+        return self._answer
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process of the benchmark ended with status {self._process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """The end of its input is the end of the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(60.0)
+        self._process.stdout.close()
