@@ -9,9 +9,11 @@ metrics, not on the size of the cluster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from controller.broker.node import Node
 from controller.core.controller_states import ControllerState
@@ -20,47 +22,16 @@ from controller.core.obstacles import Reason
 from controller.timer.purgatory import Purgatory
 
 
-class MetricKind(Enum):
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    SUMMARY = "summary"
+class _Collected(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """`suffix`: what follows the metric's name (a summary's `_count` and `_sum`)."""
-
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
-    suffix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    name: str
-    kind: MetricKind
-    about: str
-    samples: tuple[Sample, ...]
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
 
 def text_of(metrics: Iterable[Metric]) -> str:
-    return "\n".join(line for metric in metrics for line in _lines(metric)) + "\n"
-
-
-def _lines(metric: Metric) -> Iterator[str]:
-    yield f"# HELP {metric.name} {metric.about}"
-    yield f"# TYPE {metric.name} {metric.kind.value}"
-    for sample in metric.samples:
-        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
-        yield f"{metric.name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+    return generate_latest(_Collected(metrics)).decode()
 
 
 _CONTROLLER = "kafka_controller_kafkacontroller"
@@ -121,17 +92,16 @@ def _controller(node: Node) -> Iterator[Metric]:
         float(node.controller.active_controller_id),
     )
     obstacle = node.controller.obstacle
-    yield Metric(
+    yield _labelled_gauge(
         "camerlengo_controller_election_blocked",
-        MetricKind.GAUGE,
         "1 for what is in the way of every election, as far as this broker has seen",
-        tuple(Sample(float(obstacle is not None and obstacle.reason is one), {"reason": one.value}) for one in Reason),
+        "reason",
+        {one.value: float(obstacle is not None and obstacle.reason is one) for one in Reason},
     )
-    yield Metric(
-        f"{_STATS}_uncleanleaderelections_total",
-        MetricKind.COUNTER,
+    yield CounterMetricFamily(
+        f"{_STATS}_uncleanleaderelections",
         "Elections of a leader that was not in sync",
-        (Sample(float(figures.unclean_elections)),),
+        float(figures.unclean_elections),
     )
 
 
@@ -151,11 +121,11 @@ def _channels(node: Node) -> Iterator[Metric]:
     term = node.controller.term
     waiting = {} if term is None else term.requests.by_broker()
     yield _gauge(f"{_CHANNELS}_totalqueuesize", "Requests to brokers without an answer", float(sum(waiting.values())))
-    yield Metric(
+    yield _labelled_gauge(
         f"{_CHANNELS}_queuesize",
-        MetricKind.GAUGE,
         "Requests to one broker without an answer",
-        tuple(Sample(float(count), {"broker_id": str(broker)}) for broker, count in sorted(waiting.items())),
+        "broker_id",
+        {str(broker): float(count) for broker, count in sorted(waiting.items())},
     )
 
 
@@ -172,47 +142,38 @@ def _purgatories(node: Node) -> Iterator[Metric]:
         ("purgatorysize", "Entries of waiting requests, those that have ended and were not purged included", "watched"),
         ("numdelayedoperations", "Requests that wait", "delayed"),
     ):
-        yield Metric(
-            f"{_PURGATORY}_{name}",
-            MetricKind.GAUGE,
-            about,
-            tuple(
-                Sample(float(getattr(purgatory, size)), {"delayedoperation": which})
-                for which, purgatory in sorted(found.items())
-            ),
-        )
+        sizes = {which: float(getattr(purgatory, size)) for which, purgatory in sorted(found.items())}
+        yield _labelled_gauge(f"{_PURGATORY}_{name}", about, "delayedoperation", sizes)
 
 
 def _session(node: Node) -> Iterator[Metric]:
     session = node.session_status
-    yield Metric(
-        f"{_SESSION}_sessionstate",
-        MetricKind.GAUGE,
-        "1 for what the ZooKeeper connection last said of itself",
-        (Sample(1.0, {"state": session.state.upper()}),),
-    )
+    about = "1 for what the ZooKeeper connection last said of itself"
+    yield _labelled_gauge(f"{_SESSION}_sessionstate", about, "state", {session.state.upper(): 1.0})
     for name, count in (
         ("zookeepersyncconnects", session.connects),
         ("zookeeperdisconnects", session.disconnects),
         ("zookeeperexpires", session.expires),
     ):
-        yield Metric(
-            f"{_SESSION}_{name}_total",
-            MetricKind.COUNTER,
-            "How often the ZooKeeper session's connection was made, lost, or ended with its session",
-            (Sample(float(count)),),
-        )
+        about = "How often the ZooKeeper session's connection was made, lost, or ended with its session"
+        yield CounterMetricFamily(f"{_SESSION}_{name}", about, float(count))
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:
-    return Metric(name, MetricKind.GAUGE, about, (Sample(value),))
+    return GaugeMetricFamily(name, about, value)
+
+
+def _labelled_gauge(name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, about, labels=[label])
+    for of, value in values.items():
+        family.add_metric([of], value)
+    return family
 
 
 def _summary(name: str, about: str, histogram: Histogram, now_ms: float) -> Metric:
-    quantiles = (Sample(value, {"quantile": f"{one:g}"}) for one, value in histogram.quantiles(now_ms).items())
-    return Metric(
-        name,
-        MetricKind.SUMMARY,
-        about,
-        (*quantiles, Sample(float(histogram.count), suffix="_count"), Sample(histogram.total, suffix="_sum")),
-    )
+    metric = Metric(name, about, "summary")
+    for one, value in histogram.quantiles(now_ms).items():
+        metric.add_sample(name, {"quantile": f"{one:g}"}, value)
+    metric.add_sample(f"{name}_count", {}, float(histogram.count))
+    metric.add_sample(f"{name}_sum", {}, histogram.total)
+    return metric

@@ -96,7 +96,7 @@ def test_brokers_serve_what_they_are() -> None:
             name = "kafka_controller_kafkacontroller_activecontrollercount"
             return sorted(line for number in pages for line in page(number).splitlines() if line.startswith(f"{name} "))
 
-        eventually(lambda: [line.split()[1] for line in controllers()] == ["0", "1"], "one controller of two")
+        eventually(lambda: [float(line.split()[1]) for line in controllers()] == [0, 1], "one controller of two")
         assert 'sessionstate{state="CONNECTED"} 1' in page(1)
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(pages[1] + "/nothing", timeout=LIMIT_S)

@@ -5,7 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("confluent_kafka", "hypothesis", "kafka", "matplotlib", "pandas", "pyarrow", "pyspark")
+HEAVY = (
+    "confluent_kafka",
+    "hypothesis",
+    "kafka",
+    "matplotlib",
+    "pandas",
+    "prometheus_client",
+    "pyarrow",
+    "pyspark",
+    "rich",
+)
 
 
 def test_a_broker_process_imports_nothing_heavy() -> None:
