@@ -59,8 +59,10 @@ def lines_with_replaced_words() -> int:
 
 
 def lines_with_replaced_words_in_docs() -> int:
+    """Code spans apart: they name steps of scenarios, tests and planted faults."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    return sum(bool(REPLACED.search(line)) for page in pages for line in page.read_text().splitlines())
+    text = (line for page in pages for line in re.sub(r"`[^`\n]+`", "", page.read_text()).splitlines())
+    return sum(bool(REPLACED.search(line)) for line in text)
 
 
 def median_file_lines() -> float:
@@ -122,13 +124,13 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 73_397),
+    "lines of the packages and benchmarks": (lines, 73_360),
     "files of the packages and benchmarks": (files, 309),
-    "lines of the packages": (lambda: lines(PACKAGES), 68_596),
+    "lines of the packages": (lambda: lines(PACKAGES), 68_559),
     "files of the packages": (lambda: files(PACKAGES), 294),
     "public classes that share a name": (shared_class_names, 17),
     "lines of the packages with replaced words": (lines_with_replaced_words, 12),
-    "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 137),
+    "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),
     "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 27),
     "files passed by a broker's death": (lambda: len(files_of_a_brokers_death()), 49),
 }

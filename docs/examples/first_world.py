@@ -31,16 +31,16 @@ def whole_again() -> float:
 
 
 def watched() -> list[str]:
-    """What a run tells those who listen, here only who was elected."""
+    """Return the first elections of a run, from its events."""
     world = Simulation(seed=7)
     elections: list[str] = []
 
-    def told(record: TraceRecord) -> None:
+    def on_event(record: TraceRecord) -> None:
         if isinstance(record.event, ControllerElected):
             elections.append(f"{record.at_ms:.0f} ms: broker {record.node}, epoch {record.event.controller_epoch}")
             world.clock.call_later(1_000, lambda: world.pause(record.node, for_ms=5_000))
 
-    world.subscribe(told)
+    world.subscribe(on_event)
     world.inject(Slow(at_ms=2_000, source=1, target=2, slower=50, for_ms=3_000))
     world.run_until(lambda: len(elections) == 3)
     return elections

@@ -149,7 +149,7 @@ class ShardController:
         except (ControllerMoved, LeaseExpired, SessionGone, Resign) as ended:
             self.resign(str(ended))
             if self._zookeeper.session():
-                self.events.put(Reelect())  # the leader's znode may still be this server's: stand again, or nobody can
+                self.events.put(Reelect())  # the leader's znode may still be this server's: stand again, or none can
 
     async def _handle(self, event: Event) -> None:
         if isinstance(event, Startup | Reelect):
@@ -188,8 +188,8 @@ class ShardController:
         await self._zookeeper.create_rows(office.leadership, creations)
         rows = (await self._zookeeper.read(names)).rows
         for number, row in enumerate(rows):
-            assert row is not None, "created above, and nobody deletes it"
-            assert row.data, "whoever created it wrote who serves it"
+            assert row is not None, "created above, and never deleted"
+            assert row.data, "created together with its owner"
             held = json.loads(row.data)
             office.shards.append(Shard(number, held["owner"], held["epoch"], row.stat.version))
         await self._zookeeper.watch_children(SERVERS, ServerChange())
@@ -220,7 +220,7 @@ class ShardController:
             )
 
     async def _give_away(self, office: Office, server: int) -> None:
-        """The shards of a server that is gone go to those that have fewest. Written first, told after; written only
+        """The shards of a server that is gone go to those that have fewest. Written first, sent after; written only
         while this term holds, whatever has happened since the last look."""
         office.grace.pop(server, None)
         if server in office.servers or not office.servers:

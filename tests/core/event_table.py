@@ -249,7 +249,7 @@ HEAD = (
     "handler",
     "partitions moved to",
     "replicas moved to",
-    "brokers told by",
+    "brokers notified by",
     "znodes that are named",
 )
 PREFACE = """# The controller's events
