@@ -124,10 +124,10 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 73_360),
+    "lines of the packages and benchmarks": (lines, 73_413),
     "files of the packages and benchmarks": (files, 309),
-    "lines of the packages": (lambda: lines(PACKAGES), 68_559),
-    "files of the packages": (lambda: files(PACKAGES), 294),
+    "lines of the packages": (lambda: lines(PACKAGES), 68_627),
+    "files of the packages": (lambda: files(PACKAGES), 295),
     "public classes that share a name": (shared_class_names, 17),
     "lines of the packages with replaced words": (lines_with_replaced_words, 12),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),

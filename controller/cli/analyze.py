@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from controller.cli.main import UsageError
 from controller.cli.requirements import SPARK, Need
+from controller.cli.terminal import show
 from controller.cli.values import integer, output_folder
 from controller.report.summary import render_table
 
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.report is not None:
             page = report_html(found, ", ".join(path.name or str(path) for path in arguments.paths))
             (folder / "report.html").write_text(page, encoding="utf-8")
-    print("\n".join(_lines(found)))
+    show("\n".join(_lines(found)))
     return BROKEN if found.broken else HELD
 
 

@@ -14,6 +14,7 @@ import msgspec
 from controller.cli.main import UsageError
 from controller.cli.requirements import SPARK, Need
 from controller.cli.simulate_plan import SWARM
+from controller.cli.terminal import ProgressBar, show
 from controller.cli.values import integer, output_folder, seeds
 from controller.scenarios.files import ScenarioError, built_in, load_scenario
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from controller.pipeline.campaign import Campaign, Result, SettingPoint
 
 HELD, VIOLATED = 0, 1
-_BAR = 24
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     campaign = _campaign(arguments)
     try:
-        with spark_session("campaign", retrying(arguments.master)) as spark:
-            results = run_campaign(spark, campaign, arguments.report, arguments.partitions, _Bar(len(campaign)))
+        total = len(campaign)
+        with spark_session("campaign", retrying(arguments.master)) as spark, ProgressBar(total, total // 10) as bar:
+            results = run_campaign(spark, campaign, arguments.report, arguments.partitions, _Progress(bar, total))
     except AnotherCampaign as error:
         raise UsageError(f"--report {error}") from error
     except KeyboardInterrupt:
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows = b"".join(msgspec.json.encode(result) + b"\n" for result in results)
     (arguments.report / "results.jsonl").write_bytes(rows)
     write_campaign_index(campaign, results, arguments.report)
-    print(text)
+    show(text)
     return VIOLATED if any(not result.passed for result in results) else HELD
 
 
@@ -116,14 +117,11 @@ def _point(scenario: str, swept: Sequence[tuple[str, list[str]]], values: Sequen
         raise UsageError(str(error)) from error
 
 
-class _Bar:
-    """Progress on standard error: completed and total runs, their rate, and failures. On a terminal it is one line that
-    is overwritten, otherwise a line for each tenth of the runs."""
+class _Progress:
+    """Completed and total runs, their rate, and failures."""
 
-    def __init__(self, total: int) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._tenths = -1
-        self._total = total
+    def __init__(self, bar: ProgressBar, total: int) -> None:
+        self._bar, self._total = bar, total
         self._began_s = time.monotonic()
         self._known: int | None = None
 
@@ -132,14 +130,4 @@ class _Bar:
         if self._known is None:
             self._known = done
         rate = (done - self._known) / max(time.monotonic() - self._began_s, 0.001)
-        status = f"{done} of {self._total}, {rate:.1f}/s, {failing} failing"
-        if not self._terminal:
-            tenths = 10 * done // max(self._total, 1)
-            if tenths > self._tenths:
-                self._tenths = tenths
-                print(status, file=sys.stderr, flush=True)
-            return
-        full = _BAR * done // max(self._total, 1)
-        bar = "#" * full + "." * (_BAR - full)
-        end = "\n" if done == self._total else ""
-        print(f"\r[{bar}] {status}", end=end, file=sys.stderr, flush=True)
+        self._bar.update(done, f"{done} of {self._total}, {rate:.1f}/s, {failing} failing")

@@ -12,6 +12,7 @@ from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
 from controller.cli.requirements import CLIENTS, TRACES, Need, zookeeper_server
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
+from controller.cli.terminal import show
 from controller.cli.values import integer, output_folder
 from controller.report.files import write_report
 from controller.report.summary import render_table, report_object, report_text
@@ -51,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.report is not None:
             write_report(result.report, _numbered(arguments.report, number, arguments.runs) or arguments.report)
         if not arguments.json:
-            print(_ending(result, number, arguments.runs), flush=True)
+            show(_ending(result, number, arguments.runs))
     if arguments.json:
         objects = [report_object(result.report) for result in results]
         print(json.dumps(objects if arguments.runs > 1 else objects[0], indent=2, sort_keys=True))
     elif arguments.runs > 1:
-        print(runs_table(results))
+        show(runs_table(results))
     return max((_status(result) for result in results), key=_severity)
 
 

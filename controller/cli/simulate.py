@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from controller.cli.scenario_options import (
     chosen_scenario,
     exit_status,
 )
+from controller.cli.terminal import ProgressBar, show
 from controller.cli.workers import each_seed
 from controller.report.files import PAGE, write_report
 from controller.report.html import IndexedRun, first_violation, write_index
@@ -64,7 +65,7 @@ def run_scenario(arguments: argparse.Namespace, scenario: Scenario, seed: int) -
     else:
         parts = [*([shown] if shown else []), report_text(result.report)]
         parts += [f"NOT REPEATABLE: {differs}"] if differs is not None else []
-        print("\n" + "\n".join(parts) + f"\nseed {seed}, trace {result.trace_hash[:16]}", flush=True)
+        show("\n" + "\n".join(parts) + f"\nseed {seed}, trace {result.trace_hash[:16]}")
     if differs is not None:
         return VIOLATED
     return exit_status(result.report.verdict, could_not_run=result.could_not_run)
@@ -198,13 +199,14 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
     objects = []
     command = replay_command(arguments)
     work = _OneOfMany(scenario, arguments.twice, arguments.report, arguments.json, command)
-    for number, (summary, shown) in enumerate(each_seed(work, seeds, arguments.jobs), 1):
-        summaries.append(summary)
-        if arguments.json:
-            objects.append(shown)
-        elif number % PROGRESS_EVERY == 0 or number == len(seeds):
-            failing = sum(summary.status != HELD for summary in summaries)
-            print(f"{number} of {len(seeds)} seeds, {failing} failed", file=sys.stderr, flush=True)
+    with nullcontext() if arguments.json else ProgressBar(len(seeds), PROGRESS_EVERY) as bar:
+        for number, (summary, shown) in enumerate(each_seed(work, seeds, arguments.jobs), 1):
+            summaries.append(summary)
+            if bar is None:
+                objects.append(shown)
+            else:
+                failing = sum(summary.status != HELD for summary in summaries)
+                bar.update(number, f"{number} of {len(seeds)} seeds, {failing} failed")
     if arguments.report is not None:
         runs = [
             IndexedRun(
@@ -222,7 +224,7 @@ def _run_many(arguments: argparse.Namespace, scenario: Scenario, seeds: range) -
     if arguments.json:
         print(json.dumps(objects, indent=2, sort_keys=True))
     else:
-        print(summary_text(summaries, command))
+        show(summary_text(summaries, command))
     return max((summary.status for summary in summaries), key=(HELD, UNKNOWN, COULD_NOT_RUN, VIOLATED).index)
 
 

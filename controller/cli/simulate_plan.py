@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 from controller.cli import values
 from controller.cli.main import UsageError
 from controller.cli.scenario_options import HELD, VIOLATED
+from controller.cli.terminal import ProgressBar, show
 from controller.cli.values import output_file
 from controller.cli.workers import each_seed
 from controller.report.files import PAGE, write_report
@@ -85,17 +87,21 @@ def run_many(arguments: argparse.Namespace, seeds: range) -> int:
     tally = _Tally()
     runs = []
     look = partial(_look, arguments.twice, arguments.report)
-    for number, seen in enumerate(each_seed(look, seeds, arguments.jobs), 1):
-        tally.take(seen)
-        if arguments.report is not None:
-            page = "" if seen.error is None else f"seed-{seen.seed}/{PAGE}"
-            verdict = PASS if seen.error is None else FAIL
-            runs.append(IndexedRun(seen.seed, "", verdict, *first_violation(seen.error or ""), replay(seen.seed), page))
-        if not arguments.json and (number % PROGRESS_EVERY == 0 or number == len(seeds)):
-            print(f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke", file=sys.stderr, flush=True)
+    with nullcontext() if arguments.json else ProgressBar(len(seeds), PROGRESS_EVERY) as bar:
+        for number, seen in enumerate(each_seed(look, seeds, arguments.jobs), 1):
+            tally.take(seen)
+            error = seen.error or ""
+            page = f"seed-{seen.seed}/{PAGE}" if error else ""
+            verdict = FAIL if error else PASS
+            runs.append(IndexedRun(seen.seed, "", verdict, *first_violation(error), replay(seen.seed), page))
+            if bar is not None:
+                bar.update(number, f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke")
     if arguments.report is not None:
         write_index(arguments.report, SWARM, runs)
-    print(json.dumps(tally.report(), indent=2) if arguments.json else tally.text())
+    if arguments.json:
+        print(json.dumps(tally.report(), indent=2))
+    else:
+        show(tally.text())
     return VIOLATED if tally.broken else HELD
 
 

@@ -13,6 +13,7 @@ import msgspec
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.requirements import SPARK, Need
 from controller.cli.state import CouldNotRead, add_source_options, read_source
+from controller.cli.terminal import show
 from controller.cli.values import integer, output_file
 from controller.pipeline.failure_impact import ClusterColumns, FailureImpact, FailureImpacts, TopicDefaults, columns_of
 from controller.report.summary import render_table
@@ -179,7 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
         document = whatif_document(columns, losses, named, worst)
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode("utf-8"))
     else:
-        print("\n".join(whatif_lines(columns, losses, named, worst)))
+        show("\n".join(whatif_lines(columns, losses, named, worst)))
     return 0
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.campaign import _Bar
+from controller.cli.campaign import _Progress
+from controller.cli.terminal import ProgressBar
 from controller.pipeline.campaign import Result
 from controller.pipeline.reading import chunks_of, unreadable_traces
 from tests.cli.ending import status_of
@@ -32,7 +33,6 @@ def test_a_damaged_trace_beside_something_else_is_no_reason_to_refuse(tmp_path: 
 
 
 def test_progress_is_lines_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = _Bar(20)
     results = [
         Result(
             number=number,
@@ -47,8 +47,10 @@ def test_progress_is_lines_where_standard_error_is_no_terminal(capsys: pytest.Ca
         )
         for number in range(20)
     ]
-    for done in range(21):
-        bar(results[:done])
+    with ProgressBar(20, 2) as bar:
+        progress = _Progress(bar, 20)
+        for done in range(21):
+            progress(results[:done])
     said = capsys.readouterr().err
     assert "\r" not in said
-    assert [line.partition(",")[0] for line in said.splitlines()] == [f"{done} of 20" for done in range(0, 21, 2)]
+    assert [line.partition(",")[0] for line in said.splitlines()] == [f"{done} of 20" for done in range(2, 21, 2)]
