@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,10 +166,27 @@ def memory_lines(before: Memory | None, after: Memory | None) -> Iterator[str]:
             )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.campaign", description=__doc__)
+def fuzz_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a fuzz command, with the options that all have."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.fuzz.{name}", description=description)
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def exit_status(seed: int, run: Callable[[], Sequence[str]]) -> int:
+    """Run a campaign, print its lines or its failure, and return the exit status."""
+    try:
+        found = run()
+    except Failure as failure:
+        print(f"seed {seed}: {failure}", file=sys.stderr)
+        return 1
+    print("\n".join(found))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = fuzz_parser("campaign", __doc__)
     parser.add_argument("--target", default="", metavar="TEXT", help="only targets whose names contain this")
     given = parser.parse_args(arguments)
     fed = [target for target in targets() if given.target in target.name]
@@ -177,13 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"--target {given.target!r}: expected a part of one of: {', '.join(one.name for one in targets())}"
         )
-    try:
-        figures = campaign(given.inputs, given.seed, fed)
-    except Failure as failure:
-        print(f"seed {given.seed}: {failure}", file=sys.stderr)
-        return 1
-    print("\n".join(lines(figures)))
-    return 0
+    return exit_status(given.seed, lambda: [*lines(campaign(given.inputs, given.seed, fed))])
 
 
 if __name__ == "__main__":

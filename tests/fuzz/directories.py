@@ -21,7 +21,6 @@ threads is done at once, and files that did not change are kept from start to st
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import random
@@ -64,6 +63,8 @@ from tests.fuzz.campaign import (
     Failure,
     Figures,
     Memory,
+    exit_status,
+    fuzz_parser,
     lines,
     refuse_growth,
     watched,
@@ -509,9 +510,7 @@ def memory_folder() -> str | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.directories", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = fuzz_parser("directories", __doc__)
     parser.add_argument("--replay", metavar="HEX", help="one start, as a failure prints it")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="camerlengo-fuzz-", dir=memory_folder()) as folder:
@@ -523,13 +522,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print("\n".join(target.story()))
             return 0
         gc.freeze()  # what is there stays, and need not be looked at again
-        try:
-            figures = fuzz(given.inputs, given.seed, target)
-        except Failure as failure:
-            print(f"seed {given.seed}: {failure}", file=sys.stderr)
-            return 1
-    print("\n".join(lines(figures)))
-    return 0
+        return exit_status(given.seed, lambda: [*lines(fuzz(given.inputs, given.seed, target))])
 
 
 if __name__ == "__main__":

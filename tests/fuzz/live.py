@@ -8,7 +8,6 @@ requests of a controller go to one broker that has no cluster: it may obey them,
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import sys
@@ -22,7 +21,15 @@ from controller.protocol.framing import Part
 from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, Drawing
 from controller.simulator.simulation import BrokenInvariant, Simulation
 from tests.broker.data_node import DataNode
-from tests.fuzz.campaign import GROWTH_LIMIT_KIB, Failure, Memory, memory_lines, refuse_memory_growth
+from tests.fuzz.campaign import (
+    GROWTH_LIMIT_KIB,
+    Failure,
+    Memory,
+    exit_status,
+    fuzz_parser,
+    memory_lines,
+    refuse_memory_growth,
+)
 
 BROKERS = 3
 WORLD_LIFE = 3_000
@@ -191,18 +198,11 @@ def lines(figures: Figures) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.live", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = fuzz_parser("live", __doc__)
     parser.add_argument("--controllers", action="store_true", help="requests of a controller, to one broker")
     given = parser.parse_args(arguments)
-    try:
-        figures = (control_campaign if given.controllers else campaign)(given.inputs, given.seed)
-    except Failure as failure:
-        print(f"seed {given.seed}: {failure}", file=sys.stderr)
-        return 1
-    print("\n".join(lines(figures)))
-    return 0
+    run = control_campaign if given.controllers else campaign
+    return exit_status(given.seed, lambda: lines(run(given.inputs, given.seed)))
 
 
 if __name__ == "__main__":

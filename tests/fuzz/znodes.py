@@ -8,7 +8,6 @@ written by the controller. Then the znodes are repaired, and every topic is serv
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import random
@@ -49,6 +48,8 @@ from tests.fuzz.campaign import (
     Failure,
     Hang,
     Memory,
+    exit_status,
+    fuzz_parser,
     memory_lines,
     refuse_memory_growth,
     watched,
@@ -521,22 +522,18 @@ def lines(figures: Figures) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.znodes", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = fuzz_parser("znodes", __doc__)
     parser.add_argument("--round", type=int, help="run this round alone, as a failure names it")
     given = parser.parse_args(arguments)
-    try:
-        if given.round is not None:
-            figures = Figures()
-            Round(given.round, INPUTS_A_ROUND).run(figures)
-        else:
-            figures = campaign(given.inputs, given.seed)
-    except Failure as failure:
-        print(f"seed {given.seed}: {failure}", file=sys.stderr)
-        return 1
-    print("\n".join(lines(figures)))
-    return 0
+
+    def run() -> list[str]:
+        if given.round is None:
+            return lines(campaign(given.inputs, given.seed))
+        figures = Figures()
+        Round(given.round, INPUTS_A_ROUND).run(figures)
+        return lines(figures)
+
+    return exit_status(given.seed, run)
 
 
 if __name__ == "__main__":
