@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from controller.core.channels import ControllerChannels
-from controller.core.ports import ControlRequest
+from controller.core.channels import ControllerChannels, ControlRequest
 from tests.simulator.test_incidents_in_worlds import produce, state, world
 
 ROOT = Path(__file__).parents[1]

@@ -240,7 +240,7 @@ SOUND = {
     "controller/pending.py": "import heapq",
     "controller/clock.py": "from controller.pending import Pending",
     "controller/core/events.py": "from controller import clock\nfrom controller.protocol import Frame\nimport timeless",
-    "controller/core/ports.py": "from . import events\nfrom .events import Event",
+    "controller/core/channels.py": "from . import events\nfrom .events import Event",
     "controller/protocol/__init__.py": "from controller.protocol.frame import Frame",
     "controller/protocol/frame.py": "import struct",
     "controller/broker/node.py": "from controller.core.events import Event\nimport controller.storage.log",

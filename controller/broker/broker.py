@@ -59,13 +59,13 @@ from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.broker.zookeeper_services import ZooKeeperServices
 from controller.clock import Clock
+from controller.core.channels import EventSink
 from controller.core.events import (
     AllocateProducerIdsRequested,
     AlterIsrRequested,
     ControlledShutdownRequested,
     UpdateFeaturesRequested,
 )
-from controller.core.ports import EventSink
 from controller.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,

@@ -29,7 +29,6 @@ from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock
-from controller.core.topic_rules import name_fault
 from controller.core.topic_settings import (
     BROKER_ALONE,
     BY_BROKER_NAME,
@@ -38,6 +37,7 @@ from controller.core.topic_settings import (
     TopicSetting,
     config_fault,
     elements,
+    name_fault,
 )
 from controller.pending import Pending, Task, drive
 from controller.protocol.admin import (

@@ -28,6 +28,7 @@ from controller.broker.metadata import (
 from controller.broker.request_context import SLICE, Job, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
+from controller.core.channels import EventSink
 from controller.core.events import (
     AlterReassignmentsRequested,
     CreatePartitionsRequested,
@@ -39,8 +40,7 @@ from controller.core.events import (
     Outcomes,
     TopicPartition,
 )
-from controller.core.ports import EventSink
-from controller.core.topic_rules import name_fault
+from controller.core.topic_settings import name_fault
 from controller.protocol.admin import (
     ELECTION_PREFERRED,
     ELECTION_UNCLEAN,

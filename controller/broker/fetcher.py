@@ -41,7 +41,7 @@ from controller.broker.ports import Peers
 from controller.broker.replica_manager import Quota
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
-from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
+from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
 from controller.pending import Pending, drive
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control import NO_BROKER_EPOCH, UpdateMetadataBroker, UpdateMetadataEndpoint

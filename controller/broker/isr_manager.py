@@ -33,7 +33,7 @@ from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
-from controller.core.ports import PeerConnection, PeerError, PeerUnreachable
+from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
 from controller.pending import Pending, drive
 from controller.protocol.client import ApiVersionsRequest, ApiVersionsResponse
 from controller.protocol.codec import decode_response_body, encode_request_body

@@ -18,7 +18,7 @@ from controller.broker.metadata import BrokerIdentity, MetadataCache
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
-from controller.core.ports import PeerError
+from controller.core.channels import PeerError
 from controller.pending import Pending
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control import (

@@ -16,9 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from controller.broker.node import Node
-from controller.core.controller_states import ControllerState
-from controller.core.measures import Histogram
-from controller.core.obstacles import Reason
+from controller.core.leadership import Reason
+from controller.core.metrics import ControllerState, Histogram
 from controller.timer.purgatory import Purgatory
 
 

@@ -21,11 +21,11 @@ from controller.broker.request_context import Drive, finish
 from controller.broker.settings import BrokerSettings
 from controller.broker.zookeeper_services import ClientEvents, OpenLogs, ZooKeeperServices
 from controller.clock import Clock
+from controller.core.channels import Channels
 from controller.core.controller import Controller
+from controller.core.event_loop import EventQueue
 from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
-from controller.core.ports import Channels
-from controller.core.queue import EventQueue
-from controller.core.settings import ControllerSettings
+from controller.core.term import ControllerSettings
 from controller.pending import Pending
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites

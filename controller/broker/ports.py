@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
-from controller.core.ports import PeerConnection
+from controller.core.channels import PeerConnection
 from controller.pending import Pending
 
 OffLoop: TypeAlias = Callable[[Generator[int, None, None], Callable[[Exception | None], None]], None]

@@ -31,8 +31,7 @@ from controller.broker.metadata import MetadataCache, MetadataSnapshot, NamedPar
 from controller.broker.partition import Partition, Role
 from controller.broker.request_context import SLICE, Job, Steps, Yielded
 from controller.clock import Clock
-from controller.core.topic_rules import name_fault
-from controller.core.topic_settings import elements
+from controller.core.topic_settings import elements, name_fault
 from controller.protocol.admin import (
     DescribedLogDir,
     DescribedReplica,

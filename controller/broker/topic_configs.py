@@ -29,12 +29,12 @@ from types import MappingProxyType
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
-from controller.core.topic_rules import name_fault
 from controller.core.topic_settings import (
     BY_BROKER_NAME,
     THROTTLE_RATES,
     TOPIC_SETTINGS,
     elements,
+    name_fault,
 )
 from controller.pending import Pending, drive
 from controller.protocol.control import LeaderAndIsrRequest

@@ -25,8 +25,8 @@ from controller.broker.request_context import Steps, on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import ConfigGate, TopicConfigs
 from controller.clock import Clock
+from controller.core.channels import EventSink
 from controller.core.events import Event
-from controller.core.ports import EventSink
 from controller.pending import Pending, drive
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey

@@ -11,8 +11,7 @@ import msgspec
 
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.state import CouldNotRead, add_source_options, print_text, read_source
-from controller.core.explaining import Diagnosis, view_of
-from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named, totals
+from controller.core.explaining import Diagnosis, Kind, Subject, UnknownSubject, explain, subject_named, totals, view_of
 
 FORMAT = 1
 SHOWN = 40

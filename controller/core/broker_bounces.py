@@ -10,6 +10,11 @@ this; its solution for elections came with KIP-966, for ISRs with KIP-903.
 A detected bounce has the same result as one that a controller saw: the bounced replica leaves the ISR if another member
 stayed in it, and the leader leads in a new epoch. If no member stayed (for example because the whole cluster was down,
 or the others died), the ISR is kept: most bounced brokers have lost nothing but a session.
+
+Restart of replicas after their broker's start or bounce.
+
+The replicas are sent their partitions' states. Then the controller tries to elect a leader for all partitions that wait
+for one, since a restarted replica may be electable.
 """
 
 from __future__ import annotations
@@ -21,12 +26,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from controller.core.context import Replicas
-from controller.core.partition_table import NO_BROKER, Bools, Int32s, Rows
-from controller.core.serving import restart_replicas
+from controller.core import state_changes, topic_deletion
+from controller.core.context import NO_BROKER, Bools, Int32s, Replicas, Rows
+from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
 from statemachines.leader_election_columns import is_member
 from statemachines.partition import PartitionState
+
+
+async def restart_replicas(term: Term, replicas: Replicas) -> None:
+    """Bring the replicas online, except those whose brokers were asked to delete them, and elect missing leaders."""
+    batch = RequestBatch(term)
+    state_changes.bring_replicas_online(term, topic_deletion.not_deleted(term, replicas), batch)
+    batch.send()
+    batch = RequestBatch(term)
+    await state_changes.elect_offline_and_new(term, batch)
+    batch.send()
+
 
 Zxids = npt.NDArray[np.int64]
 

@@ -5,6 +5,8 @@ lease runs out or the host requests it. It always ends in one place, synchronous
 the channels are closed, then the context is discarded, then every waiting callback is answered. An unexpected error
 ends the term too, because the context after a half-processed event can't be trusted. This module uses no threads; the
 handlers do the work, on a `Term`.
+
+Exponential back-off for one event of the controller: one timer, and the count of failures in a row.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from controller.clock import Clock
-from controller.core import events as happened
-from controller.core.backoff import Backoff
-from controller.core.events import Event, is_answerable
-from controller.core.figures import ControllerMetrics
+from controller.backoff import backoff_ms
+from controller.clock import Clock, Timer
+from controller.core import events
+from controller.core.channels import Channels, Resign
+from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, is_answerable
 from controller.core.handlers import (
     broker_changes,
     controlled_shutdown,
@@ -42,11 +44,9 @@ from controller.core.leadership import (
     EpochRefused,
     EpochTooLow,
     Lost,
-    elect,
-)
-from controller.core.obstacles import (
     Obstacle,
     another_cluster,
+    elect,
     in_cluster_id,
     in_controller,
     named_in,
@@ -54,10 +54,9 @@ from controller.core.obstacles import (
     shown,
     wiped,
 )
+from controller.core.metrics import ControllerMetrics
 from controller.core.placement import Rng
-from controller.core.ports import Channels, Resign
-from controller.core.settings import ControllerSettings
-from controller.core.term import Term
+from controller.core.term import ControllerSettings, Term
 from controller.pending import Task
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned, Noted, Trace
@@ -75,6 +74,55 @@ from controller.zookeeper.operations import (
     Znode,
 )
 
+FIRST_BACKOFF_MS = 100.0
+LONGEST_BACKOFF_MS = 10_000.0
+
+
+class Backoff:
+    """Puts `event` again after a failure: after `FIRST_BACKOFF_MS`, twice as long each time, `LONGEST_BACKOFF_MS` at
+    most. Each thing that is retried has a Backoff of its own, so that no retry cancels another."""
+
+    def __init__(self, event: Event, put: Callable[[Any], None], clock: Clock) -> None:
+        self._event = event
+        self._put = put
+        self._clock = clock
+        self._failures = 0
+        self._not_before_ms = 0.0
+        self._timer: Timer | None = None
+
+    def failed(self) -> None:
+        """Schedule the event, in place of an earlier schedule."""
+        self._failures += 1
+        delay_ms = backoff_ms(self._failures, FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS)
+        self._not_before_ms = self._clock.now_ms() + delay_ms
+        self.cancel()
+        self._schedule()
+
+    def is_early(self) -> bool:
+        """Return whether the back-off is not over yet; the event is then scheduled for its end."""
+        if self._clock.now_ms() >= self._not_before_ms:
+            return False
+        if self._timer is None:
+            self._schedule()
+        return True
+
+    def succeeded(self) -> None:
+        """The next failure is the first of a new series."""
+        self._failures = 0
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        def put() -> None:
+            self._timer = None
+            self._put(self._event)
+
+        self._timer = self._clock.call_later(max(0.0, self._not_before_ms - self._clock.now_ms()), put)
+
+
 NO_CONTROLLER = -1
 SAID_AGAIN_MS = 60_000.0
 """How often the log says again what is in the way of every election."""
@@ -83,33 +131,33 @@ SOUND_TERM_MS = 60_000.0
 
 Handler = Callable[[Term, Any], Awaitable[None]]
 HANDLERS: Mapping[type, Handler] = {
-    happened.BrokerChange: broker_changes.broker_change,
-    happened.BrokerModifications: broker_changes.broker_modifications,
-    happened.TopicChange: topic_changes.topic_change,
-    happened.PartitionModifications: topic_changes.partition_modifications,
-    happened.IsrChangeNotification: isr_changes.isr_change_notification,
-    happened.LogDirEventNotification: log_directories.log_dir_event_notification,
-    happened.AlterIsrRequested: isr_changes.alter_isr,
-    happened.ControlledShutdownRequested: controlled_shutdown.controlled_shutdown,
-    happened.UncleanLeaderElectionEnabled: unclean.unclean_election_may_be_allowed,
-    happened.TopicConfigChange: unclean.unclean_election_may_be_allowed,
-    happened.PauseChanged: pause.pause_changed,
-    happened.ElectLeadersRequested: elections.elect_leaders,
-    happened.PreferredElectionAsked: elections.preferred_election_asked,
-    happened.AutoPreferredElection: elections.automatic_preferred_election,
-    happened.ReassignmentAsked: reassignment.reassignment_asked,
-    happened.ReassignmentIsrChange: reassignment.reassignment_isr_change,
-    happened.AlterReassignmentsRequested: reassignment.alter_reassignments,
-    happened.ListReassignmentsRequested: reassignment.list_reassignments,
-    happened.UpdateFeaturesRequested: features.update_features,
-    happened.AllocateProducerIdsRequested: producer_ids.allocate_producer_ids,
-    happened.CreateTopicsRequested: topic_creation.create_topics,
-    happened.CreatePartitionsRequested: topic_creation.create_partitions,
-    happened.TopicDeletion: topic_deletion.topic_deletion,
-    happened.DeleteTopicsRequested: topic_deletion.delete_topics,
-    happened.LeaderAndIsrResponseReceived: responses.response,
-    happened.UpdateMetadataResponseReceived: responses.response,
-    happened.StopReplicaResponseReceived: responses.response,
+    events.BrokerChange: broker_changes.broker_change,
+    events.BrokerModifications: broker_changes.broker_modifications,
+    events.TopicChange: topic_changes.topic_change,
+    events.PartitionModifications: topic_changes.partition_modifications,
+    events.IsrChangeNotification: isr_changes.isr_change_notification,
+    events.LogDirEventNotification: log_directories.log_dir_event_notification,
+    events.AlterIsrRequested: isr_changes.alter_isr,
+    events.ControlledShutdownRequested: controlled_shutdown.controlled_shutdown,
+    events.UncleanLeaderElectionEnabled: unclean.unclean_election_may_be_allowed,
+    events.TopicConfigChange: unclean.unclean_election_may_be_allowed,
+    events.PauseChanged: pause.pause_changed,
+    events.ElectLeadersRequested: elections.elect_leaders,
+    events.PreferredElectionAsked: elections.preferred_election_asked,
+    events.AutoPreferredElection: elections.automatic_preferred_election,
+    events.ReassignmentAsked: reassignment.reassignment_asked,
+    events.ReassignmentIsrChange: reassignment.reassignment_isr_change,
+    events.AlterReassignmentsRequested: reassignment.alter_reassignments,
+    events.ListReassignmentsRequested: reassignment.list_reassignments,
+    events.UpdateFeaturesRequested: features.update_features,
+    events.AllocateProducerIdsRequested: producer_ids.allocate_producer_ids,
+    events.CreateTopicsRequested: topic_creation.create_topics,
+    events.CreatePartitionsRequested: topic_creation.create_partitions,
+    events.TopicDeletion: topic_deletion.topic_deletion,
+    events.DeleteTopicsRequested: topic_deletion.delete_topics,
+    events.LeaderAndIsrResponseReceived: responses.response,
+    events.UpdateMetadataResponseReceived: responses.response,
+    events.StopReplicaResponseReceived: responses.response,
 }
 """What only an active controller does anything about."""
 
@@ -166,8 +214,8 @@ class Controller:
         self._refused = NO_CONTROLLER
         self._refusals = 0
         self._registering = False
-        self._registration = Backoff(happened.RegisterBrokerAndReelect(), events.put, clock)
-        self._election = Backoff(happened.Reelect(), events.put, clock)
+        self._registration = Backoff(RegisterBrokerAndReelect(), events.put, clock)
+        self._election = Backoff(Reelect(), events.put, clock)
         self._said_ms = 0.0
         self._stopped = False
         self.active_controller_id = NO_CONTROLLER
@@ -254,15 +302,15 @@ class Controller:
     async def _dispatch(self, event: Event) -> None:
         if self._stopped:
             return
-        if isinstance(event, happened.Startup | happened.RegisterBrokerAndReelect):
+        if isinstance(event, events.Startup | events.RegisterBrokerAndReelect):
             await self._start()
-        elif isinstance(event, happened.Reelect):
+        elif isinstance(event, events.Reelect):
             await self._stand()
-        elif isinstance(event, happened.ControllerChange):
+        elif isinstance(event, events.ControllerChange):
             await self._controller_change()
-        elif isinstance(event, happened.SessionExpired):
+        elif isinstance(event, events.SessionExpired):
             self._session_expired(event)
-        elif isinstance(event, happened.Shutdown):
+        elif isinstance(event, events.Shutdown):
             self._stop()
         else:
             await self._handle(event)
@@ -275,7 +323,7 @@ class Controller:
 
     async def _start(self) -> None:
         self._registering = True
-        await self._zookeeper.watch_node(paths.CONTROLLER, happened.ControllerChange())
+        await self._zookeeper.watch_node(paths.CONTROLLER, events.ControllerChange())
         await self._register()
         self._registering = False
         self._registration.succeeded()
@@ -324,7 +372,7 @@ class Controller:
         )
         await self._give_up(why)
 
-    def _session_expired(self, event: happened.SessionExpired) -> None:
+    def _session_expired(self, event: events.SessionExpired) -> None:
         if self._term is not None and self._term.leadership.session == event.session:
             self.resign(f"session 0x{event.session:x} has ended")
 
@@ -388,7 +436,7 @@ class Controller:
         """
         self.resign(reason)
         if self._zookeeper.session():
-            self._events.put(happened.Reelect())
+            self._events.put(events.Reelect())
 
     async def _fail(self, event: Event, failure: Exception) -> None:
         """An error that no handler expected: logged, the term given up whatever event carried it, and retried later."""

@@ -1,4 +1,4 @@
-"""The controller's event loop: one event at a time, its handler's coroutine resumed as answers come.
+"""The controller's event queue and event loop: one event at a time, its handler's coroutine resumed as answers come.
 
 Before each resume, while the handler waits, and when there is nothing to do, the loop asks whether the term is void
 (the lease ran out, or the session ended). Then `Resign` is thrown into the handler at its current await, or, when
@@ -8,19 +8,118 @@ call `wake`; no thread waits for this loop while it holds a lock (KAFKA-6517, KA
 A host supplies the executor, which runs one action after another: a thread of its own on the real host, virtual time in
 the simulator, where each action also waits for a time that is drawn from a seed, so that whatever else happens in the
 cluster can happen at every await.
+
+Many threads put events, one place takes them, and each caller gets an answer. Equal pending events that coalesce are
+queued once (KAFKA-5502). The limit is for events with a callback: over it they are refused at once. What a watch saw is
+never refused, and need not be: it coalesces, so that there are at most as many of those as there are watches. Callbacks
+are answered outside the lock. The host brings the lock and what wakes the taker.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from controller import sync_points
 from controller.clock import Timer
-from controller.core.events import Event, Reelect
-from controller.core.ports import Resign, require_event_handler
+from controller.core.channels import Resign, require_event_handler
+from controller.core.events import Event, Reelect, is_answerable
+from controller.core.metrics import Histogram
 from controller.pending import Pending, Task
+
+
+class EventQueue:
+    """First in, first out. `limit`: how many events may wait before those with a callback are refused.
+
+    `lock` guards every change (a plain lock is enough; none on a host with one thread); `wake` is called after each
+    event that was queued, without the lock.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        lock: AbstractContextManager[Any] | None = None,
+        wake: Callable[[], None] = lambda: None,
+        now_ms: Callable[[], float] | None = None,
+    ) -> None:
+        if limit < 1:
+            raise ValueError(f"limit {limit}: expected 1 or more")
+        self._limit = limit
+        self._lock: AbstractContextManager[Any] = nullcontext() if lock is None else lock
+        self._wake = wake
+        self._now_ms = now_ms
+        self._since_ms: deque[float] = deque()
+        self.waited_ms = Histogram()
+        """How long events that were taken had waited; kept if `now_ms` is given."""
+        self._waiting: deque[Event] = deque()
+        self._pending: set[Event] = set()  # asked whether it holds an event, never walked
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, event: Event) -> None:
+        """Queue an event, from any thread, unless an equal one that coalesces is pending.
+
+        An event with a callback is refused when `limit` events wait or the queue is closed. An event without a callback
+        is dropped only when the queue is closed, since nothing will process it.
+        """
+        refused = False
+        with self._lock:
+            if event.coalesces:
+                if self._closed or event in self._pending:
+                    return
+                self._pending.add(event)
+            elif is_answerable(event):
+                refused = self._closed or len(self._waiting) >= self._limit
+            elif self._closed:
+                return
+            if not refused:
+                self._waiting.append(event)
+                self._since_ms.append(0.0 if self._now_ms is None else self._now_ms())
+        if refused:
+            assert is_answerable(event)
+            event.refuse()
+            return
+        self._wake()
+
+    def take(self) -> Event | None:
+        """The oldest event, None if there is none. From here on an equal one is queued again: what it speaks of may
+        change while this one is handled."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            event, since_ms = self._waiting.popleft(), self._since_ms.popleft()
+            if self._now_ms is not None:
+                now_ms = self._now_ms()
+                self.waited_ms.update(now_ms - since_ms, now_ms)
+            if event.coalesces:
+                self._pending.discard(event)
+            return event
+
+    def close_callbacks(self) -> None:
+        """The term is over: answers every queued callback with its refusal, and takes those events out (S19)."""
+        with self._lock:
+            refused = [event for event in self._waiting if is_answerable(event)]
+            kept = [
+                (event, since_ms)
+                for event, since_ms in zip(self._waiting, self._since_ms, strict=True)
+                if not is_answerable(event)
+            ]
+            self._waiting = deque(event for event, _ in kept)
+            self._since_ms = deque(since_ms for _, since_ms in kept)
+        for event in refused:
+            event.refuse()
+
+    def close(self) -> None:
+        """Close the queue: answer every queued callback, and from now on every new one at once."""
+        with self._lock:
+            self._closed = True
+        self.close_callbacks()
+
 
 _JUST_AFTER_MS = 1e-3
 """Added to the wait for the end of a lease, so that a rounding does not end it too early."""

@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.core import quarantine
-from controller.core.context import LiveBroker
+from controller.core.channels import Endpoint
+from controller.core.context import NO_STATE, LiveBroker, Rows
 from controller.core.events import BrokerModifications, PartitionModifications
-from controller.core.partition_table import NO_STATE, Rows
-from controller.core.ports import Endpoint
-from controller.core.state_writes import state_paths
+from controller.core.state_changes import state_paths
 from controller.core.term import Term
 from controller.pending import Pending
 from controller.protocol.control import NO_TOPIC_ID, UpdateMetadataBroker, UpdateMetadataEndpoint

@@ -10,29 +10,347 @@
 
 Every step is idempotent, and the znodes show the next step, so that another controller continues where this one
 stopped. Validation of requests, and reassignments that wait for their turn, are in `handlers/reassignment.py`.
+
+/admin/reassign_partitions has the requests, the topics' znodes what is on its way. A topic's znode is the one source of
+truth for what has begun (KAFKA-9089): what a later request overrides is taken out of the first in the multi that writes
+the second. All writes are fenced, each znode at the version that it was read at, and read again when it had moved.
+
+`Removed` are replicas that a partition's assignment names no more: they are stopped, removed from the ISR and deleted
+(Kafka's stopRemovedReplicasOfReassignedPartition). Their states are here, since the table has no place for them.
+
+`serve_repaired` takes up partitions whose state znodes were repaired, in the same term, as a failover does for all at
+once: replicas on dead brokers leave the ISR, live ones are sent the state, and a leader is elected where none is live.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 
-from controller.core import partition_moves, removed_replicas, replica_moves, topic_deletion
-from controller.core.context import Replicas
-from controller.core.elections import REASSIGNED
+from controller.core import quarantine, state_changes, topic_deletion
+from controller.core.context import NO_BROKER, NO_STATE, Bytes, Int32s, Replicas, Rows, padded
 from controller.core.events import ReassignmentIsrChange
-from controller.core.partition_table import NO_BROKER, NO_STATE, Rows
-from controller.core.reassignment_znodes import NotWritten, Partition, Targets, change_asked, persist
-from controller.core.removed_replicas import Removed
+from controller.core.loading import topic_id_text
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import NewStates, names_of, read_states, set_states
+from controller.core.state_changes import REASSIGNED, NewStates, names_of, read_states, set_states
 from controller.core.term import Term
+from controller.core.znode_changes import ROUNDS
+from controller.protocol.control import NO_TOPIC_ID
+from controller.trace import PartitionMoved
 from controller.zookeeper import paths
-from statemachines.leader_election_columns import is_member
+from controller.zookeeper.codecs import (
+    Reassignments,
+    TopicAssignment,
+    decode_reassignments,
+    encode_reassignments,
+    encode_topic_assignment,
+)
+from controller.zookeeper.operations import (
+    BATCH,
+    BadVersion,
+    Create,
+    DamagedZnode,
+    Delete,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SetData,
+    UnknownOutcome,
+    Write,
+    Znode,
+)
+from controller.zookeeper.row_writes import BATCH_BYTES, ZNODE_BYTES_MAX, operation_bytes
+from controller.zookeeper.znode_sense import sound_topic_assignment
+from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.partition import PartitionState
 from statemachines.reassignment import Assignment, ReassignmentState, is_in_sync, kept_on_the_way
-from statemachines.replica import ReplicaState
+from statemachines.replica import REPLICA, ReplicaState
+
+Partition = tuple[str, int]
+Targets = Mapping[Partition, tuple[int, ...]]
+
+PATH = paths.REASSIGN_PARTITIONS
+
+
+# -- what is asked for
+
+
+async def read_asked(term: Term) -> Targets | None:
+    """Return the requested and unfinished reassignments, the target by partition; None if there is no znode.
+
+    An unreadable znode is named in the log and left as it is.
+    """
+    row = (await term.zookeeper.read([PATH])).rows[0]
+    return None if row is None else _asked(term, row)
+
+
+def _asked(term: Term, row: Znode | None) -> Targets:
+    if row is None:
+        quarantine.released(term, PATH)
+        return {}
+    try:
+        asked = decode_reassignments(row.path, row.data).replicas
+    except DamagedZnode as damaged:
+        quarantine.report(term, PATH, str(damaged))
+        return {}
+    quarantine.released(term, PATH)
+    return asked
+
+
+class NotWritten(Exception):
+    """The requested reassignments could not be changed; the znode is as it was. The message has the reason."""
+
+
+async def change_asked(term: Term, change: Callable[[Targets], Targets]) -> Targets:
+    """Replace the requested reassignments by the result of `change`, and return them.
+
+    The znode is deleted when no request is left. Raises NotWritten for a znode that can't be read, would be too large,
+    or keeps changing.
+    """
+    for _ in range(ROUNDS):
+        row = (await term.zookeeper.read([PATH])).rows[0]
+        before = _asked(term, row)
+        after = change(before)
+        write = _write(row, before, after)
+        if write is None:
+            return after
+        if await _committed(term, [write]):
+            return after
+    raise NotWritten(f"{PATH} changed under {ROUNDS} looks and is left as it is")
+
+
+def _write(row: Znode | None, before: Targets, after: Targets) -> Write | None:
+    """Return the write that turns one value into the other, or None if there is none. Raises NotWritten."""
+    if row is None:
+        return Create(PATH, _fitting(Reassignments(after))) if after else None
+    try:
+        found = decode_reassignments(row.path, row.data)
+    except DamagedZnode as damaged:
+        raise NotWritten(str(damaged)) from damaged
+    if not after:
+        return Delete(PATH, row.stat.version)
+    if before == after:
+        return None
+    return SetData(PATH, _fitting(replace(found, replicas=after)), row.stat.version)
+
+
+def _fitting(asked: Reassignments) -> bytes:
+    data = encode_reassignments(asked)
+    if len(data) > ZNODE_BYTES_MAX:
+        raise NotWritten(
+            f"{len(asked.replicas)} reassignments take {len(data)} bytes in {PATH}, expected {ZNODE_BYTES_MAX} at most"
+        )
+    return data
+
+
+async def _committed(term: Term, writes: list[Write]) -> bool:
+    """Return whether the writes were applied; after False read again: they conflicted, or the outcome is unknown."""
+    try:
+        await term.zookeeper.commit(term.leadership, writes)
+    except UnknownOutcome:
+        return False
+    except MultiFailed as failed:
+        if not isinstance(failed.error, BadVersion | NoNode | NodeExists):
+            raise
+        return False
+    return True
+
+
+# -- what is on its way
+
+
+@dataclass(slots=True)
+class _Plan:
+    """`writes` with the partitions that each is of; `done`: as wanted already; `lost`: not there any more. `too_large`:
+    their topic's znode would be."""
+
+    writes: list[tuple[SetData, tuple[Partition, ...]]] = field(default_factory=list)
+    done: set[Partition] = field(default_factory=set)
+    lost: set[Partition] = field(default_factory=set)
+    too_large: set[Partition] = field(default_factory=set)
+
+
+async def persist(
+    term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
+) -> frozenset[Partition]:
+    """Write assignments into their topics' znodes, and return those that are written.
+
+    All assignments of a topic are written at once, and the znode's other fields are kept. `withdrawn` is removed from
+    the requested reassignments with the first write, or before it if one request can't hold both. The topics of
+    assignments that are not written are deleted, can't be read, or would be too large.
+    """
+    left, written, lost = dict(wanted), set[Partition](), set[Partition]()
+    for _ in range(ROUNDS):
+        plan = await _plan(term, left)
+        written |= plan.done
+        lost |= plan.lost | plan.too_large
+        if withdrawn:
+            removal = await _removal(term, withdrawn)
+            if removal is None or await _committed(term, [*_beside(removal, plan), removal]):
+                withdrawn = ()
+            if removal is not None:
+                left = {key: one for key, one in left.items() if key not in written | lost}
+                continue
+        result = await term.zookeeper.commit_rows(term.leadership, [write for write, _ in plan.writes])
+        moved = {place for place, _ in result.moved}
+        for place, (_, partitions) in enumerate(plan.writes):
+            if place not in moved:
+                written.update(partitions)
+        left = {key: one for key, one in left.items() if key not in written | lost}
+        if not left:
+            return frozenset(written)
+    term.note("error", f"assignments changed under {ROUNDS} looks: {len(left)} partitions are not reassigned")
+    return frozenset(written)
+
+
+async def _removal(term: Term, withdrawn: Collection[Partition]) -> Write | None:
+    row = (await term.zookeeper.read([PATH])).rows[0]
+    before = _asked(term, row)
+    after = {key: target for key, target in before.items() if key not in withdrawn}
+    if len(after) == len(before):
+        return None
+    try:
+        return _write(row, before, after)
+    except NotWritten as why:
+        term.note("error", str(why))
+        return None
+
+
+def _beside(removal: Write, plan: _Plan) -> list[Write]:
+    """The first of the plan's writes, as many as fit into one request with the removal."""
+    writes = [write for write, _ in plan.writes]
+    room = max(BATCH_BYTES, ZNODE_BYTES_MAX) - operation_bytes(removal)
+    sizes = accumulate(map(operation_bytes, writes))
+    return [write for write, size in zip(writes[: BATCH - 2], sizes, strict=False) if size <= room]
+
+
+async def too_large(term: Term, wanted: Mapping[Partition, Assignment]) -> frozenset[Partition]:
+    """Those whose topics' znodes could not hold them."""
+    return frozenset((await _plan(term, wanted)).too_large) if wanted else frozenset()
+
+
+async def _plan(term: Term, wanted: Mapping[Partition, Assignment]) -> _Plan:
+    plan, by_topic = _Plan(), dict[str, dict[int, Assignment]]()
+    for (topic, partition), assignment in wanted.items():
+        by_topic.setdefault(topic, {})[partition] = assignment
+    reading = await term.zookeeper.read([paths.topic(name) for name in by_topic])
+    for (name, changes), row in zip(by_topic.items(), reading.rows, strict=True):
+        before = None if row is None else _topic(term, name, row)
+        if row is None or before is None:
+            plan.lost.update((name, partition) for partition in changes)
+            continue
+        there = {partition: one for partition, one in changes.items() if partition in before.partitions}
+        plan.lost.update((name, partition) for partition in changes if partition not in there)
+        after = _with(before, there)
+        keys = tuple((name, partition) for partition in there)
+        if after == before:
+            plan.done.update(keys)
+            continue
+        data = encode_topic_assignment(after)
+        if len(data) > ZNODE_BYTES_MAX:
+            term.note("warning", f"topic {name} is not reassigned: its znode would have {len(data)} bytes")
+            plan.too_large.update(keys)
+        else:
+            plan.writes.append((SetData(row.path, data, row.stat.version), keys))
+    return plan
+
+
+def _topic(term: Term, name: str, row: Znode) -> TopicAssignment | None:
+    """None for one that can't be read, or that is another topic of the same name by now."""
+    try:
+        found = sound_topic_assignment(row.path, row.data)
+    except DamagedZnode as damaged:
+        quarantine.report(term, row.path, f"topic {name} stays as it was known: {quarantine.describe(damaged)}")
+        return None
+    known = term.context.partitions.topic_named(name)
+    if known is None:
+        return None
+    if known.id != NO_TOPIC_ID and found.topic_id is not None and topic_id_text(known.id) != found.topic_id:
+        return None
+    return found
+
+
+def _with(topic: TopicAssignment, changes: Mapping[int, Assignment]) -> TopicAssignment:
+    partitions, adding, removing = dict(topic.partitions), dict(topic.adding), dict(topic.removing)
+    for partition, assignment in changes.items():
+        partitions[partition] = assignment.replicas
+        for named, replicas in ((adding, assignment.adding), (removing, assignment.removing)):
+            named.pop(partition, None)
+            if replicas:
+                named[partition] = replicas
+    return replace(topic, partitions=partitions, adding=adding, removing=removing, version=max(topic.version, 2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Removed:
+    """A replica a place: `rows` int64[n], `brokers` int32[n], `states` uint8[n]."""
+
+    rows: Rows
+    brokers: Int32s
+    states: Bytes
+
+    @classmethod
+    def of(cls, states: Mapping[int, Mapping[int, int]]) -> Removed:
+        """By row, the states by broker, as `PartitionTable.set_assignment` gives them."""
+        flat = [(row, broker, state) for row, of_row in states.items() for broker, state in of_row.items()]
+        rows, brokers, numbers = zip(*flat, strict=True) if flat else ((), (), ())
+        return cls(np.array(rows, dtype=np.int64), np.array(brokers, dtype=np.int32), np.array(numbers, dtype=np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+async def stop(term: Term, removed: Removed, *, every_leader: bool = False) -> None:
+    """Stop and delete the replicas, without waiting for their brokers' answers.
+
+    A broker that is dead, or fails, keeps its data. A later topic of the same name does not use it, because its id
+    differs. Rows whose leader was among the removed replicas have no leader afterwards.
+
+    `every_leader`: leaders that know them as replicas get a new leader epoch, whether they were in the ISR or not. In
+    the epoch that it knows, a leader ignores the smaller set of replicas, and below inter-broker protocol 2.7 it could
+    write them into the ISR.
+    """
+    if not len(removed):
+        return
+    _move(term, removed, ReplicaState.Offline)
+    context, table = term.context, term.context.partitions
+    rows = np.unique(removed.rows)
+    batch = RequestBatch(term)
+    batch.stop_on(removed.rows, removed.brokers)
+    leaving = [removed.brokers[removed.rows == row].tolist() for row in rows.tolist()]
+    known = table.zk_version[rows] != NO_STATE
+    await state_changes.shrink(term, rows[known], padded(leaving)[known], every_leader=every_leader)
+    notified = rows[(table.zk_version[rows] != NO_STATE) & ~context.deleting(rows)]
+    batch.leader_and_isr(Replicas.where(notified, live_mask(table.assignment[notified], context.broker_ids)))
+    batch.send()
+    _move(term, removed, ReplicaState.DeletionStarted)
+    batch = RequestBatch(term)
+    batch.stop_on(removed.rows, removed.brokers, delete=True)
+    batch.send()
+    _move(term, removed, ReplicaState.DeletionSuccessful)
+    _move(term, removed, ReplicaState.NonExistent)
+
+
+def _move(term: Term, removed: Removed, target: ReplicaState) -> None:
+    table, places = term.context.partitions, np.arange(len(removed))
+    sources = removed.states.copy()
+    refused = REPLICA.move_column(removed.states, places, target)
+
+    def name_of(place: int) -> str:
+        return f"{table.name_of(int(removed.rows[place]))} on broker {removed.brokers[place]}"
+
+    for error in REPLICA.refusals(removed.states, refused[:10], target, name_of):
+        term.note("error", str(error))
+    if not term.trace.enabled:
+        return
+    for place in places[~np.isin(places, refused)].tolist():
+        topic, partition = table.topic_and_partition(int(removed.rows[place]))
+        source, broker = ReplicaState(int(sources[place])).name, int(removed.brokers[place])
+        term.trace.emit(PartitionMoved(term.epoch, topic, partition, broker, source, target.name))
+
 
 BUMP_ROUNDS = 5
 """How often a new leader epoch is written anew because the state had moved."""
@@ -76,7 +394,7 @@ async def _stop_unneeded(term: Term, kept: Mapping[int, Assignment]) -> list[int
     """
     table = term.context.partitions
     led = {row for row in kept if table.leader[row] != NO_BROKER}
-    await removed_replicas.stop(
+    await stop(
         term,
         Removed.of({row: table.set_assignment(row, assignment) for row, assignment in kept.items()}),
         every_leader=True,
@@ -91,9 +409,9 @@ async def _lead_those_left(term: Term, rows: Sequence[int]) -> None:
     here too: a request for other replicas does not ask for an unclean election.
     """
     unled = term.context.not_deleting(np.array(rows, dtype=np.int64))
-    partition_moves.move(term, unled, PartitionState.Offline)
+    state_changes.move_partitions(term, unled, PartitionState.Offline)
     batch = RequestBatch(term)
-    await partition_moves.bring_online(term, unled, batch)
+    await state_changes.bring_partitions_online(term, unled, batch)
     batch.send()
 
 
@@ -153,9 +471,9 @@ async def _spread(term: Term, rows: Rows) -> None:
     batch.leader_and_isr(Replicas.where(rows, known & adding), is_new=True)
     batch.send()
     begin = Replicas.where(rows, adding & (table.replica_state[rows] == ReplicaState.NonExistent))
-    replica_moves.make_new(term, begin)
+    state_changes.make_replicas_new(term, begin)
     batch = RequestBatch(term)
-    batch.leader_and_isr(replica_moves.pick(begin, table.zk_version[begin.rows] != NO_STATE), is_new=True)
+    batch.leader_and_isr(state_changes.pick_replicas(begin, table.zk_version[begin.rows] != NO_STATE), is_new=True)
     batch.send()
 
 
@@ -168,7 +486,7 @@ async def _give_first_states(term: Term, rows: Sequence[int]) -> list[int]:
     chosen = context.not_deleting(np.array(new, dtype=np.int64))
     chosen = chosen[context.eligible(chosen).any(axis=1)]
     batch = RequestBatch(term)
-    begun: list[int] = (await partition_moves.bring_online(term, chosen, batch)).tolist()
+    begun: list[int] = (await state_changes.bring_partitions_online(term, chosen, batch)).tolist()
     batch.send()
     return begun
 
@@ -213,7 +531,7 @@ async def _complete(term: Term, rows: Sequence[int]) -> None:
     term.note("info", f"the target of {len(rows)} partitions is in sync: {names_of(term, chosen)}")
     there = _is_adding(term, chosen) & context.alive(chosen)
     batch = RequestBatch(term)
-    replica_moves.bring_online(term, Replicas.where(chosen, there), batch)
+    state_changes.bring_replicas_online(term, Replicas.where(chosen, there), batch)
     batch.send()
     before = {row: table.reassignment_of(row) for row in rows}
     removed = {}
@@ -224,7 +542,7 @@ async def _complete(term: Term, rows: Sequence[int]) -> None:
     stuck = [row for row in rows if before[row].removing and table.leader[row] not in table.assignment_of(row)]
     for row in stuck:
         _put_back(term, row, before[row], removed.pop(row))
-    await removed_replicas.stop(term, Removed.of(removed))
+    await stop(term, Removed.of(removed))
     done = {table.topic_and_partition(row): table.reassignment_of(row) for row in rows if row not in stuck}
     written = await persist(term, done)
     context.require_reassignment((row for row in rows if row in table.leaving), ReassignmentState.Settled)
@@ -261,7 +579,7 @@ async def _lead_from_target(term: Term, rows: Rows) -> None:
     rows = rows[table.zk_version[rows] != NO_STATE]
     leads = is_member(table.leader[rows][:, None], table.assignment[rows])[:, 0] & context.led(rows)
     batch = RequestBatch(term)
-    elected = await partition_moves.bring_online(term, rows[~leads], batch, REASSIGNED)
+    elected = await state_changes.bring_partitions_online(term, rows[~leads], batch, REASSIGNED)
     rows = rows[~np.isin(rows, elected)]
     kept = rows[is_member(table.leader[rows][:, None], table.assignment[rows])[:, 0]]
     await new_epoch(term, kept)
@@ -299,3 +617,29 @@ async def _watch(term: Term, rows: Sequence[int]) -> None:
 def _unwatch(term: Term, done: Collection[Partition]) -> None:
     if term.settings.versions.alter_isr is None:
         term.zookeeper.unwatch([paths.partition_state(*key) for key in done])
+
+
+async def serve_repaired(term: Term, rows: Rows) -> None:
+    """`rows` without a state are passed over, and so are topics that are being deleted. Voids row numbers: a topic may
+    have waited for a reassignment that ends here."""
+    context, table = term.context, term.context.partitions
+    rows = context.not_deleting(rows[table.zk_version[rows] != NO_STATE])
+    if not len(rows):
+        return
+    led = context.led(rows)
+    state_changes.move_partitions(term, rows[led], PartitionState.Online)
+    state_changes.move_partitions(term, rows[~led], PartitionState.Offline)
+    batch = RequestBatch(term)
+    await state_changes.bring_partitions_online(term, rows[~led], batch)
+    batch.send()
+    live, real = context.eligible(rows), table.assignment[rows] != NO_BROKER
+    batch = RequestBatch(term)
+    await state_changes.take_replicas_offline(term, Replicas.where(rows, ~live & real), batch)
+    batch.send()
+    # A new epoch, because a broker ignores a state, and its znode version, with an epoch that it already has.
+    await new_epoch(term, rows[context.led(rows)])
+    batch = RequestBatch(term)
+    state_changes.bring_replicas_online(term, topic_deletion.not_deleted(term, Replicas.where(rows, live)), batch)
+    batch.send()
+    moving = frozenset(table.moving_rows())
+    await go_on(term, [row for row in rows.tolist() if row in moving])

@@ -12,14 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.core.context import LiveBroker, Replicas
+from controller.core.channels import ControlRequest
+from controller.core.context import NO_BROKER, NO_STATE, Bools, Int32s, LiveBroker, PartitionTable, Replicas, Rows
 from controller.core.events import (
     LeaderAndIsrResponseReceived,
     StopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
-from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Int32s, PartitionTable, Rows
-from controller.core.ports import ControlRequest
 from controller.core.term import Term
 from controller.protocol.bulk import PartitionColumns, common_part, leader_and_isr_body, own_part, update_metadata_body
 from controller.protocol.codec import decode_response_body, encode_request_body

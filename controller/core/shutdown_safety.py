@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core.config_reads import by_topic
-from controller.core.context import Replicas
-from controller.core.partition_table import NO_BROKER, Bools, Int32s, Rows
-from controller.core.state_writes import state_paths, take_in
+from controller.core.context import NO_BROKER, Bools, Int32s, Replicas, Rows
+from controller.core.state_changes import by_topic, state_paths, take_in
 from controller.core.term import Term
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.operations import DamagedZnode, Znode

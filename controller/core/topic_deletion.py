@@ -10,24 +10,161 @@
 A deletion that waits continues when one of the topic's brokers returns. The next controller starts it from the
 beginning: each step is idempotent. The context has the queued topics; the requests in /admin/delete_topics survive the
 controller.
+
+Removal of topics from ZooKeeper: /brokers/topics/T with all below it, /config/topics/T, /admin/delete_topics/T.
+
+Children are deleted before parents, partition by partition, as a 2.8 controller does, in fenced batches of many topics.
+One multi deletes a topic's own znode, its config and its deletion request: as long as the request exists there is
+something to delete, and without it the deletion is complete. When a topic may be deleted is not decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core import partition_moves, quarantine, replica_moves
-from controller.core.context import Replicas
-from controller.core.notifications import delete_children, list_children
-from controller.core.partition_table import NO_BROKER, Bools, Rows
+from controller.core import quarantine, state_changes
+from controller.core.context import NO_BROKER, Bools, Replicas, Rows
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
-from controller.core.topic_removal import remove_topics
+from controller.core.znode_changes import ROUNDS, delete_children, list_children
+from controller.pending import Pending
 from controller.zookeeper import paths
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    BATCH,
+    Delete,
+    MultiFailed,
+    NoAuth,
+    NoNode,
+    NotEmpty,
+    UnknownOutcome,
+    WriteResults,
+)
+from controller.zookeeper.row_writes import BATCH_BYTES, operation_bytes
 from statemachines.partition import PartitionState
 from statemachines.replica import ReplicaState
+
+MULTIS_IN_FLIGHT = 4
+NO_TOPIC = -1
+"""As a czxid: the topic's znode was gone from the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The znodes that exist of a topic; `czxid` distinguishes the deleted topic from a later one of the same name."""
+
+    czxid: int
+    topic: bool
+    config: bool
+    request: bool
+
+    @property
+    def anything(self) -> bool:
+        return self.topic or self.config or self.request
+
+
+async def remove_topics(term: Term, names: Sequence[str]) -> None:
+    """Removes them, whatever of them is there. A topic that was made again meanwhile is left alone. What still resists
+    after some rounds is named in the log."""
+    lives: dict[str, int] = {}
+    left = tuple(names)
+    for _ in range(ROUNDS):
+        found = await _look(term, left)
+        for name, one in found.items():
+            lives.setdefault(name, one.czxid)
+        left = tuple(name for name in left if found[name].anything and found[name].czxid == lives[name])
+        if not left:
+            return
+        trees = await _trees(term, [name for name in left if found[name].topic])
+        refused = await _delete(term, [unit for name in left for unit in _units(name, found[name], trees)])
+        for name, error in refused.items():
+            term.note("error", f"topic {name} could not be removed: {error}")
+        left = tuple(name for name in left if name not in refused)
+    term.note("error", f"{len(left)} topics could not be removed, {left[0]} among them")
+
+
+async def _look(term: Term, names: Sequence[str]) -> dict[str, _Found]:
+    asked = [path for name in names for path in (paths.topic(name), paths.config_topic(name), paths.delete_topic(name))]
+    rows = iter((await term.zookeeper.read(asked)).rows)
+    found = {}
+    for name, topic, config, request in zip(names, rows, rows, rows, strict=True):
+        czxid = NO_TOPIC if topic is None else topic.stat.czxid
+        found[name] = _Found(czxid, topic is not None, config is not None, request is not None)
+    return found
+
+
+async def _trees(term: Term, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The children's paths of every znode in these topics, level by level."""
+    children: dict[str, tuple[str, ...]] = {}
+    level = [paths.topic(name) for name in names]
+    while level:
+        listing = await term.zookeeper.children(level)
+        for path, there in zip(level, listing.children, strict=True):
+            children[path] = tuple(paths.child(path, name) for name in there or ())
+        level = [path for parent in level for path in children[parent]]
+    return children
+
+
+def _units(name: str, found: _Found, children: dict[str, tuple[str, ...]]) -> Iterator[tuple[Delete, ...]]:
+    """The topic's deletes in order, those together that must be made together."""
+    top = paths.topic(name)
+    for path in _below(top, children):
+        yield (Delete(path, ANY_VERSION),)
+    last = ((top, found.topic), (paths.config_topic(name), found.config), (paths.delete_topic(name), found.request))
+    yield tuple(Delete(path, ANY_VERSION) for path, there in last if there)
+
+
+def _below(path: str, children: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    for child in children.get(path, ()):
+        yield from _below(child, children)
+        yield child
+
+
+async def _delete(term: Term, units: Sequence[tuple[Delete, ...]]) -> dict[str, NoAuth]:
+    """Delete in batches, several in flight; return the topics of which ZooKeeper refuses to delete a znode.
+
+    If a batch fails because a znode was already deleted or was created again, the caller reads those topics again.
+    """
+    refused: dict[str, NoAuth] = {}
+    in_flight: deque[Pending[WriteResults]] = deque()
+    for batch in _batches(units):
+        if len(in_flight) == MULTIS_IN_FLIGHT:
+            await _settle(in_flight.popleft(), refused)
+        in_flight.append(term.zookeeper.commit(term.leadership, batch))
+    while in_flight:
+        await _settle(in_flight.popleft(), refused)
+    return refused
+
+
+def _batches(units: Sequence[tuple[Delete, ...]]) -> Iterator[list[Delete]]:
+    batch: list[Delete] = []
+    size = 0
+    for unit in units:
+        more = sum(map(operation_bytes, unit))
+        if batch and (len(batch) + len(unit) > BATCH - 1 or size + more > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch += unit
+        size += more
+    if batch:
+        yield batch
+
+
+async def _settle(sent: Pending[WriteResults], refused: dict[str, NoAuth]) -> None:
+    try:
+        await sent
+    except UnknownOutcome:
+        pass  # the next look says what became of it
+    except MultiFailed as failed:
+        if isinstance(failed.error, NoAuth) and paths.is_one_of_many(failed.error.path):
+            path = failed.error.path
+            refused[paths.topic_of(path) or path.rpartition("/")[2]] = failed.error
+        elif not isinstance(failed.error, NoNode | NotEmpty):
+            raise
 
 
 async def take_up(term: Term) -> int:
@@ -99,7 +236,7 @@ async def replicas_failed(term: Term, replicas: Replicas) -> None:
         await complete(term)
         return
     able = _in_states(term, replicas, ReplicaState.Offline, ReplicaState.DeletionStarted)
-    replica_moves.move(term, replica_moves.pick(replicas, able), ReplicaState.DeletionIneligible)
+    state_changes.move_replicas(term, state_changes.pick_replicas(replicas, able), ReplicaState.DeletionIneligible)
     _wait(term, table.names_of_topics(replicas.rows), "a replica could not be deleted")
     await resume(term)
 
@@ -107,14 +244,14 @@ async def replicas_failed(term: Term, replicas: Replicas) -> None:
 async def replicas_deleted(term: Term, replicas: Replicas) -> None:
     """Handle replicas of queued topics whose broker answered that it has deleted them."""
     started = _in_states(term, replicas, ReplicaState.DeletionStarted)
-    replica_moves.move(term, replica_moves.pick(replicas, started), ReplicaState.DeletionSuccessful)
+    state_changes.move_replicas(term, state_changes.pick_replicas(replicas, started), ReplicaState.DeletionSuccessful)
     await resume(term)
 
 
 def not_deleted(term: Term, replicas: Replicas) -> Replicas:
     """Return the replicas that their brokers still have, as far as is known: they can be brought online again."""
     gone = _in_states(term, replicas, ReplicaState.DeletionStarted, ReplicaState.DeletionSuccessful)
-    return replica_moves.pick(replicas, ~gone)
+    return state_changes.pick_replicas(replicas, ~gone)
 
 
 async def complete(term: Term) -> None:
@@ -164,8 +301,8 @@ def _sort_out(term: Term) -> tuple[list[str], list[str], list[str]]:
 async def _begin(term: Term, topics: Sequence[str]) -> None:
     context, table, deletions = term.context, term.context.partitions, term.context.deletions
     unseen = _rows_of(term, [name for name in topics if name not in deletions.begun])
-    partition_moves.move(term, unseen, PartitionState.Offline)
-    partition_moves.move(term, unseen, PartitionState.NonExistent)
+    state_changes.move_partitions(term, unseen, PartitionState.Offline)
+    state_changes.move_partitions(term, unseen, PartitionState.NonExistent)
     deletions.begun.update(topics)
     rows = _rows_of(term, topics)
     batch = RequestBatch(term)
@@ -177,10 +314,10 @@ async def _begin(term: Term, topics: Sequence[str]) -> None:
     dead = Replicas.where(rows, ~live & real)
     there = Replicas.where(rows, live & real & (table.replica_state[rows] != ReplicaState.DeletionSuccessful))
     able = _in_states(term, dead, ReplicaState.Offline)
-    replica_moves.move(term, replica_moves.pick(dead, able), ReplicaState.DeletionIneligible)
+    state_changes.move_replicas(term, state_changes.pick_replicas(dead, able), ReplicaState.DeletionIneligible)
     await _take_offline(term, there)
     batch = RequestBatch(term)
-    replica_moves.stop_for_deletion(term, there, batch)
+    state_changes.stop_for_deletion(term, there, batch)
     batch.send()
     _wait(term, table.names_of_topics(dead.rows), "a replica's broker is dead")
 
@@ -210,7 +347,7 @@ def record_forget_requests(term: Term, started: Sequence[int]) -> None:
 
 async def _take_offline(term: Term, replicas: Replicas) -> None:
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, replicas, batch)
+    await state_changes.take_replicas_offline(term, replicas, batch)
     batch.send()
 
 
@@ -222,7 +359,9 @@ async def _complete(term: Term, topics: Sequence[str]) -> None:
     table = term.context.partitions
     term.zookeeper.unwatch([paths.topic(name) for name in topics])
     known = [name for name in topics if name in table]
-    replica_moves.move(term, _replicas_in(term, known, ReplicaState.DeletionSuccessful), ReplicaState.NonExistent)
+    state_changes.move_replicas(
+        term, _replicas_in(term, known, ReplicaState.DeletionSuccessful), ReplicaState.NonExistent
+    )
     await remove_topics(term, topics)
     quarantine.forget_topics(term, topics)
     term.context.forget_topics(topics)

@@ -3,12 +3,14 @@
 One table serves all code that validates, describes or changes a topic's config: topic creation in the controller, and
 config requests in the broker. Pure. Values are texts, as in ZooKeeper and on the wire; `controller.storage.settings`
 converts them for a log.
+
+Kafka 2.8's rules for topic names. Pure. The rules for topic settings are in `topic_settings.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -20,6 +22,21 @@ from controller.protocol.admin import (
     CONFIG_TYPE_LONG,
     CONFIG_TYPE_STRING,
 )
+from controller.zookeeper.znode_sense import topic_name_fault as name_fault
+
+__all__ = ["collisions", "metric_name", "name_fault"]
+
+
+def metric_name(name: str) -> str:
+    """Two topics with the same one collide: metrics can't tell a dot from an underscore."""
+    return name.replace(".", "_")
+
+
+def collisions(name: str, others: Iterable[str]) -> list[str]:
+    """Those of `others` that `name` collides with."""
+    wanted = metric_name(name)
+    return sorted(other for other in others if other != name and metric_name(other) == wanted)
+
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

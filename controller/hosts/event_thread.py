@@ -11,9 +11,9 @@ from itertools import count
 from typing import NoReturn
 
 from controller.clock import Clock
+from controller.core.channels import Resign
 from controller.core.event_loop import EventHandler, EventLoop
 from controller.core.events import Event
-from controller.core.ports import Resign
 from controller.trace import Noted, Trace
 
 

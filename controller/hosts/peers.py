@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Timer
-from controller.core.channels import ControllerChannels
-from controller.core.ports import EventSink, PeerError, PeerTimedOut, PeerUnreachable
+from controller.core.channels import ControllerChannels, EventSink, PeerError, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread
 from controller.pending import Pending
 from controller.protocol.codec import RequestHeader, read_response_header, request_head, response_body

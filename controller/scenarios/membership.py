@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from controller.core.obstacles import named_in
+from controller.core.leadership import named_in
 from controller.scenarios.host import PartitionView, TopicSpec
 from controller.trace import EphemeralSeen, MetadataSeen
 from controller.zookeeper import paths

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from controller.clock import Clock
-from controller.core.ports import PeerError
+from controller.core.channels import PeerError
 from controller.protocol import (
     SUPPORTED,
     ApiKey,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from controller.clock import Clock
-from controller.core.ports import PeerError, PeerTimedOut
+from controller.core.channels import PeerError, PeerTimedOut
 from controller.pending import drive
 from controller.protocol import (
     SUPPORTED,

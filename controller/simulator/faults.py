@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
-from controller.core.obstacles import epoch_in
+from controller.core.leadership import epoch_in
 from controller.pending import Task, drive
 from controller.scenarios.faults import (
     SIMULATED,

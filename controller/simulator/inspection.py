@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller.broker.node import Node
-from controller.core.partition_table import NO_STATE
+from controller.core.context import NO_STATE
 from controller.core.term import Term
 from controller.simulator.broker_process import SimulatedBroker
 from controller.zookeeper.memory.server import InMemoryZooKeeper

@@ -20,7 +20,7 @@ import numpy as np
 from controller.broker.broker import DataPlane
 from controller.broker.metadata import Partitions
 from controller.broker.node import Node
-from controller.core.partition_table import NO_BROKER, Bools, Int32s, padded
+from controller.core.context import NO_BROKER, Bools, Int32s, padded
 from controller.core.placement import assign_replicas
 from controller.core.term import Term
 from controller.pending import drive

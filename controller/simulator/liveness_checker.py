@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from controller.broker.node import Node
 from controller.broker.partition import Role
+from controller.core.context import NO_STATE
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS, is_watched_in_term
-from controller.core.obstacles import epoch_in
-from controller.core.partition_table import NO_STATE
+from controller.core.leadership import epoch_in
 from controller.protocol.messages import control_versions
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator

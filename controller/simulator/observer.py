@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller.clock import Clock
-from controller.core.obstacles import named_in
+from controller.core.leadership import named_in
 from controller.pending import drive
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from controller.core.ports import PeerError
+from controller.core.channels import PeerError
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.produce import (

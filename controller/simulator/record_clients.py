@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.clock import Clock
-from controller.core.ports import PeerError
+from controller.core.channels import PeerError
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.fetch import (
     EARLIEST_TIMESTAMP,

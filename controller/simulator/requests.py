@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from controller.clock import Timer
-from controller.core.ports import PeerTimedOut, PeerUnreachable
+from controller.core.channels import PeerTimedOut, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket

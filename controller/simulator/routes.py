@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from controller.clock import Clock, Timer
-from controller.core.ports import PeerError, PeerTimedOut, PeerUnreachable
+from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending, Task, drive
 from controller.protocol import (
     ApiKey,

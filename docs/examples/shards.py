@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from transitions import Machine
 
 from controller.clock import Clock, Timer
+from controller.core.channels import Resign
+from controller.core.event_loop import EventQueue
 from controller.core.events import ControllerChange, Event, Reelect, SessionExpired, Startup
 from controller.core.leadership import Won, elect, void_reason
-from controller.core.ports import Resign
-from controller.core.queue import EventQueue
 from controller.simulator import CustomNode, Simulation
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ElectionPaths, Leadership, ZooKeeperClient

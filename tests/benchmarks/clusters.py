@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from controller.core.event_loop import EventQueue
 from controller.core.leadership import Won, elect
-from controller.core.queue import EventQueue
 from controller.hosts.network import NetworkThread, RealClock
 from controller.zookeeper import launch, paths
 from controller.zookeeper.blocking import run, wait

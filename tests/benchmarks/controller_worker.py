@@ -34,9 +34,9 @@ from typing import Any
 
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
+from controller.core.event_loop import EventQueue
 from controller.core.events import BrokerChange, ControlledShutdownRequested, Event, Startup
-from controller.core.queue import EventQueue
-from controller.core.settings import ControllerSettings
+from controller.core.term import ControllerSettings
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels

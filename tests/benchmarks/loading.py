@@ -22,8 +22,7 @@ from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
 from controller.core.leadership import Won, elect
 from controller.core.loading import list_topics, load_states, load_topics, read_brokers, watch_brokers
-from controller.core.settings import ControllerSettings
-from controller.core.term import Term
+from controller.core.term import ControllerSettings, Term
 from controller.hosts.network import NetworkThread
 from controller.pending import Task
 from controller.trace import NullTrace

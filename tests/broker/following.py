@@ -16,7 +16,7 @@ from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
 from controller.clock import VirtualClock
-from controller.core.ports import PeerUnreachable
+from controller.core.channels import PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.control import UpdateMetadataRequest

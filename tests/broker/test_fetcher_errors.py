@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from controller.broker import fetcher
-from controller.core.ports import PeerTimedOut
+from controller.core.channels import PeerTimedOut
 from controller.protocol.control import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.storage import PartitionLog

@@ -6,7 +6,7 @@ import pytest
 
 from controller.broker import fetcher
 from controller.broker.fetcher import Fetcher
-from controller.core.ports import PeerUnreachable
+from controller.core.channels import PeerUnreachable
 from controller.protocol import encode_request_body
 from controller.protocol.control import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
 from tests.broker.fetching import BACKOFF_MS, EPOCH, LEADER, ME, OTHER, Follower, data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.isr_manager import RETRY_LAST_MS
-from controller.core.ports import PeerTimedOut
+from controller.core.channels import PeerTimedOut
 from controller.protocol.errors import ErrorCode
 from controller.trace import IsrProposed
 from tests.broker.leading import Holder, done, produced, refused

@@ -13,7 +13,7 @@ import pytest
 
 from controller.broker.isr_manager import RETRY_FIRST_MS, RETRY_LAST_MS, IsrManager
 from controller.broker.partition import Partition
-from controller.core.ports import PeerTimedOut, PeerUnreachable
+from controller.core.channels import PeerTimedOut, PeerUnreachable
 from controller.protocol.control import (
     NO_TOPIC_ID,
     AlterIsrRequest,

@@ -12,7 +12,7 @@ from controller.broker.lifecycle import registration_data
 from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, Node, within
 from controller.broker.settings import BrokerSettings
 from controller.clock import VirtualClock
-from controller.core.ports import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
+from controller.core.channels import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending, Task, drive
 from controller.protocol.codec import (
     RequestHeader,

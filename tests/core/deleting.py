@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from controller.core.settings import ControllerSettings
+from controller.core.term import ControllerSettings
 from controller.protocol.codec import RequestHeader, encode_response, response_body
 from controller.protocol.control import (
     LEADER_DURING_DELETE,

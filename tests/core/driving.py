@@ -16,17 +16,15 @@ from typing import Any
 import numpy as np
 
 from controller.clock import VirtualClock
-from controller.core.context import ControllerContext
+from controller.core.channels import ControlRequest, Endpoint, Resign
+from controller.core.context import NO_STATE, ControllerContext, members
 from controller.core.controller import Controller
+from controller.core.event_loop import EventQueue
 from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, SessionExpired, Startup
 from controller.core.handlers.failover import WATCHED_NODES
 from controller.core.loading import topic_id_text
-from controller.core.partition_table import NO_STATE, members
-from controller.core.ports import ControlRequest, Endpoint, Resign
-from controller.core.queue import EventQueue
 from controller.core.request_batch import NAMES as REQUEST_NAMES
-from controller.core.settings import ControllerSettings
-from controller.core.term import Term
+from controller.core.term import ControllerSettings, Term
 from controller.pending import Pending, Task, drive
 from controller.protocol import control
 from controller.protocol.codec import RequestHeader, decode_request, encode_response, request_head, response_body

@@ -19,9 +19,9 @@ from typing import Any, get_type_hints
 
 from controller.core import controller, events, loading
 from controller.core.controller import HANDLERS, Controller
-from controller.core.elections import ElectionRule
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS
 from controller.core.request_batch import RequestBatch
+from controller.core.state_changes import ElectionRule
 from controller.zookeeper import paths
 from controller.zookeeper.row_writes import StatePaths
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
 
-from controller.core import partition_moves, replica_moves
+from controller.core import state_changes
+from controller.core.context import Int32s, Rows
 from controller.core.events import BrokerChange
-from controller.core.partition_table import Int32s, Rows
-from controller.core.settings import ControllerSettings
-from controller.core.state_writes import NewStates
-from controller.core.term import Term
+from controller.core.state_changes import NewStates, set_states
+from controller.core.term import ControllerSettings, Term
 from controller.protocol.messages import ApiKey
 from controller.trace import BrokersChanged, PartitionStateWritten
 from controller.zookeeper import paths
@@ -233,8 +231,8 @@ def test_states_that_had_moved_are_decided_anew_from_what_is_there() -> None:
     cluster.check()
 
 
-@pytest.mark.parametrize("module", [partition_moves, replica_moves])
-def test_a_state_that_moves_each_time_is_left_and_named(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["offline", "replica offline"])
+def test_a_state_that_moves_each_time_is_left_and_named(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds are bounded: the term goes on with everything else."""
     cluster, host = cluster_of(1, 2)
     cluster.topic("t", {0: (2, 1), 1: (1, 2)})
@@ -242,10 +240,12 @@ def test_a_state_that_moves_each_time_is_left_and_named(module: ModuleType, monk
     tries: list[int] = []
 
     async def always_moved(term: Term, states: NewStates) -> Rows:
+        if states.why != why:
+            return await set_states(term, states)
         tries.append(len(states.rows))
         return states.rows
 
-    monkeypatch.setattr(module, "set_states", always_moved)
+    monkeypatch.setattr(state_changes, "set_states", always_moved)
     cluster.unregister(2)
     cluster.settle()
     assert len(tries) == 5
@@ -293,14 +293,14 @@ def test_an_isr_that_a_leader_wrote_before_it_died_is_read_before_the_election()
 def test_an_isr_that_a_leader_wrote_after_the_election_gets_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader whose session has expired can write until it learns of it: here between the election and the shrink."""
     cluster, _host = older_cluster()
-    shrink = replica_moves.shrink
+    shrink = state_changes.shrink
 
     async def written_meanwhile(term: Term, rows: Rows, leaving: Int32s) -> Rows:
         data = encode_partition_state(PartitionStateZnode(2, 0, (2, 3), 0))
         cluster.server.restore([SetData(paths.partition_state("t", 0), data, ANY_VERSION)])
         return await shrink(term, rows, leaving)
 
-    monkeypatch.setattr(replica_moves, "shrink", written_meanwhile)
+    monkeypatch.setattr(state_changes, "shrink", written_meanwhile)
     cluster.unregister(2)
     cluster.settle()
     assert cluster.states() == {"t-0": (3, 2, (3,), 3), "t-1": (-1, 1, (2,), 1)}

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from controller.core import feature_rules
 from controller.core.events import AllocateProducerIdsRequested, UpdateFeaturesRequested
-from controller.core.feature_rules import FeatureRefused, decide
-from controller.core.settings import ControllerSettings
+from controller.core.handlers import features
+from controller.core.handlers.features import FeatureRefused, decide
+from controller.core.term import ControllerSettings
 from controller.pending import drive
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse
 from controller.protocol.control import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -229,7 +229,7 @@ def test_below_protocol_2_7_there_are_none_and_a_damaged_znode_is_left() -> None
 
 
 def test_a_rule_that_looks_at_no_broker_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = feature_rules.decide
+    whole = features.decide
     monkeypatch.setattr(
         "controller.core.handlers.features.decide",
         lambda asked, finalized, _supported: whole(asked, finalized, [{"f": CAN}]),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.core.context import PartitionTable, padded
 from controller.core.events import (
     AutoPreferredElection,
     ElectionKind,
@@ -17,10 +18,9 @@ from controller.core.events import (
     Shutdown,
     TopicPartition,
 )
-from controller.core.imbalance import to_rebalance
-from controller.core.partition_table import PartitionTable, padded
-from controller.core.settings import ControllerSettings
-from controller.core.state_writes import take_in
+from controller.core.handlers.elections import to_rebalance
+from controller.core.state_changes import take_in
+from controller.core.term import ControllerSettings
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
 from controller.trace import PartitionStateWritten

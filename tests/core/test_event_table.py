@@ -38,7 +38,7 @@ def test_what_the_controller_takes_itself_is_what_its_source_says() -> None:
     named = {
         node.attr
         for node in ast.walk(source)
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "happened"
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "events"
     }
     assert named == {event.__name__ for event in OWN}
 

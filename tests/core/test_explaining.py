@@ -8,8 +8,17 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from controller.core.explaining import ClusterView, Diagnosis, explain_partition, view_of
-from controller.core.explaining_subjects import Kind, Subject, UnknownSubject, explain, subject_named
+from controller.core.explaining import (
+    ClusterView,
+    Diagnosis,
+    Kind,
+    Subject,
+    UnknownSubject,
+    explain,
+    explain_partition,
+    subject_named,
+    view_of,
+)
 from controller.zookeeper import paths
 from controller.zookeeper.cluster_state import Tree, cluster_state
 from controller.zookeeper.codecs import PauseZnode, encode_pause

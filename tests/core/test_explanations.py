@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from controller.core.explaining import ClusterView, rows_of, view_of
-from controller.core.explaining_subjects import Kind, Subject, explain, totals
-from controller.core.obstacles import HIGHEST_EPOCH
+from controller.core.explaining import ClusterView, Kind, Subject, explain, rows_of, totals, view_of
+from controller.core.leadership import HIGHEST_EPOCH
 from controller.zookeeper import paths
 from controller.zookeeper.cluster_state import Tree, cluster_state
 from tests.core.test_explaining import ASKED, CASES, CONTROLLER, CONTROLLERS, ELECT, MOVING, PAUSED, Case, config, view

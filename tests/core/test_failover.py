@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.settings import ControllerSettings
+from controller.core.term import ControllerSettings
 from controller.pending import Pending
 from controller.protocol.messages import ApiKey
 from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten

@@ -10,8 +10,17 @@ import pytest
 
 from controller.clock import VirtualClock
 from controller.core import leadership
-from controller.core.leadership import EPOCH_STEP, BrokerKnowledge, ElectionBlocked, ElectionOutcome, Lost, Won, elect
-from controller.core.obstacles import HIGHEST_EPOCH, Reason
+from controller.core.leadership import (
+    EPOCH_STEP,
+    HIGHEST_EPOCH,
+    BrokerKnowledge,
+    ElectionBlocked,
+    ElectionOutcome,
+    Lost,
+    Reason,
+    Won,
+    elect,
+)
 from controller.pending import Pending, drive
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import decode_controller, decode_controller_epoch

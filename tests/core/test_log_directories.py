@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.failed_replicas import FailedReplicas
+from controller.core.context import FailedReplicas
 from controller.protocol.control import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from controller.core import events as happened
+from controller.core import events
 from controller.core.controller import HANDLERS
-from controller.core.controller_states import STATES, ControllerState, state_of
+from controller.core.event_loop import EventQueue
 from controller.core.events import AutoPreferredElection
-from controller.core.figures import ControllerGauges
-from controller.core.measures import QUANTILES, SAMPLES, Histogram
-from controller.core.queue import EventQueue
-from controller.core.settings import ControllerSettings
+from controller.core.metrics import QUANTILES, SAMPLES, STATES, ControllerGauges, ControllerState, Histogram, state_of
+from controller.core.term import ControllerSettings
 from controller.zookeeper import paths
 from controller.zookeeper.operations import Create
 from tests.core.driving import Cluster
@@ -53,13 +51,13 @@ def test_values_are_kept_as_long_as_each_comes_within_the_idle_time_of_the_one_b
 def test_the_queue_tells_how_long_events_waited() -> None:
     now = [0.0]
     queue = EventQueue(10, now_ms=lambda: now[0])
-    queue.put(happened.TopicChange())
+    queue.put(events.TopicChange())
     now[0] = 40.0
-    queue.put(happened.ControlledShutdownRequested(1, 1, lambda _answer: None))
-    queue.put(happened.BrokerChange())
+    queue.put(events.ControlledShutdownRequested(1, 1, lambda _answer: None))
+    queue.put(events.BrokerChange())
     queue.close_callbacks()
     now[0] = 100.0
-    assert [queue.take(), queue.take(), queue.take()] == [happened.TopicChange(), happened.BrokerChange(), None]
+    assert [queue.take(), queue.take(), queue.take()] == [events.TopicChange(), events.BrokerChange(), None]
     assert (queue.waited_ms.count, queue.waited_ms.total) == (2, 160.0)
 
 
@@ -104,7 +102,7 @@ def test_unclean_elections_are_counted_over_terms() -> None:
     assert host.controller.measures.figures.unclean_elections == 1
     host.controller.resign("a test")
     assert host.controller.measures.figures == ControllerGauges(unclean_elections=1)
-    host.events.put(happened.Reelect())
+    host.events.put(events.Reelect())
     cluster.settle()
     assert host.controller.measures.figures.active
     assert host.controller.measures.figures.unclean_elections == 1
@@ -112,9 +110,7 @@ def test_unclean_elections_are_counted_over_terms() -> None:
 
 def test_a_gauge_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: changes of leaders are not counted."""
-    monkeypatch.setattr(
-        "controller.core.partition_table.PartitionTable.count_off_preferred", lambda self, rows, times: None
-    )
+    monkeypatch.setattr("controller.core.context.PartitionTable.count_off_preferred", lambda self, rows, times: None)
     cluster = Cluster()
     cluster.register(2)
     cluster.topic("t", {0: (2, 1)})

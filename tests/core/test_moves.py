@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from transitions import Machine
 
-from controller.core import context, partition_moves, removed_replicas, replica_moves
+from controller.core import context, reassignment, state_changes
 from controller.core.context import Replicas
-from controller.core.removed_replicas import Removed
-from controller.core.settings import ControllerSettings
-from controller.core.term import Term
+from controller.core.reassignment import Removed
+from controller.core.term import ControllerSettings, Term
 from controller.pending import drive
 from controller.trace import PartitionMoved
 from statemachines.machine import CompiledMachine, InvalidTransition, compile_machine
@@ -60,9 +59,9 @@ def test_replicas_that_may_not_move_stay_and_are_named() -> None:
     _, host, term = scene()
     table = term.context.partitions
     first = replicas(term, ("a", 1, 0))
-    assert named(replica_moves.move(term, first, ReplicaState.Offline)) == named(first)
+    assert named(state_changes.move_replicas(term, first, ReplicaState.Offline)) == named(first)
     asked = replicas(term, ("a", 0, 2), ("a", 1, 0), ("a", 1, 1), ("b", 5, 0))
-    moved = replica_moves.move(term, asked, ReplicaState.DeletionStarted)
+    moved = state_changes.move_replicas(term, asked, ReplicaState.DeletionStarted)
     assert named(moved) == named(first)
     assert moves(host) == [
         ("a", 1, 3, "Online", "Offline"),
@@ -93,9 +92,9 @@ def test_in_a_table_of_single_replicas_each_is_in_its_own_row() -> None:
 def test_of_many_that_may_not_move_ten_are_named() -> None:
     _, host, term = scene()
     every = replicas(term, *(("b", partition, 0) for partition in range(12)))
-    assert len(replica_moves.move(term, every, ReplicaState.New)) == 0
+    assert len(state_changes.move_replicas(term, every, ReplicaState.New)) == 0
     rows = every.rows
-    partition_moves.move(term, rows, PartitionState.New)
+    state_changes.move_partitions(term, rows, PartitionState.New)
     notes = [note.rpartition("] ")[2] for note in host.notes("error")]
     assert notes == [f"replica b-{one} on broker 1: event New is not allowed in state Online" for one in range(10)] + [
         f"partition b-{one}: event New is not allowed in state Online" for one in range(10)
@@ -107,8 +106,8 @@ def test_partitions_that_may_not_move_stay_and_are_named() -> None:
     _, host, term = scene()
     table = term.context.partitions
     rows = np.array([table.row_of("a", 1), table.row_of("b", 0)], dtype=np.int64)
-    partition_moves.move(term, rows[:1], PartitionState.Offline)
-    partition_moves.move(term, rows, PartitionState.NonExistent)
+    state_changes.move_partitions(term, rows[:1], PartitionState.Offline)
+    state_changes.move_partitions(term, rows, PartitionState.NonExistent)
     assert [PartitionState(one).name for one in table.partition_state[rows].tolist()] == ["NonExistent", "Online"]
     assert moves(host) == [("a", 1, -1, "Online", "Offline"), ("a", 1, -1, "Offline", "NonExistent")]
     (note,) = host.notes("error")
@@ -124,7 +123,7 @@ def test_removed_replicas_go_to_their_end_and_those_that_may_not_are_named(
     row = term.context.partitions.row_of("a", 0)
     assert row is not None
     states = {4: ReplicaState.Online, 5: ReplicaState.NonExistent, 6: ReplicaState.New}
-    drive(removed_replicas.stop(term, Removed.of({row: {broker: int(state) for broker, state in states.items()}})))
+    drive(reassignment.stop(term, Removed.of({row: {broker: int(state) for broker, state in states.items()}})))
     rest = ["Offline", "DeletionStarted", "DeletionSuccessful", "NonExistent"]
 
     def steps(broker: int, path: Sequence[str]) -> list[Move]:

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.context import ControllerContext, Replicas
-from controller.core.partition_table import NO_STATE, PartitionTable, Rows, members, padded
+from controller.core.context import NO_STATE, ControllerContext, PartitionTable, Replicas, Rows, members, padded
 from statemachines.partition import PartitionState
 from statemachines.replica import ReplicaState
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from controller.broker.controller_requests import DelayedElectLeader
-from controller.core import requested_elections
 from controller.core.handlers import elections, pause
 from controller.core.term import TermTimers
 from controller.protocol.messages import ApiKey
@@ -75,7 +74,7 @@ FAULTS: Mapping[str, tuple[Callable[[Patch], Any], Proof]] = {
         test_elections.test_what_nobody_carried_out_the_next_controller_does,
     ),
     "an unclean election takes whoever lives": (
-        lambda patch: patch.setattr(requested_elections, "elect_offline_columns", whoever_lives),
+        lambda patch: patch.setattr(elections, "elect_offline_columns", whoever_lives),
         test_elections.test_an_unclean_election_takes_the_isr_first,
     ),
     "each look starts another clock": (
@@ -95,12 +94,12 @@ FAULTS: Mapping[str, tuple[Callable[[Patch], Any], Proof]] = {
         test_pause.test_nothing_goes_back_by_itself,
     ),
     "a pause holds failures up": (
-        lambda patch: patch.setattr("controller.core.handlers.failover.partition_moves.elect_offline_and_new", no_rows),
+        lambda patch: patch.setattr("controller.core.handlers.failover.state_changes.elect_offline_and_new", no_rows),
         test_pause.test_failures_are_elected_for,
     ),
     "what is being deleted is an imbalance": (
         lambda patch: patch.setattr(
-            "controller.core.partition_table.PartitionTable.are_off_preferred",
+            "controller.core.context.PartitionTable.are_off_preferred",
             lambda self, rows: rows < (0 if len(rows) > 1 else -1),
         ),
         test_measures.test_s56d_gauges_follow_a_cluster_through_its_troubles,

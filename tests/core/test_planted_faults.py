@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.core import broker_bounces, elections, partition_moves, replica_moves
+from controller.core import broker_bounces, state_changes
 from controller.core.context import ControllerContext
+from controller.core.event_loop import EventQueue
 from controller.core.handlers import broker_changes, failover, isr_changes
-from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
 from controller.zookeeper.client import StandingWatches, ZooKeeperClient
 from controller.zookeeper.operations import ANY_VERSION, Check
@@ -95,18 +95,18 @@ def watch_from_now(self: ZooKeeperClient, paths: Any, event_of: Any, since_zxid:
     return ORIGINAL_WATCH_MANY(self, paths, event_of, 1 << 60)
 
 
-ORIGINAL_SHRUNK = replica_moves._shrunk
+ORIGINAL_SHRUNK = state_changes._shrunk
 ORIGINAL_WATCH_MANY = ZooKeeperClient.watch_many
 FENCE_OF_ANY_VERSION = Check(CONTROLLER_EPOCH, ANY_VERSION)
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "the ISR is filtered in the wrong order": (
-        lambda patch: patch.setattr(elections, "elect_offline_columns", isr_reversed),
+        lambda patch: patch.setattr(state_changes, "elect_offline_columns", isr_reversed),
         dead_leader_scene,
     ),
     "the leader is taken from the ISR's order": (
-        lambda patch: patch.setattr(elections, "elect_offline_columns", leader_from_the_isr),
+        lambda patch: patch.setattr(state_changes, "elect_offline_columns", leader_from_the_isr),
         dead_leader_scene,
     ),
     "a callback is dropped at resignation": (
@@ -138,15 +138,15 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_terms.test_a_term_resigned_inside_a_session_that_lives_on_is_followed_by_another,
     ),
     "dead replicas stay in their ISRs": (
-        lambda patch: patch.setattr(replica_moves, "shrink", nothing),
+        lambda patch: patch.setattr(state_changes, "shrink", nothing),
         test_failover.test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bumped_twice,
     ),
     "the epoch does not grow as an ISR shrinks": (
-        lambda patch: patch.setattr(replica_moves, "_shrunk", bump_nothing),
+        lambda patch: patch.setattr(state_changes, "_shrunk", bump_nothing),
         test_failover.test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bumped_twice,
     ),
     "nobody is elected at the start": (
-        lambda patch: patch.setattr(partition_moves, "elect_offline_and_new", nothing),
+        lambda patch: patch.setattr(state_changes, "elect_offline_and_new", nothing),
         test_failover.test_a_failover_that_dies_at_any_await_is_completed_by_the_next_controller,
     ),
     "ISRs shrink before leaders are elected": (

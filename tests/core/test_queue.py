@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller.core.event_loop import EventQueue
 from controller.core.events import (
     BrokerChange,
     BrokerModifications,
@@ -15,7 +16,6 @@ from controller.core.events import (
     TopicChange,
     UpdateMetadataResponseReceived,
 )
-from controller.core.queue import EventQueue
 from controller.protocol import control
 from controller.protocol.errors import ErrorCode
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.core import reassignment_znodes
+from controller.core import reassignment
+from controller.core.context import Rows
 from controller.core.events import ControlledShutdownRequested
-from controller.core.partition_table import Rows
 from controller.core.reassignment import new_epoch
-from controller.core.settings import ControllerSettings
-from controller.core.state_writes import state_paths, take_in_all
-from controller.core.term import Term
+from controller.core.state_changes import state_paths, take_in_all
+from controller.core.term import ControllerSettings, Term
 from controller.pending import drive
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
@@ -482,12 +481,12 @@ def test_what_fits_beside_the_removal_goes_with_it(more: int, beside: int, monke
     removal, write = Delete(paths.REASSIGN_PARTITIONS, 7), SetData(paths.topic("t"), b"x" * 40, 3)
     room = operation_bytes(removal) + 2 * operation_bytes(write)
     for limits in ((room + more, 0), (0, room + more)):
-        monkeypatch.setattr(reassignment_znodes, "BATCH_BYTES", limits[0])
-        monkeypatch.setattr(reassignment_znodes, "ZNODE_BYTES_MAX", limits[1])
-        plan = reassignment_znodes._Plan(writes=[(write, (("t", one),)) for one in range(4)])
-        assert reassignment_znodes._beside(removal, plan) == [write] * beside
-    monkeypatch.setattr(reassignment_znodes, "BATCH", 3)
-    assert reassignment_znodes._beside(removal, plan) == [write]
+        monkeypatch.setattr(reassignment, "BATCH_BYTES", limits[0])
+        monkeypatch.setattr(reassignment, "ZNODE_BYTES_MAX", limits[1])
+        plan = reassignment._Plan(writes=[(write, (("t", one),)) for one in range(4)])
+        assert reassignment._beside(removal, plan) == [write] * beside
+    monkeypatch.setattr(reassignment, "BATCH", 3)
+    assert reassignment._beside(removal, plan) == [write]
 
 
 def test_a_topic_that_is_made_with_the_request_for_it_is_reassigned() -> None:

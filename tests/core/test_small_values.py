@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from controller.clock import VirtualClock
 from controller.core import events
-from controller.core.backoff import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Backoff
+from controller.core.controller import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Backoff
 from controller.core.events import AnsweredOnce, Reelect
-from controller.core.measures import IDLE_MS, QUANTILES, SAMPLES
-from controller.core.settings import ControllerSettings
-from controller.core.term import RequestLog, TermTimers
+from controller.core.metrics import IDLE_MS, QUANTILES, SAMPLES
+from controller.core.term import ControllerSettings, RequestLog, TermTimers
 
 KAFKAS = {
     "inter_broker_protocol": "2.8",

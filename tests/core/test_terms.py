@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.core import controller as controller_module
-from controller.core.backoff import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS
+from controller.core.controller import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS
 from controller.core.events import (
     AlterIsrRequested,
     BrokerChange,
@@ -25,7 +25,7 @@ from controller.core.events import (
     TopicChange,
     UpdateMetadataResponseReceived,
 )
-from controller.core.obstacles import HIGHEST_EPOCH, Reason
+from controller.core.leadership import HIGHEST_EPOCH, Reason
 from controller.core.term import Term
 from controller.pending import Pending, drive
 from controller.protocol import control

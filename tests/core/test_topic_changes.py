@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.core.loading import topic_id_text
-from controller.core.settings import ControllerSettings
+from controller.core.term import ControllerSettings
 from controller.protocol.control import NO_TOPIC_ID
 from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten

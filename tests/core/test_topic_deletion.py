@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import ControlledShutdownRequested, CreatePartitionsRequested, DeleteTopicsRequested
-from controller.core.settings import ControllerSettings
+from controller.core.term import ControllerSettings
 from controller.protocol.client import CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.control import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, ControlledShutdownResponse
 from controller.protocol.errors import ErrorCode

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.core import topic_removal
-from controller.core.topic_removal import _batches, _settle, _trees
+from controller.core import topic_deletion
+from controller.core.topic_deletion import _batches, _settle, _trees
 from controller.pending import Pending, drive
 from controller.zookeeper.operations import (
     ANY_VERSION,
@@ -31,8 +31,8 @@ def test_each_batch_is_as_large_as_it_may_be_and_splits_no_unit(lengths: list[li
     units = [tuple(Delete("/" + "a" * length, ANY_VERSION) for length in unit) for unit in lengths]
     limit = 2 * SMALLEST + room
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topic_removal, "BATCH", most)
-        patch.setattr(topic_removal, "BATCH_BYTES", limit)
+        patch.setattr(topic_deletion, "BATCH", most)
+        patch.setattr(topic_deletion, "BATCH_BYTES", limit)
         batches = list(_batches(units))
 
     def fits(deletes: list[Delete]) -> bool:

@@ -11,8 +11,7 @@ import pytest
 
 from controller.broker.request_context import Respond
 from controller.broker.settings import Address, Listener
-from controller.core.channels import ControllerChannels
-from controller.core.ports import ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
+from controller.core.channels import ControllerChannels, ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import PIECE_BYTES, SocketConnection, SocketPeers, socket_channels
 from controller.hosts.server import ServerLimits, SocketServer

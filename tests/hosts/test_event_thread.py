@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from controller.core.channels import Resign
+from controller.core.event_loop import EventQueue
 from controller.core.events import BrokerChange, Event, Reelect, Startup, TopicChange
-from controller.core.ports import Resign
-from controller.core.queue import EventQueue
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread, RealClock
 from controller.pending import Pending, Task

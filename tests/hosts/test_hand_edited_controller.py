@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.core.obstacles import Reason
+from controller.core.leadership import Reason
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ControllerZnode, decode_controller, encode_controller

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.core.channels import ControllerChannels, _Channel
+from controller.core.channels import ControllerChannels, PeerError, _Channel
 from controller.core.event_loop import EventLoop
-from controller.core.ports import PeerError
 from tests.hosts import test_channels as real_channels
 from tests.hosts import test_event_thread as real_loop
 from tests.hosts.harness import running_network

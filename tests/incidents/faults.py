@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.core import elections, leadership, notifications, replica_moves
+from controller.core import leadership, state_changes, znode_changes
 from controller.core.context import LiveBroker
 from controller.core.controller import Controller
+from controller.core.event_loop import EventQueue
 from controller.core.events import Answerable, BrokerChange, Once
 from controller.core.handlers import broker_changes, controlled_shutdown, isr_changes, reassignment
+from controller.core.leadership import Obstacle
 from controller.core.loading import read_brokers
-from controller.core.obstacles import Obstacle
-from controller.core.queue import EventQueue
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import set_states
+from controller.core.state_changes import set_states
 from controller.core.term import Term
 from controller.protocol.control import AlterIsrPartition
 from controller.protocol.errors import ErrorCode
@@ -227,16 +227,16 @@ def bounce_unnoticed(patch: Patch) -> None:
 
 def notifications_deleted_unread(patch: Patch) -> None:
     """What is deleted is what is there by then, not what was read (S23)."""
-    delete = notifications.delete_children
+    delete = znode_changes.delete_children
 
     async def all_there(term: Term, parent: str, names: Sequence[str]) -> None:
-        await delete(term, parent, await notifications.list_children(term, parent))
+        await delete(term, parent, await znode_changes.list_children(term, parent))
 
     patch.setattr(isr_changes, "delete_children", all_there)
 
 
 def notifications_deleted_before_they_are_read(patch: Patch) -> None:
-    listing, delete = notifications.list_children, notifications.delete_children
+    listing, delete = znode_changes.list_children, znode_changes.delete_children
 
     async def deleting(term: Term, parent: str) -> tuple[str, ...]:
         names = await listing(term, parent)
@@ -272,13 +272,15 @@ def who_lives_is_told_last(patch: Patch) -> None:
 
 def the_one_that_goes_is_not_told(patch: Patch) -> None:
     """LeaderAndIsr to those that stay alone (S46)."""
-    decide = elections._decide_controlled_shutdown
+    decide = state_changes._decide_controlled_shutdown
 
-    async def without(term: Term, rows: Any) -> elections.Decision:
+    async def without(term: Term, rows: Any) -> state_changes.Decision:
         decision = await decide(term, rows)
         return replace(decision, receivers=term.context.eligible(rows))
 
-    patch.setattr(controlled_shutdown, "CONTROLLED_SHUTDOWN", elections.ElectionRule("controlled shutdown", without))
+    patch.setattr(
+        controlled_shutdown, "CONTROLLED_SHUTDOWN", state_changes.ElectionRule("controlled shutdown", without)
+    )
 
 
 # -- ISRs
@@ -286,7 +288,7 @@ def the_one_that_goes_is_not_told(patch: Patch) -> None:
 
 def last_member_removed(patch: Patch) -> None:
     """An ISR may become empty (S37)."""
-    shrunk = replica_moves._shrunk
+    shrunk = state_changes._shrunk
 
     def emptied(term: Term, rows: Any, leaving: Any, every_leader: bool) -> Any:
         states, writing = shrunk(term, rows, leaving, every_leader)
@@ -294,7 +296,7 @@ def last_member_removed(patch: Patch) -> None:
         isr[states.leader < 0] = -1
         return replace(states, isr=isr), writing
 
-    patch.setattr(replica_moves, "_shrunk", emptied)
+    patch.setattr(state_changes, "_shrunk", emptied)
 
 
 def alter_isr_bumps_the_epoch(patch: Patch) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.core.event_loop import EventQueue
 from controller.core.events import AlterIsrRequested, CreatePartitionsRequested
-from controller.core.queue import EventQueue
 from controller.pending import drive
 from controller.protocol.client import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic

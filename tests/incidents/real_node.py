@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.broker.node import Node
 from controller.broker.settings import parse_settings
-from controller.core.ports import ControlRequest, Endpoint
+from controller.core.channels import ControlRequest, Endpoint
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers

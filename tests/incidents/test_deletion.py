@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.core import topic_deletion, topic_removal
+from controller.core import topic_deletion
 from controller.core.context import Replicas
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
@@ -18,7 +18,7 @@ from tests.incidents.interruption import STRIKES, Strike, at_await, every_place
 @pytest.mark.parametrize("strike", STRIKES, ids=lambda strike: str(strike.name))
 def test_a_topic_that_goes_in_pieces_goes_whole(strike: Strike, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of its znodes are gone when the next controller finds it."""
-    monkeypatch.setattr(topic_removal, "BATCH", 4)
+    monkeypatch.setattr(topic_deletion, "BATCH", 4)
     assert every_place(DELETION, strike) >= (8 if strike.arm is at_await else 4)
 
 
@@ -55,7 +55,7 @@ def not_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def removed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request first: a controller that finds half a topic does not know what for."""
-    remove = topic_removal.remove_topics
+    remove = topic_deletion.remove_topics
 
     async def request_first(term: Term, names: Any) -> None:
         await topic_deletion.refuse(term, names)

@@ -25,12 +25,12 @@ from controller.broker.broker import Broker
 from controller.broker.isr_manager import IsrManager
 from controller.broker.metadata import MetadataCache
 from controller.broker.replica_manager import ReplicaManager
-from controller.core import broker_bounces, elections, leadership, partition_moves, replica_moves, topic_deletion
+from controller.core import broker_bounces, leadership, state_changes, topic_deletion
 from controller.core.channels import _Channel
 from controller.core.context import Replicas
 from controller.core.controller import Controller
+from controller.core.event_loop import EventQueue
 from controller.core.handlers import broker_changes, isr_changes, topic_changes
-from controller.core.queue import EventQueue
 from controller.scenarios.language import Plan
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.safety_checker import Violation
@@ -176,24 +176,24 @@ def election_without_the_epoch(patch: Patch) -> None:
 
 
 def isr_in_the_wrong_order(patch: Patch) -> None:
-    patch.setattr(elections, "elect_offline_columns", core_faults.isr_reversed)
+    patch.setattr(state_changes, "elect_offline_columns", core_faults.isr_reversed)
 
 
 def leader_by_the_isrs_order(patch: Patch) -> None:
-    patch.setattr(elections, "elect_offline_columns", core_faults.leader_from_the_isr)
+    patch.setattr(state_changes, "elect_offline_columns", core_faults.leader_from_the_isr)
 
 
 def dead_replicas_stay(patch: Patch) -> None:
     """S38: dead brokers stay in their ISRs."""
-    patch.setattr(replica_moves, "shrink", nothing)
+    patch.setattr(state_changes, "shrink", nothing)
 
 
 def shrinking_keeps_the_epoch(patch: Patch) -> None:
-    patch.setattr(replica_moves, "_shrunk", core_faults.bump_nothing)
+    patch.setattr(state_changes, "_shrunk", core_faults.bump_nothing)
 
 
 def nobody_elected_at_the_start(patch: Patch) -> None:
-    patch.setattr(partition_moves, "elect_offline_and_new", nothing)
+    patch.setattr(state_changes, "elect_offline_and_new", nothing)
 
 
 def nobody_elected_for_the_dead(patch: Patch) -> None:

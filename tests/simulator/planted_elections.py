@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.core import partition_moves, requested_elections
+from controller.core import state_changes
 from controller.core.context import ControllerContext
-from controller.core.elections import Decision, ElectionRule
 from controller.core.events import ElectionKind
 from controller.core.handlers import elections
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import set_states
+from controller.core.state_changes import Decision, ElectionRule, set_states
 from controller.core.term import Term
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
@@ -32,7 +31,7 @@ def preferred_by(patch: Patch, decide: Callable[[Term, Any], Decision], election
         return decide(term, rows)
 
     wrong = ElectionRule("preferred", decided) if election is None else election
-    patch.setitem(requested_elections._ELECTIONS, ElectionKind.PREFERRED, wrong)
+    patch.setitem(elections._ELECTIONS, ElectionKind.PREFERRED, wrong)
     patch.setattr(elections, "due", all_off_preferred)
 
 
@@ -80,7 +79,7 @@ def preferred_keeps_the_epoch(patch: Patch) -> None:
             states = replace(states, leader_epoch=states.leader_epoch - 1)
         return await set_states(term, states)
 
-    patch.setattr(partition_moves, "set_states", written)
+    patch.setattr(state_changes, "set_states", written)
 
 
 def preferred_is_not_told(patch: Patch) -> None:
@@ -90,7 +89,7 @@ def preferred_is_not_told(patch: Patch) -> None:
         def send(self) -> None:
             pass
 
-    patch.setattr(requested_elections, "RequestBatch", Silent)
+    patch.setattr(elections, "RequestBatch", Silent)
 
 
 def preferred_takes_others_first(patch: Patch) -> None:

@@ -12,27 +12,16 @@ import numpy as np
 import pytest
 
 from controller.broker.zookeeper_services import DirectoryNotices
-from controller.core import (
-    controller,
-    elections,
-    partition_moves,
-    reassignment,
-    reassignment_znodes,
-    removed_replicas,
-    requested_elections,
-    topic_deletion,
-)
-from controller.core.elections import Decision, ElectionRule
+from controller.core import controller, reassignment, state_changes, topic_deletion
+from controller.core.context import FailedReplicas
 from controller.core.events import ElectionKind, ElectLeadersRequested, PauseChanged
-from controller.core.failed_replicas import FailedReplicas
-from controller.core.handlers import controlled_shutdown, log_directories, pause
+from controller.core.handlers import controlled_shutdown, elections, log_directories, pause
 from controller.core.handlers import elections as asked_elections
 from controller.core.handlers import reassignment as asked
-from controller.core.imbalance import to_rebalance
-from controller.core.partition_moves import bring_online
-from controller.core.reassignment_znodes import Partition
-from controller.core.removed_replicas import Removed
+from controller.core.handlers.elections import to_rebalance
+from controller.core.reassignment import Partition, Removed
 from controller.core.request_batch import RequestBatch
+from controller.core.state_changes import Decision, ElectionRule, bring_partitions_online
 from controller.core.term import Term
 from statemachines.leader_election_columns import elect_controlled_shutdown_columns, elect_offline_columns
 from statemachines.reassignment import Assignment
@@ -58,7 +47,7 @@ def isr_not_waited_for(patch: Patch) -> None:
 
 def adding_left(patch: Patch) -> None:
     """Once it has arrived the topic's znode still names who was added."""
-    persist = reassignment_znodes.persist
+    persist = reassignment.persist
 
     async def still_adding(
         term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
@@ -95,20 +84,20 @@ def cancel_leaves_target(patch: Patch) -> None:
 
 def removed_not_deleted(patch: Patch) -> None:
     """Who is removed leaves the ISR, and is never told to stop."""
-    stop = removed_replicas.stop
+    stop = reassignment.stop
 
     async def untold(term: Term, removed: Removed, *, every_leader: bool = False) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(RequestBatch, "stop_on", lambda self, rows, brokers, delete=False: None)
             await stop(term, removed, every_leader=every_leader)
 
-    patch.setattr(removed_replicas, "stop", untold)
+    patch.setattr(reassignment, "stop", untold)
 
 
 def znode_entry_kept(patch: Patch) -> None:
     """What was asked for by the znode stays there when it has arrived, or was overridden (KAFKA-9089)."""
     patch.setattr(reassignment, "_fulfil", nothing)
-    patch.setattr(reassignment_znodes, "_removal", nothing)
+    patch.setattr(reassignment, "_removal", nothing)
 
 
 def target_dead_forgotten(patch: Patch) -> None:
@@ -146,12 +135,12 @@ def unclean_though_the_isr_lives(patch: Patch) -> None:
         return Decision(elected, live, context.eligible_ids)
 
     unclean_by(patch, decide)
-    patch.setattr(requested_elections, "needed", lambda term, kind, rows: np.ones(len(rows), dtype=np.bool_))
+    patch.setattr(elections, "needed", lambda term, kind, rows: np.ones(len(rows), dtype=np.bool_))
 
 
 def unclean_by(patch: Patch, decide: Callable[[Term, Any], Any]) -> None:
     kind = ElectionKind.UNCLEAN
-    patch.setitem(requested_elections._ELECTIONS, kind, ElectionRule("offline", decide))
+    patch.setitem(elections._ELECTIONS, kind, ElectionRule("offline", decide))
 
 
 def election_answered_twice(patch: Patch) -> None:
@@ -209,13 +198,13 @@ def elects_nobody_while_paused(patch: Patch) -> None:
     """A pause keeps it from electing for failures, too."""
 
     async def unless_paused(
-        term: Term, rows: Any, batch: RequestBatch, election: ElectionRule = elections.OFFLINE
+        term: Term, rows: Any, batch: RequestBatch, election: ElectionRule = state_changes.OFFLINE
     ) -> Any:
         if term.context.paused is not None:
             return rows[:0]
-        return await bring_online(term, rows, batch, election)
+        return await bring_partitions_online(term, rows, batch, election)
 
-    patch.setattr(partition_moves, "bring_online", unless_paused)
+    patch.setattr(state_changes, "bring_partitions_online", unless_paused)
 
 
 def pause_end_unheard(patch: Patch) -> None:
@@ -282,10 +271,14 @@ def deletion_waits_for_good(patch: Patch) -> None:
 def shutdown_leaves_leaders(patch: Patch) -> None:
     """A broker is told that everything was moved, and leads still."""
 
-    async def nobody(term: Term, rows: Any, batch: RequestBatch, election: ElectionRule = elections.OFFLINE) -> Any:
-        return rows[:0] if election.why == "controlled shutdown" else await bring_online(term, rows, batch, election)
+    async def nobody(term: Term, rows: Any, batch: RequestBatch, election: ElectionRule = state_changes.OFFLINE) -> Any:
+        return (
+            rows[:0]
+            if election.why == "controlled shutdown"
+            else await bring_partitions_online(term, rows, batch, election)
+        )
 
-    patch.setattr(partition_moves, "bring_online", nobody)
+    patch.setattr(state_changes, "bring_partitions_online", nobody)
     patch.setattr(controlled_shutdown, "_remaining", lambda *arguments: ())
 
 
@@ -308,7 +301,7 @@ def rebalanced_while_partitions_move(patch: Patch) -> None:
             return no_rows(term)
         rows = context.not_deleting(table.all_rows())
         rows = to_rebalance(table, rows, term.settings.leader_imbalance_per_broker_percentage)
-        return rows[requested_elections.electable(term, rows)]
+        return rows[elections.electable(term, rows)]
 
     patch.setattr(asked_elections, "due", due)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.core import elections, reassignment, reassignment_znodes, removed_replicas
+from controller.core import reassignment, state_changes
 from controller.core.handlers import reassignment as asked
-from controller.core.reassignment_znodes import Partition
+from controller.core.reassignment import Partition
 from controller.core.term import Term
 from statemachines.leader_election_columns import elect_reassigned_columns
 from statemachines.reassignment import Assignment
@@ -46,7 +46,7 @@ def leader_left_behind(patch: Patch) -> None:
 
 def removed_left_running(patch: Patch) -> None:
     """What is removed stays in the ISR and on its broker."""
-    patch.setattr(removed_replicas, "stop", nothing)
+    patch.setattr(reassignment, "stop", nothing)
 
 
 def unneeded_left_running(patch: Patch) -> None:
@@ -56,7 +56,7 @@ def unneeded_left_running(patch: Patch) -> None:
 
 def arrival_not_persisted(patch: Patch) -> None:
     """The topic's znode goes on naming both sets."""
-    persist = reassignment_znodes.persist
+    persist = reassignment.persist
 
     async def only_departures(
         term: Term, wanted: Mapping[Partition, Assignment], withdrawn: Collection[Partition] = ()
@@ -70,13 +70,13 @@ def arrival_not_persisted(patch: Patch) -> None:
 def led_by_the_targets_last(patch: Patch) -> None:
     """The target's order is read from its end."""
 
-    async def from_the_end(term: Term, rows: Any) -> elections.Decision:
+    async def from_the_end(term: Term, rows: Any) -> state_changes.Decision:
         context, table = term.context, term.context.partitions
         live = context.eligible(rows)
         elected = elect_reassigned_columns(table.assignment[rows][:, ::-1], table.isr[rows], live[:, ::-1])
-        return elections.Decision(elected, context.alive(rows), context.eligible_ids)
+        return state_changes.Decision(elected, context.alive(rows), context.eligible_ids)
 
-    patch.setattr(reassignment, "REASSIGNED", elections.ElectionRule("reassigned", from_the_end))
+    patch.setattr(reassignment, "REASSIGNED", state_changes.ElectionRule("reassigned", from_the_end))
 
 
 def no_new_epoch(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.core.ports import PeerError
+from controller.core.channels import PeerError
 from controller.pending import Pending, drive
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest

@@ -10,8 +10,7 @@ import pytest
 from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.core import channels
-from controller.core.channels import ControllerChannels
-from controller.core.ports import ControlRequest, Endpoint, PeerError
+from controller.core.channels import ControllerChannels, ControlRequest, Endpoint, PeerError
 from controller.protocol import ApiKey, decode_request, encode_request_body
 from controller.protocol.codec import encode_response_parts
 from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse

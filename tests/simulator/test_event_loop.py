@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from controller.clock import VirtualClock
-from controller.core.event_loop import EventLoop
+from controller.core.channels import Resign
+from controller.core.event_loop import EventLoop, EventQueue
 from controller.core.events import BrokerModifications, Event, Reelect
-from controller.core.ports import Resign
-from controller.core.queue import EventQueue
 from controller.pending import Pending, Task
 from controller.simulator.process import PacedExecutor, Process, ProcessClock
 

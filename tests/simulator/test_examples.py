@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import simpy
 
-from controller.core.queue import EventQueue
+from controller.core.event_loop import EventQueue
 from controller.pending import Pending
 from controller.simulator import BrokenInvariant, Simulation
 from controller.simulator.simpy_bridge import SimPyBridge

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from controller.core.channels import _Channel
+from controller.core.channels import ControlRequest, _Channel
 from controller.core.context import ControllerContext, Replicas
-from controller.core.ports import ControlRequest
 from controller.core.request_batch import RequestBatch
 from controller.protocol.client import (
     CreatableReplicaAssignment,

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from controller.broker.metrics import metrics_of
-from controller.core.obstacles import HIGHEST_EPOCH, Reason
+from controller.core.leadership import HIGHEST_EPOCH, Reason
 from controller.scenarios.faults import ControllerEdit, EpochEdit
 from controller.simulator import DeleteController, EditController, EditControllerEpoch, Simulation
 from controller.simulator.faults import EPOCHS

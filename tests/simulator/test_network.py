@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from controller.clock import VirtualClock
-from controller.core.ports import PeerError, PeerTimedOut, PeerUnreachable
+from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
 from controller.pending import Pending
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
 from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse

@@ -11,7 +11,7 @@ import pytest
 
 from controller.broker.replica_manager import api_error_of
 from controller.clock import VirtualClock
-from controller.core.ports import PeerError
+from controller.core.channels import PeerError
 from controller.pending import Pending
 from controller.protocol import (
     ApiKey,

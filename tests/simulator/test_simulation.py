@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from controller.core import leadership
+from controller.core.channels import PeerError
 from controller.core.leadership import _Attempt, _attempt
-from controller.core.ports import PeerError
 from controller.protocol import ApiKey, MetadataRequest
 from controller.simulator import (
     BrokenInvariant,

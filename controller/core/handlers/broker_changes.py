@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.core import partition_moves, replica_moves, topic_deletion
-from controller.core.context import LiveBroker, Replicas
+from controller.core import state_changes, topic_deletion
+from controller.core.broker_bounces import restart_replicas
+from controller.core.context import LiveBroker, Replicas, Rows
 from controller.core.events import BrokerChange, BrokerModifications
 from controller.core.handlers import reassignment
 from controller.core.loading import live_broker, read_brokers, watch_brokers
-from controller.core.partition_table import Rows
 from controller.core.request_batch import RequestBatch
-from controller.core.serving import restart_replicas
 from controller.core.term import Term
 from controller.trace import BrokersChanged
 from controller.zookeeper import paths
@@ -62,15 +61,15 @@ async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
     Leaders are elected and written before ISRs shrink. A replica that was to be deleted can't be deleted now.
     """
     deleting = term.context.deleting(replicas.rows)
-    not_deleting = replica_moves.pick(replicas, ~deleting)
+    not_deleting = state_changes.pick_replicas(replicas, ~deleting)
     led = await elect_for_lost_leaders(term)
     batch = RequestBatch(term)
-    changed = await replica_moves.take_offline(term, not_deleting, batch)
+    changed = await state_changes.take_replicas_offline(term, not_deleting, batch)
     if len(changed):  # possibly by a leader that added a live replica to the ISR while it lost its session
         offline = term.context.partitions.partition_state[changed] == PartitionState.Offline
-        await partition_moves.bring_online(term, changed[offline], batch)
+        await state_changes.bring_partitions_online(term, changed[offline], batch)
     batch.send()
-    await topic_deletion.replicas_failed(term, replica_moves.pick(replicas, deleting))
+    await topic_deletion.replicas_failed(term, state_changes.pick_replicas(replicas, deleting))
     if not len(not_deleting) and not len(led):
         send_live_brokers(term)
 
@@ -78,9 +77,9 @@ async def on_replicas_lost(term: Term, replicas: Replicas) -> None:
 async def elect_for_lost_leaders(term: Term) -> Rows:
     """Move all partitions whose leader is lost to Offline and, where a replica can be elected, to Online."""
     rows = term.context.rows_without_eligible_leader()
-    partition_moves.move(term, rows, PartitionState.Offline)
+    state_changes.move_partitions(term, rows, PartitionState.Offline)
     batch = RequestBatch(term)
-    led = await partition_moves.bring_online(term, rows, batch)
+    led = await state_changes.bring_partitions_online(term, rows, batch)
     batch.send()
     return led
 

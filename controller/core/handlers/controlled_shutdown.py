@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.core import partition_moves, replica_moves
-from controller.core.context import Replicas
-from controller.core.elections import CONTROLLED_SHUTDOWN
+from controller.core import state_changes
+from controller.core.context import NO_BROKER, NO_STATE, Bools, Replicas, Rows
 from controller.core.events import ControlledShutdownRequested
-from controller.core.partition_table import NO_BROKER, NO_STATE, Bools, Rows
 from controller.core.request_batch import RequestBatch
 from controller.core.shutdown_safety import held_back
+from controller.core.state_changes import CONTROLLED_SHUTDOWN
 from controller.core.term import Term
 from controller.protocol.control import NO_BROKER_EPOCH, ControlledShutdownResponse, RemainingPartition
 from controller.protocol.errors import ErrorCode
@@ -42,14 +41,14 @@ async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) ->
         term.note("warning", f"broker {broker} may not go yet: {reason}")
     leads = table.leader[replicas.rows] == broker
     batch = RequestBatch(term)
-    await partition_moves.bring_online(term, replicas.rows[leads], batch, CONTROLLED_SHUTDOWN)
+    await state_changes.bring_partitions_online(term, replicas.rows[leads], batch, CONTROLLED_SHUTDOWN)
     batch.send()
     follows = Replicas(replicas.rows[~leads], replicas.slots[~leads])
     batch = RequestBatch(term)
     batch.stop_replicas(follows)
     batch.send()
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, follows, batch)
+    await state_changes.take_replicas_offline(term, follows, batch)
     batch.send()
     event.respond(ControlledShutdownResponse(int(ErrorCode.NONE), _remaining(term, broker, held), reason))
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from controller.core import broker_bounces, partition_moves, replica_moves, topic_deletion
+from controller.core import broker_bounces, state_changes, topic_deletion
 from controller.core.context import Replicas
 from controller.core.events import (
     BrokerChange,
@@ -30,12 +30,11 @@ from controller.core.events import (
     TopicDeletion,
 )
 from controller.core.handlers import elections, pause, reassignment
-from controller.core.leadership import EpochTooLow
+from controller.core.leadership import HIGHEST_EPOCH, EpochTooLow
 from controller.core.loading import load
-from controller.core.notifications import delete_children, list_children
-from controller.core.obstacles import HIGHEST_EPOCH
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
+from controller.core.znode_changes import delete_children, list_children
 from controller.trace import FailoverCompleted, FailoverPhase
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
@@ -155,7 +154,7 @@ async def fail_over(term: Term) -> PhaseTimes:
         phase.items = await _start_replica_machine(term, bounced, partitions_follow=partitions_follow)
     with phases.phase("partition machine") as phase:
         batch = RequestBatch(term)
-        phase.items = len(await partition_moves.elect_offline_and_new(term, batch))
+        phase.items = len(await state_changes.elect_offline_and_new(term, batch))
         batch.send()
         await broker_bounces.readmit_bounced(term, bounced)
     with phases.phase("pause") as phase:
@@ -199,14 +198,14 @@ async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *,
     context.move_all_replicas(offline, ReplicaState.Offline)
     context.move_all_replicas(offline, ReplicaState.DeletionIneligible)
     batch = RequestBatch(term)
-    replica_moves.bring_online(term, bounced.led(online), batch)
+    state_changes.bring_replicas_online(term, bounced.led(online), batch)
     if len(bounced.leaderless):
         batch.update_metadata(bounced.leaderless)
     if partitions_follow:
         batch.name_all_topics()
     batch.send()
     batch = RequestBatch(term)
-    await replica_moves.take_offline(term, offline, batch, bounced.leaderless)
+    await state_changes.take_replicas_offline(term, offline, batch, bounced.leaderless)
     batch.send()
     return len(online) + len(offline)
 

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from controller.core.context import NO_STATE, Rows, all_members, padded
 from controller.core.events import AlterIsrRequested, IsrChangeNotification
 from controller.core.handlers import reassignment
-from controller.core.notifications import delete_children, list_children
-from controller.core.partition_table import NO_STATE, Rows, all_members, padded
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import NewStates, set_states, state_paths, take_in
+from controller.core.state_changes import NewStates, set_states, state_paths, take_in
 from controller.core.term import Term
+from controller.core.znode_changes import delete_children, list_children
 from controller.protocol.control import (
     NO_BROKER_EPOCH,
     NO_TOPIC_ID,

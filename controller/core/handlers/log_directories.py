@@ -8,13 +8,13 @@ registers (KIP-112, Kafka 2.8's processLeaderAndIsrResponseReceived).
 
 from __future__ import annotations
 
-from controller.core import replica_moves, topic_deletion
+from controller.core import state_changes, topic_deletion
+from controller.core.context import Key
 from controller.core.events import LeaderAndIsrResponseReceived, LogDirEventNotification
-from controller.core.failed_replicas import Key
 from controller.core.handlers.broker_changes import on_replicas_lost
-from controller.core.notifications import delete_children, list_children
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
+from controller.core.znode_changes import delete_children, list_children
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_log_dir_event
@@ -47,7 +47,7 @@ def ask(term: Term, brokers: list[int]) -> None:
     term.note("warning", f"a log directory failed on brokers {brokers}")
     batch = RequestBatch(term)
     replicas = topic_deletion.not_deleted(term, term.context.replicas_on(brokers))
-    replica_moves.bring_online(term, replicas, batch)
+    state_changes.bring_replicas_online(term, replicas, batch)
     batch.send()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.core import quarantine, reassignment
+from controller.core.context import Rows
 from controller.core.events import (
     AlterReassignmentsRequested,
     ListReassignmentsRequested,
@@ -20,12 +21,10 @@ from controller.core.events import (
     TopicChange,
 )
 from controller.core.handlers.topic_changes import topic_change
-from controller.core.notifications import ROUNDS
-from controller.core.partition_table import Rows
-from controller.core.reassignment_znodes import NotWritten, Partition, change_asked, read_asked, too_large
-from controller.core.repairs import serve_repaired
-from controller.core.state_writes import read_states
+from controller.core.reassignment import NotWritten, Partition, change_asked, read_asked, serve_repaired, too_large
+from controller.core.state_changes import read_states
 from controller.core.term import Term
+from controller.core.znode_changes import ROUNDS
 from controller.protocol.admin import (
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsResponse,

@@ -9,15 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.core import partition_moves, quarantine, replica_moves, topic_deletion
-from controller.core.context import Replicas
+from controller.core import quarantine, state_changes, topic_deletion
+from controller.core.context import Replicas, Rows, padded
 from controller.core.events import PartitionModifications, TopicChange
 from controller.core.loading import decode_topic_id, list_topics, load_topics, shared_id_fault, topic_id_text
-from controller.core.notifications import delete_children
-from controller.core.partition_table import Rows, padded
 from controller.core.request_batch import RequestBatch
-from controller.core.state_writes import names_of
+from controller.core.state_changes import names_of
 from controller.core.term import Term
+from controller.core.znode_changes import delete_children
 from controller.protocol.control import NO_TOPIC_ID
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
@@ -56,13 +55,13 @@ async def create_partitions(term: Term, rows: Rows) -> None:
     if not len(rows):
         return
     replicas = Replicas.where(rows, term.context.partitions.assignment[rows] >= 0)
-    partition_moves.move(term, rows, PartitionState.New)
-    replica_moves.make_new(term, replicas)
+    state_changes.move_partitions(term, rows, PartitionState.New)
+    state_changes.make_replicas_new(term, replicas)
     batch = RequestBatch(term)
-    await partition_moves.bring_online(term, rows, batch)
+    await state_changes.bring_partitions_online(term, rows, batch)
     batch.send()
     batch = RequestBatch(term)
-    replica_moves.bring_online(term, replicas, batch)
+    state_changes.bring_replicas_online(term, replicas, batch)
     batch.send()
 
 

@@ -19,8 +19,7 @@ from controller.core.placement import (
     expand_assignment,
 )
 from controller.core.term import Term
-from controller.core.topic_rules import collisions, name_fault
-from controller.core.topic_settings import config_fault
+from controller.core.topic_settings import collisions, config_fault, name_fault
 from controller.protocol.client import (
     CONFIG_SOURCE_TOPIC,
     CreatableTopic,

@@ -11,9 +11,9 @@ from controller.core import topic_deletion as deletion
 from controller.core.context import Replicas
 from controller.core.events import DeleteTopicsRequested, StopReplicaResponseReceived, TopicChange, TopicDeletion
 from controller.core.handlers.topic_changes import topic_change
-from controller.core.notifications import delete_children, list_children
 from controller.core.term import Term
-from controller.core.topic_rules import name_fault
+from controller.core.topic_settings import name_fault
+from controller.core.znode_changes import delete_children, list_children
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.operations import NoAuth, NodeExists, NoNode

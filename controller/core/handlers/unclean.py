@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controller.core import partition_moves
+from controller.core import state_changes
 from controller.core.events import TopicConfigChange, UncleanLeaderElectionEnabled
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
@@ -20,5 +20,5 @@ async def unclean_election_may_be_allowed(term: Term, event: UncleanLeaderElecti
         topic = term.context.partitions.topic_named(event.topic)
         rows = rows[:0] if topic is None else np.intersect1d(rows, topic.rows)
     batch = RequestBatch(term)
-    await partition_moves.bring_online(term, rows, batch)
+    await state_changes.bring_partitions_online(term, rows, batch)
     batch.send()
