@@ -36,9 +36,6 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 }
 """A room may also import itself and, `statemachines` apart, the leaves."""
 
-IMPORT_LABS = "controller.cli.benches"
-"""Of the product, benches alone may import `controller.labs`."""
-
 LEAVES = frozenset(
     [
         "controller",
@@ -151,8 +148,7 @@ def wrong_directions(imports: list[Import]) -> list[str]:
         source, target = room_of(one.source), room_of(one.target)
         if source is None or target in (None, source) or (target == "leaf" and source != "statemachines"):
             continue
-        from_benches = f"{one.source}.".startswith(f"{IMPORT_LABS}.")
-        if target not in MAY_IMPORT[source] and not (target == "labs" and from_benches):
+        if target not in MAY_IMPORT[source]:
             wrong.append(f"{one.where}: {source} may not import {target} ({one.target})")
     return wrong
 
@@ -247,7 +243,6 @@ SOUND = {
     "controller/hosts/server.py": "import asyncio\nfrom controller.broker.node import Node",
     "controller/scenarios/runner.py": "from controller.trace import Event",
     "controller/cli/chaos.py": "from controller.chaos.run import run",
-    "controller/cli/benches/timer.py": "from controller.labs.schemes import Scheme",
     "controller/labs/schemes.py": "from controller.timer.wheel import TimingWheel",
     "statemachines/tables.py": "import numpy as np\nfrom transitions import Machine\nfrom enum import IntEnum",
     "statemachines/diagrams.py": "from pathlib import Path\nfrom statemachines import tables",

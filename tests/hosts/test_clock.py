@@ -7,8 +7,10 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from controller.timer.purgatory import COMPLETED, EXPIRED, Purgatory
 from tests.hosts.harness import running_network
 from tests.processes import eventually
+from tests.timer.operations import Switched
 
 
 def test_timers_fire_on_the_loop_in_order_of_due_time() -> None:
@@ -64,3 +66,20 @@ def test_a_timer_that_fired_or_was_cancelled_is_freed_without_the_collector() ->
             eventually(lambda: not any(one() for one in left), "both timers are freed")
         finally:
             gc.enable()
+
+
+def test_a_purgatory_lives_on_the_network_thread() -> None:
+    with running_network() as network:
+        purgatory: Purgatory[str, Switched] = Purgatory(network.clock)
+        completes, expires = Switched(timeout_ms=3_600_000), Switched(timeout_ms=5)
+
+        def watch() -> None:
+            for operation in (completes, expires):
+                purgatory.try_complete_else_watch(operation, ["a"])
+            completes.on = True
+            assert purgatory.check_and_complete("a") == 1
+
+        network.call(watch)
+        eventually(expires.has_ended, "the second expired")
+        assert (purgatory.delayed, len(network.clock._wheel)) == (0, 0)
+    assert (completes.state, expires.state, completes.answers, expires.answers) == (COMPLETED, EXPIRED, 1, 1)

@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 from controller.labs.thread_timer import ThreadTimer, TimerClosed
 from controller.labs.threaded_purgatory import ThreadedPurgatory
 from controller.timer.purgatory import AlreadyWatched, DelayedOperation, OperationState, Purgatory
-from tests.hosts.harness import running_network
-from tests.processes import eventually
 from tests.timer.operations import Switched
 from tests.timer.wheel_clock import CountedClock, WheelClock
 
@@ -307,23 +305,6 @@ def test_a_purgatory_that_never_purges_is_found() -> None:
             return 0
 
     assert leftover_blocks(Hoards(timer := CountedClock()), timer, 2_000, 3_600_000) > 2_000
-
-
-def test_a_purgatory_lives_on_the_network_thread() -> None:
-    with running_network() as network:
-        purgatory: Purgatory[str, Switched] = Purgatory(network.clock)
-        completes, expires = Switched(timeout_ms=FAR_MS), Switched(timeout_ms=5)
-
-        def watch() -> None:
-            for operation in (completes, expires):
-                purgatory.try_complete_else_watch(operation, ["a"])
-            completes.on = True
-            assert purgatory.check_and_complete("a") == 1
-
-        network.call(watch)
-        eventually(expires.has_ended, "the second expired")
-        assert (purgatory.delayed, len(network.clock._wheel)) == (0, 0)
-    assert (completes.state, expires.state, completes.answers, expires.answers) == (Completed, Expired, 1, 1)
 
 
 @pytest.mark.parametrize(
