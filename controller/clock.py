@@ -11,7 +11,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from controller.pending import Pending
+from controller.future import Future
 
 
 class Timer(Protocol):
@@ -31,7 +31,7 @@ class Clock(Protocol):
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Runs `callback` once, `delay_ms` from now. It must not block."""
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
+    def sleep(self, delay_ms: float) -> Future[None]:
         """Answered `delay_ms` from now."""
 
 
@@ -106,8 +106,8 @@ class VirtualClock:
         heapify(self._moments)
         self._sweep_beyond = max(len(left) + len(left) // 2, SWEPT_FROM)
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
-        pending: Pending[None] = Pending()
+    def sleep(self, delay_ms: float) -> Future[None]:
+        pending: Future[None] = Future()
         self.call_later(delay_ms, lambda: pending.resolve(None))
         return pending
 

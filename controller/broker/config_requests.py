@@ -39,7 +39,7 @@ from controller.core.topic_settings import (
     elements,
     name_fault,
 )
-from controller.pending import Pending, Task, drive
+from controller.future import Coro, Future, spawn
 from controller.protocol.admin import (
     CONFIG_TYPE_LIST,
     OPERATION_APPEND,
@@ -291,13 +291,13 @@ R = TypeVar("R")
 
 
 def answer_later(
-    task: Task[R], clock: Clock, trace: Trace, answer: Callable[[R], None], failed: Callable[[ErrorCode, str], R]
+    task: Coro[R], clock: Clock, trace: Trace, answer: Callable[[R], None], failed: Callable[[ErrorCode, str], R]
 ) -> None:
     """Run `task`, then answer on the broker's thread with its result, or with what `failed` makes of an error.
 
     The error is REQUEST_TIMED_OUT, which a client retries, if ZooKeeper was unavailable. It is UNKNOWN_SERVER_ERROR
     for a bug, which is logged with its traceback."""
-    outcome: Pending[R] = drive(task)
+    outcome: Future[R] = spawn(task)
 
     def respond() -> None:
         try:

@@ -42,7 +42,7 @@ from controller.broker.replica_manager import Quota
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control import NO_BROKER_EPOCH, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.protocol.errors import ErrorCode, ProtocolError
@@ -82,7 +82,7 @@ class LeaderLink:
         """PeerError or MalformedFrame, after which `close` is due."""
         return decode_response_body(api_key, version, await self.sent(api_key, version, request))
 
-    def sent(self, api_key: ApiKey, version: int, request: RequestValue) -> Pending[bytes]:
+    def sent(self, api_key: ApiKey, version: int, request: RequestValue) -> Future[bytes]:
         """The body of its answer. PeerError, as its answer too, after which `close` is due."""
         body = self._encoded(api_key, version, request)
         return self._connected().request(api_key, version, body, self._settings.replica_socket_timeout_ms)
@@ -195,8 +195,8 @@ class Fetcher:
             self._session, tools.settings.replica_fetch_max_bytes, tools.versions.truncation_on_fetch
         )
         self._link = LeaderLink(leader, number, tools.settings, tools.metadata, tools.peers)
-        self._wakeup: Pending[None] | None = None
-        self._fetching: Pending[bytes] | None = None
+        self._wakeup: Future[None] | None = None
+        self._fetching: Future[bytes] | None = None
         """A fetch that is not answered: all goes on with its answer."""
         self._refusals = 0
         self._rechecks_all = False
@@ -212,7 +212,7 @@ class Fetcher:
         """Takes up what was added, now or with its next request."""
         if not self._started:
             self._started = True
-            drive(self._run())
+            spawn(self._run())
         else:
             self._wake()
 
@@ -238,7 +238,7 @@ class Fetcher:
         """A fetch was answered."""
         answer, self._fetching = self._fetching, None
         if answer is None or self._closed or not isinstance(answer.error, PeerError):
-            drive(self._run(answer))
+            spawn(self._run(answer))
         else:
             self._go_on_after("debug", str(answer.error))
 
@@ -246,13 +246,13 @@ class Fetcher:
         if self._given_up(level, message):
             self._wait(self._tools.settings.replica_fetch_backoff_ms).on_done(self._again)
         else:
-            drive(self._run())
+            spawn(self._run())
 
     def _again(self) -> None:
         """Run the next round without a coroutine if it consists of one fetch. All followers of a failed broker retry
         over and over until they learn of another leader."""
         if self._closed or self._rechecks_all or not self._queue.is_all_asked:
-            drive(self._run())
+            spawn(self._run())
             return
         try:
             self._fetch()
@@ -262,7 +262,7 @@ class Fetcher:
         assert self._fetching is not None
         self._fetching.on_done(self)
 
-    async def _run(self, answer: Pending[bytes] | None = None) -> None:
+    async def _run(self, answer: Future[bytes] | None = None) -> None:
         """Until it is closed, or has a fetch under way. `answer`: that of the fetch before."""
         while not self._closed:
             failure = await self._round(answer)
@@ -285,7 +285,7 @@ class Fetcher:
         hurried, self._reconnects_now = self._reconnects_now, False
         return not hurried
 
-    async def _round(self, answer: Pending[bytes] | None) -> tuple[str, str] | None:
+    async def _round(self, answer: Future[bytes] | None) -> tuple[str, str] | None:
         """What came of the last fetch, or one question about everything that is due, or a rest if nothing is. What went
         wrong, if that ends the connection: a level and a sentence."""
         queue = self._queue
@@ -326,9 +326,9 @@ class Fetcher:
         due_ms = self._queue.next_due_ms()
         return None if due_ms is None else max(due_ms - self._tools.clock.now_ms(), 0.0)
 
-    def _wait(self, delay_ms: float | None) -> Pending[None]:
+    def _wait(self, delay_ms: float | None) -> Future[None]:
         """Return a future that is completed after `delay_ms` (None: never), or when the fetcher is woken."""
-        resting: Pending[None] = Pending()
+        resting: Future[None] = Future()
         if delay_ms is not None:
             timer = self._tools.clock.call_later(delay_ms, self._wake)
             resting.on_done(timer.cancel)

@@ -34,7 +34,7 @@ from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
 from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol.client import ApiVersionsRequest, ApiVersionsResponse
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control import (
@@ -305,13 +305,13 @@ class IsrZnodes:
         self._changed_ms = self._notified_ms = clock.now_ms()
         self._timer: Timer | None = None
 
-    def change(self, proposals: Mapping[Key, Proposal], done: Callable[[Pending[Results]], None]) -> None:
+    def change(self, proposals: Mapping[Key, Proposal], done: Callable[[Future[Results]], None]) -> None:
         """Writes the proposed ISRs, and calls `done` with what came of each, in the terms of AlterIsr's answer."""
         states = {
             key: PartitionStateZnode(self._broker, one.leader_epoch, one.isr, self._controller_epoch(key))
             for key, one in proposals.items()
         }
-        answer = drive(self._change(proposals, states))
+        answer = spawn(self._change(proposals, states))
         on_broker_thread(answer, self._clock, lambda: self._settle(proposals, answer, done))
 
     async def _change(self, proposals: Mapping[Key, Proposal], states: Mapping[Key, PartitionStateZnode]) -> Results:
@@ -319,7 +319,7 @@ class IsrZnodes:
         keys = list(proposals)
         for start in range(0, len(keys), WRITES_AT_ONCE):
             sent = [
-                (key, drive(self._writes.change_isr(*key, states[key], proposals[key].zk_version)))
+                (key, spawn(self._writes.change_isr(*key, states[key], proposals[key].zk_version)))
                 for key in keys[start : start + WRITES_AT_ONCE]
             ]
             for key, written in sent:
@@ -330,7 +330,7 @@ class IsrZnodes:
         return results
 
     def _settle(
-        self, proposals: Mapping[Key, Proposal], answer: Pending[Results], done: Callable[[Pending[Results]], None]
+        self, proposals: Mapping[Key, Proposal], answer: Future[Results], done: Callable[[Future[Results]], None]
     ) -> None:
         try:
             results = answer.result()
@@ -357,10 +357,10 @@ class IsrZnodes:
             return
         keys, self._changed = tuple(self._changed), {}
         self._notified_ms = now_ms
-        notified = drive(self._writes.notify_of_isr_changes(keys))
+        notified = spawn(self._writes.notify_of_isr_changes(keys))
         on_broker_thread(notified, self._clock, lambda: self._notified(keys, notified))
 
-    def _notified(self, keys: tuple[Key, ...], notified: Pending[None]) -> None:
+    def _notified(self, keys: tuple[Key, ...], notified: Future[None]) -> None:
         try:
             notified.result()
         except ZooKeeperError as error:
@@ -611,7 +611,7 @@ class IsrManager:
         if self._znodes is not None:
             self._znodes.change(sent, lambda answer: self._answered(sent, answer))
             return
-        answer = drive(self._exchange(sent))
+        answer = spawn(self._exchange(sent))
         answer.on_done(lambda: self._answered(sent, answer))
 
     async def _exchange(self, sent: Mapping[Key, Proposal]) -> dict[Key, AlterIsrPartitionResult]:
@@ -626,7 +626,7 @@ class IsrManager:
             raise NotAnswered(f"controller {self._asked} answered with error {response.error_code}")
         return results_of(response, sent, version)
 
-    def _answered(self, sent: Mapping[Key, Proposal], answer: Pending[dict[Key, AlterIsrPartitionResult]]) -> None:
+    def _answered(self, sent: Mapping[Key, Proposal], answer: Future[dict[Key, AlterIsrPartitionResult]]) -> None:
         self._asking = False
         try:
             results = answer.result()

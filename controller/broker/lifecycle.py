@@ -19,7 +19,7 @@ from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.core.channels import PeerError
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol.codec import decode_response_body, encode_request_body
 from controller.protocol.control import (
     SHUTDOWN_CHECKED,
@@ -94,7 +94,7 @@ class Lifecycle:
         self._rng = rng
         self._data: tuple[int, bytes] | None = None
         self._stopping = False
-        self.registered: Pending[int] = Pending()
+        self.registered: Future[int] = Future()
 
     def stop(self) -> None:
         """No attempt to start is made any more."""

@@ -26,7 +26,7 @@ from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
 from controller.core.term import ControllerSettings
-from controller.pending import Pending
+from controller.future import Future
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
@@ -92,8 +92,8 @@ class Node:
         self._trace = trace
         self._session = 0
         self.session_status = SessionStatus()
-        self._stopped: Pending[None] = Pending()
-        self.connected: Pending[int] = Pending()
+        self._stopped: Future[None] = Future()
+        self.connected: Future[int] = Future()
         self.identity = BrokerIdentity()
         self.events = EventQueue(EVENTS_MAX, lock, wake, clock.now_ms)
         self.client = ZooKeeperClient(
@@ -148,10 +148,10 @@ class Node:
             )
 
     @property
-    def registered(self) -> Pending[int]:
+    def registered(self) -> Future[int]:
         return self.lifecycle.registered
 
-    def start(self) -> Pending[int]:
+    def start(self) -> Future[int]:
         """Begins to connect to ZooKeeper, and queues what a start needs. Answered with the first session."""
         self.connected = self.client.start()
         self.events.put(Startup())
@@ -242,9 +242,9 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
     )
 
 
-def within(pending: Pending[Any], clock: Clock, limit_ms: float) -> Pending[bool]:
+def within(pending: Future[Any], clock: Clock, limit_ms: float) -> Future[bool]:
     """Whether `pending` was answered before `limit_ms` had passed."""
-    outcome: Pending[bool] = Pending()
+    outcome: Future[bool] = Future()
     turns = [None]  # popping is atomic: the answer and the timer may come on two threads at once
 
     def decide(answered: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
 from controller.core.channels import PeerConnection
-from controller.pending import Pending
+from controller.future import Future
 
 OffLoop: TypeAlias = Callable[[Generator[int, None, None], Callable[[Exception | None], None]], None]
 """(work, then): does long work away from where requests are handled, and calls `then` there once it is done, with what
@@ -24,7 +24,7 @@ def at_once(work: Generator[int, None, None], then: Callable[[Exception | None],
 class Peers(Protocol):
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         """Sends one request and answers with the response's body (after the response header). Fails with
         PeerUnreachable or PeerTimedOut. Never sent again."""
 

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from controller.broker.error_responses import refusal
 from controller.broker.settings import INT_MAX
 from controller.clock import Clock
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol.codec import (
     Request,
     UnsupportedVersion,
@@ -143,7 +143,7 @@ class SerialSteps:
             self._running = False
 
 
-def on_broker_thread(pending: Pending[Any], clock: Clock, action: Callable[[], None]) -> None:
+def on_broker_thread(pending: Future[Any], clock: Clock, action: Callable[[], None]) -> None:
     """Call `action` on the broker's thread once `pending` is done, whichever thread completes it."""
 
     def done() -> None:

@@ -36,7 +36,7 @@ from controller.core.topic_settings import (
     elements,
     name_fault,
 )
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol.control import LeaderAndIsrRequest
 from controller.storage import LogSettings
 from controller.storage.settings import TOPIC_NAMES as OF_LOGS
@@ -277,10 +277,10 @@ class ConfigWatch:
         self._checking, self._check_again = True, False
         wanted = tuple(self._wanted)
         self._wanted.clear()
-        found = drive(self._read(self._session, self._last_notice, tuple(self._topics), wanted))
+        found = spawn(self._read(self._session, self._last_notice, tuple(self._topics), wanted))
         on_broker_thread(found, self._clock, lambda: self._taken(found, wanted))
 
-    def _taken(self, pending: Pending[_Found], wanted: tuple[str, ...]) -> None:
+    def _taken(self, pending: Future[_Found], wanted: tuple[str, ...]) -> None:
         self._checking = False
         try:
             found = pending.result()
@@ -315,7 +315,7 @@ class ConfigWatch:
             self._later = self._clock.call_later(retry_ms, self.check)
 
     def _delete(self, names: tuple[str, ...]) -> None:
-        deletion = drive(self._writes.remove_config_changes(names))
+        deletion = spawn(self._writes.remove_config_changes(names))
 
         def done() -> None:
             if isinstance(deletion.error, ZooKeeperError):

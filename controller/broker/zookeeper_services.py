@@ -27,7 +27,7 @@ from controller.broker.topic_configs import ConfigGate, TopicConfigs
 from controller.clock import Clock
 from controller.core.channels import EventSink
 from controller.core.events import Event
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
 from controller.protocol.produce import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse
@@ -41,7 +41,7 @@ from controller.zookeeper.operations import DamagedZnode, SessionGone, ZooKeeper
 
 OpenLogs: TypeAlias = Callable[[Callable[[str], LogSettings]], LogManager]
 Answer: TypeAlias = Callable[[InitProducerIdResponse], None]
-TakeBlock: TypeAlias = Callable[[], Pending[ProducerIdBlock]]
+TakeBlock: TypeAlias = Callable[[], Future[ProducerIdBlock]]
 """Takes the next block of all; may be answered on another thread."""
 
 
@@ -88,7 +88,7 @@ class ProducerIds:
         block = self._take_block()
         on_broker_thread(block, self._clock, lambda: self._arrived(block))
 
-    def _arrived(self, block: Pending[ProducerIdBlock]) -> None:
+    def _arrived(self, block: Future[ProducerIdBlock]) -> None:
         self._asking = False
         try:
             taken = block.result()
@@ -130,7 +130,7 @@ class DirectoryNotices:
     """`leave` writes the notice; it may be answered on another thread. One notice covers all directories that had
     failed when it was written, because it names no directory."""
 
-    def __init__(self, leave: Callable[[], Pending[None]], clock: Clock, trace: Trace) -> None:
+    def __init__(self, leave: Callable[[], Future[None]], clock: Clock, trace: Trace) -> None:
         self._write = leave
         self._clock = clock
         self._trace = trace
@@ -148,7 +148,7 @@ class DirectoryNotices:
         notice = self._write()
         on_broker_thread(notice, self._clock, lambda: self._written(notice))
 
-    def _written(self, notice: Pending[None]) -> None:
+    def _written(self, notice: Future[None]) -> None:
         self._writing = False
         try:
             notice.result()
@@ -207,7 +207,7 @@ class ZooKeeperServices:
         self.watch = self.gate.watch
         self._here: set[str] | None = {topic for directory in self.logs.directories for topic, _ in directory.logs}
         writes = BrokerDataWrites(client)
-        producer_ids = ProducerIds(lambda: drive(writes.next_producer_id_block(settings.broker_id)), clock, trace)
+        producer_ids = ProducerIds(lambda: spawn(writes.next_producer_id_block(settings.broker_id)), clock, trace)
         requests = ConfigHandler(settings, self.configs, client, metadata, clock, trace, loggers)
         self.handlers: Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]] = {
             ApiKey.INIT_PRODUCER_ID: producer_ids.handle,
@@ -215,7 +215,7 @@ class ZooKeeperServices:
             ApiKey.ALTER_CONFIGS: requests.alter,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: requests.alter_incrementally,
         }
-        notices = DirectoryNotices(lambda: drive(writes.notify_of_failed_directory(settings.broker_id)), clock, trace)
+        notices = DirectoryNotices(lambda: spawn(writes.notify_of_failed_directory(settings.broker_id)), clock, trace)
         self.directory_failed = notices.failed
 
     def start(self) -> None:

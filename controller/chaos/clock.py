@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from controller.clock import Timer
-from controller.pending import Pending
+from controller.future import Future
 from controller.trace import StoodStill
 
 
@@ -30,9 +30,9 @@ class ScenarioClock:
         timer.start()
         return timer
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
+    def sleep(self, delay_ms: float) -> Future[None]:
         time.sleep(delay_ms / 1000)
-        return Pending.resolved(None)
+        return Future.resolved(None)
 
 
 LOOK_MS = 20.0

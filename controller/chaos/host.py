@@ -19,8 +19,8 @@ from controller.chaos.clock import HostStallWatch, ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.record_clients import RecordClients
+from controller.future import Coro
 from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS
-from controller.pending import Task
 from controller.scenarios.faults import (
     REAL,
     ZOOKEEPER,
@@ -57,7 +57,7 @@ HEARD_ANSWER_S = 1.0
 _LOG_LINES = 12
 
 
-REAL_FAULTS: Implementations[Callable[[Any, Any], Task[None]]] = Implementations(REAL)
+REAL_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations(REAL)
 
 
 class RealHost:

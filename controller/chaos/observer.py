@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from controller.clock import Clock
-from controller.pending import Task, drive
+from controller.future import Coro, spawn
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen
@@ -120,9 +120,9 @@ def _views(
     return views
 
 
-def wait(task: Task[T]) -> T:
+def wait(task: Coro[T]) -> T:
     """Blocks this thread until the coroutine has ended. TimeoutError if no answer comes for ANSWER_S."""
-    pending = drive(task)
+    pending = spawn(task)
     answered = threading.Event()
     pending.on_done(answered.set)
     if not answered.wait(ANSWER_S):

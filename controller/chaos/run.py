@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.chaos.host import RealHost
-from controller.pending import Task
+from controller.future import Coro
 from controller.report.summary import Report
 from controller.scenarios.faults import Cut, Expire, Heal, HostFailure
 from controller.scenarios.judge import judge, with_defects
@@ -44,7 +44,7 @@ def run_scenario(
     return RunResult(report, outcome.could_not_run, time.monotonic() - began)
 
 
-def _blocking(task: Callable[[], Task[Outcome]]) -> Outcome:
+def _blocking(task: Callable[[], Coro[Outcome]]) -> Outcome:
     """Drives the runner, which on this host never has anything to wait for: the host has blocked in it already."""
     try:
         task().send(None)

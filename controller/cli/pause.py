@@ -10,7 +10,7 @@ import sys
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.running import zookeeper_of_running
 from controller.cli.values import number
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
@@ -111,7 +111,7 @@ def _resume(connection: KazooConnection, timeout_s: float) -> None:
 
 
 def _write(connection: KazooConnection, write: Write, timeout_s: float) -> None:
-    sent: Pending[WriteResults] = connection.multi([write])
+    sent: Future[WriteResults] = connection.multi([write])
     wait(sent, timeout_s)
 
 

@@ -20,7 +20,7 @@ from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.running import zookeeper_of_running
 from controller.cli.values import number, output_file
 from controller.clock import Clock
-from controller.pending import drive
+from controller.future import spawn
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.cluster_state import (
@@ -485,7 +485,7 @@ def _read(hosts: str, timeout_seconds: float, pause_ms: float) -> Tree:
 def _read_while_answered(client: ZooKeeperClient, clock: Clock, timeout_seconds: float, pause_ms: float) -> Tree:
     """A client that is cut off waits for ever: it is given up on (TimeoutError) once nothing comes for that long."""
     counts = [0]
-    reading = drive(read_cluster_tree(client, clock, pause_ms, progress=counts.append))
+    reading = spawn(read_cluster_tree(client, clock, pause_ms, progress=counts.append))
     while True:
         known = len(counts)
         try:

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from controller import sync_points
 from controller.backoff import backoff_ms
 from controller.clock import Clock
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 
 
 class Resign(BaseException):
@@ -77,7 +77,7 @@ class PeerConnection(Protocol):
     """A lasting connection to a broker, for one request at a time. It is opened with the first request. After an error
     it is closed, and every request fails: a new connection is needed."""
 
-    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Future[bytes]:
         """Answers with the response's body (after the response header). Fails with PeerUnreachable or PeerTimedOut;
         the time for opening counts. RuntimeError while another request is unanswered."""
 
@@ -88,12 +88,12 @@ class PeerConnection(Protocol):
 class ChannelConnection(Protocol):
     """A `PeerConnection` that is opened before the first request, whose requests may have two parts."""
 
-    def open(self, timeout_ms: float) -> Pending[None]:
+    def open(self, timeout_ms: float) -> Future[None]:
         """Answered once it is open. Fails with PeerUnreachable, also when it takes too long."""
 
     def request(
         self, api_key: int, api_version: int, body: bytes, timeout_ms: float, rest: bytes = b""
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         """As `PeerConnection.request`; `rest` follows `body` and is not copied where it is long."""
 
     def close(self) -> None: ...
@@ -244,7 +244,7 @@ class _Channel:
         self.endpoint = endpoint
         self._channels = channels
         self._queue: deque[ControlRequest] = deque()
-        self._filled: Pending[None] = Pending()
+        self._filled: Future[None] = Future()
         self._closed = False
         self._connection: ChannelConnection | None = None
         channels.submit(self._begin)
@@ -263,10 +263,10 @@ class _Channel:
         self._channels.submit(self._stop)
 
     def _begin(self) -> None:
-        running = drive(self._run())
+        running = spawn(self._run())
         running.on_done(lambda: self._ended(running))
 
-    def _ended(self, running: Pending[None]) -> None:
+    def _ended(self, running: Future[None]) -> None:
         if running.error is not None:
             self._note("error", f"ended by a fault\n{''.join(traceback.format_exception(running.error))}")
 
@@ -314,7 +314,7 @@ class _Channel:
         channels = self._channels
         while not self._is_closed():
             if not self._queue:
-                self._filled = Pending()
+                self._filled = Future()
                 await self._filled
                 continue
             sync_points.reach("channel: request taken")

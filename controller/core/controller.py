@@ -57,7 +57,7 @@ from controller.core.leadership import (
 from controller.core.metrics import ControllerMetrics
 from controller.core.placement import Rng
 from controller.core.term import ControllerSettings, Term
-from controller.pending import Task
+from controller.future import Coro
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned, Noted, Trace
 from controller.zookeeper import paths
@@ -190,7 +190,7 @@ class Controller:
         clock: Clock,
         trace: Trace,
         settings: ControllerSettings,
-        register: Callable[[], Task[int]],
+        register: Callable[[], Coro[int]],
         events: Events,
         rng: Rng,
         cluster_id: Callable[[], str | None] = lambda: None,

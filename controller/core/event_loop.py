@@ -28,7 +28,7 @@ from controller.clock import Timer
 from controller.core.channels import Resign, require_event_handler
 from controller.core.events import Event, Reelect, is_answerable
 from controller.core.metrics import Histogram
-from controller.pending import Pending, Task
+from controller.future import Coro, Future
 
 
 class EventQueue:
@@ -170,7 +170,7 @@ class EventHandler(Protocol):
     @property
     def controller(self) -> Term: ...
 
-    def process(self, event: Any) -> Task[None]:
+    def process(self, event: Any) -> Coro[None]:
         """Return the coroutine that handles one event."""
 
 
@@ -187,8 +187,8 @@ class EventLoop:
         self._on_error = on_error
         self._handler: EventHandler | None = None
         self._event: Event | None = None
-        self._task: Task[None] | None = None
-        self._waiting: Pending[Any] | None = None
+        self._task: Coro[None] | None = None
+        self._waiting: Future[Any] | None = None
         self._scheduled = False
         self._lease_timer: Timer | None = None
         self._lease_due_ms = math.inf
@@ -267,12 +267,12 @@ class EventLoop:
         if self._handler is not None:
             self._schedule(self._next_event)
 
-    def _answered(self, waiting: Pending[Any]) -> None:
+    def _answered(self, waiting: Future[Any]) -> None:
         """Continue the handler, unless it had to resign and waits for something else by now. On any thread."""
         if self._handler is not None and self._waiting is waiting:
             self._schedule(lambda: self._go_on(waiting))
 
-    def _go_on(self, waiting: Pending[Any]) -> None:
+    def _go_on(self, waiting: Future[Any]) -> None:
         if self._waiting is waiting:
             sync_points.reach("event loop: before the check")
             reason = self._started().controller.void_reason()

@@ -23,7 +23,7 @@ from controller.core.context import NO_STATE, LiveBroker, Rows
 from controller.core.events import BrokerModifications, PartitionModifications
 from controller.core.state_changes import state_paths
 from controller.core.term import Term
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol.control import NO_TOPIC_ID, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import BrokerRegistration, decode_topic_assignment, encode_topic_assignment
@@ -350,7 +350,7 @@ async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
         start += len(here)
 
     # Paths are made batch by batch, while the server works on those before.
-    def read(start: int, end: int) -> Pending[list[Columns]]:
+    def read(start: int, end: int) -> Future[list[Columns]]:
         return term.zookeeper.read_columns(state_paths(term, rows[start:end]), LONGEST_READ)
 
     await _in_flight(len(rows), read, take, LONGEST_READ)
@@ -363,11 +363,11 @@ async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
 
 
 async def _in_flight(
-    count: int, request: Callable[[int, int], Pending[T]], take: Callable[[T], None], a_batch: int
+    count: int, request: Callable[[int, int], Future[T]], take: Callable[[T], None], a_batch: int
 ) -> None:
     """Requests [start, end) of so many in batches, some ahead; what one answered is taken in while the next are on
     their way."""
-    waiting: deque[Pending[T]] = deque()
+    waiting: deque[Future[T]] = deque()
     for start in range(0, count, a_batch):
         end = min(start + a_batch, count)
         if len(waiting) < BATCHES_IN_FLIGHT:

@@ -27,7 +27,7 @@ from controller.core.context import NO_BROKER, NO_STATE, Bools, Int32s, Replicas
 from controller.core.events import ReassignmentIsrChange
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
-from controller.pending import Task
+from controller.future import Coro
 from controller.trace import PartitionMoved, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_config
@@ -343,7 +343,7 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class ElectionRule:
     why: str
-    decide: Callable[[Term, Rows], Task[Decision]]
+    decide: Callable[[Term, Rows], Coro[Decision]]
 
 
 async def _decide_offline(term: Term, rows: Rows) -> Decision:

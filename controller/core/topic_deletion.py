@@ -31,7 +31,7 @@ from controller.core.context import NO_BROKER, Bools, Replicas, Rows
 from controller.core.request_batch import RequestBatch
 from controller.core.term import Term
 from controller.core.znode_changes import ROUNDS, delete_children, list_children
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper import paths
 from controller.zookeeper.operations import (
     ANY_VERSION,
@@ -130,7 +130,7 @@ async def _delete(term: Term, units: Sequence[tuple[Delete, ...]]) -> dict[str, 
     If a batch fails because a znode was already deleted or was created again, the caller reads those topics again.
     """
     refused: dict[str, NoAuth] = {}
-    in_flight: deque[Pending[WriteResults]] = deque()
+    in_flight: deque[Future[WriteResults]] = deque()
     for batch in _batches(units):
         if len(in_flight) == MULTIS_IN_FLIGHT:
             await _settle(in_flight.popleft(), refused)
@@ -154,7 +154,7 @@ def _batches(units: Sequence[tuple[Delete, ...]]) -> Iterator[list[Delete]]:
         yield batch
 
 
-async def _settle(sent: Pending[WriteResults], refused: dict[str, NoAuth]) -> None:
+async def _settle(sent: Future[WriteResults], refused: dict[str, NoAuth]) -> None:
     try:
         await sent
     except UnknownOutcome:

@@ -16,12 +16,13 @@ much memory.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import ceil
 from threading import get_ident
@@ -29,7 +30,7 @@ from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, JobLane, Steps, Yielded
 from controller.clock import Timer
-from controller.pending import Pending
+from controller.future import Future
 from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, NOWHERE, TimerTask, TimingWheel
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class NetworkThread:
 
     def run(self, task: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """The result of an asyncio coroutine, waited for on the calling thread. TimeoutError."""
-        future: Future[T] = asyncio.run_coroutine_threadsafe(task, self.loop)
+        future: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(task, self.loop)
         return future.result(timeout_s)
 
     def stop(self, limit_s: float = 2.0) -> bool:
@@ -134,8 +135,8 @@ class RealClock:
             self._arm()
         return timer
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
-        pending: Pending[None] = Pending()
+    def sleep(self, delay_ms: float) -> Future[None]:
+        pending: Future[None] = Future()
         self.call_later(delay_ms, lambda: pending.resolve(None))
         return pending
 
@@ -284,7 +285,7 @@ class RunningSteps:
         self.steps = steps
         self.ended = ended
         self.yielded: Yielded = None
-        self.outcome: Future[Any] | None = None
+        self.outcome: concurrent.futures.Future[Any] | None = None
         self.abandoned = False
 
     def step(self) -> bool:
@@ -400,7 +401,7 @@ class LoopScheduler:
                 return
 
     def _submit(self, working: RunningSteps, job: Job) -> None:
-        def resume(outcome: Future[Any]) -> None:
+        def resume(outcome: concurrent.futures.Future[Any]) -> None:
             self._network.call(lambda: self._resume(working, outcome))
 
         if self._closed:
@@ -410,7 +411,7 @@ class LoopScheduler:
             pool = self._pools[job.lane] = ThreadPoolExecutor(THREADS[job.lane], job.lane.value)
         pool.submit(job.call).add_done_callback(resume)
 
-    def _resume(self, working: RunningSteps, outcome: Future[Any]) -> None:
+    def _resume(self, working: RunningSteps, outcome: concurrent.futures.Future[Any]) -> None:
         if not outcome.cancelled():
             working.outcome = outcome
             self._go_on(working)

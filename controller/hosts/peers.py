@@ -11,8 +11,8 @@ from typing import TypeAlias
 from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Timer
 from controller.core.channels import ControllerChannels, EventSink, PeerError, PeerTimedOut, PeerUnreachable
+from controller.future import Future
 from controller.hosts.network import NetworkThread
-from controller.pending import Pending
 from controller.protocol.codec import RequestHeader, read_response_header, request_head, response_body
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import SIZE_BYTES, frame_size
@@ -40,7 +40,7 @@ class SocketPeers:
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         connection = self.connect(host, port)
         answer = connection.request(api_key, api_version, body, timeout_ms)
         answer.on_done(connection.close)
@@ -87,7 +87,7 @@ class SocketConnection:
         self._link: Link | None = None
         self._opening: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._opened: Pending[None] | None = None
+        self._opened: Future[None] | None = None
         self._asking: _Asking | None = None
         self._timer: Timer | None = None
         """Of what is waited for: the connection, or an answer."""
@@ -95,14 +95,14 @@ class SocketConnection:
         self._over: PeerError | None = None
         """Why it is of no more use."""
 
-    def open(self, timeout_ms: float) -> Pending[None]:
-        opened: Pending[None] = Pending()
+    def open(self, timeout_ms: float) -> Future[None]:
+        opened: Future[None] = Future()
         self._network.call(lambda: self._begin_opening(opened, timeout_ms))
         return opened
 
     def request(
         self, api_key: int, api_version: int, body: bytes, timeout_ms: float, rest: bytes = b""
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         if self._asking is not None:
             raise RuntimeError(f"{self}: asked again before the answer")
         header = RequestHeader(ApiKey(api_key), api_version, self._correlation_id, self._client_id)
@@ -116,7 +116,7 @@ class SocketConnection:
 
     # -- on the loop
 
-    def _begin_opening(self, opened: Pending[None], timeout_ms: float) -> None:
+    def _begin_opening(self, opened: Future[None], timeout_ms: float) -> None:
         self._opened = opened
         if self._over is not None:
             self._end(self._over)
@@ -214,7 +214,7 @@ class _Asking:
     header: RequestHeader
     body: bytes
     rest: bytes
-    answer: Pending[bytes] = field(default_factory=Pending)
+    answer: Future[bytes] = field(default_factory=Future)
 
 
 async def _write(link: Link, *parts: bytes) -> None:

@@ -1,7 +1,7 @@
 """The interface of a host on which scenarios run.
 
 There are two hosts: real processes with a real ZooKeeper (`controller.chaos`), and the simulator. The runner, the
-conditions and the checkers use only this interface. The host's own driver (`Task`) runs every coroutine: a host on real
+conditions and the checkers use only this interface. The host's own driver (`Coro`) runs every coroutine: a host on real
 processes may block inside.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from controller.clock import Clock
-from controller.pending import Task
+from controller.future import Coro
 from controller.scenarios.faults import Fault, Link, Operation
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
@@ -92,18 +92,18 @@ class ScenarioHost(Protocol):
     def take(self, event: TraceEvent) -> None:
         """Adds the runner's own event to the trace, as of now, from node OBSERVER."""
 
-    def boot(self, cluster: ClusterSpec, workload: Workload) -> Task[None]:
+    def boot(self, cluster: ClusterSpec, workload: Workload) -> Coro[None]:
         """ZooKeeper up, the observer watching, the client ready (it begins to ask, for the topics created so far,
         when the first topics are). No broker yet."""
 
-    def start(self, node: int) -> Task[None]:
+    def start(self, node: int) -> Coro[None]:
         """Starts a broker that is not running. Returns when its process runs, not when it is registered."""
 
-    def resume(self, node: int) -> Task[None]: ...
+    def resume(self, node: int) -> Coro[None]: ...
 
-    def heal(self, link: Link) -> Task[None]: ...
+    def heal(self, link: Link) -> Coro[None]: ...
 
-    def inject(self, step: Fault | Operation) -> Task[None]:
+    def inject(self, step: Fault | Operation) -> Coro[None]:
         """Begin a fault, or carry out an operation, whose names are resolved. `stop` returns when the process
         has ended.
 
@@ -111,25 +111,25 @@ class ScenarioHost(Protocol):
             HostFailure: it is impossible in the present state, or this host does not implement it.
         """
 
-    def heal_all(self) -> Task[None]:
+    def heal_all(self) -> Coro[None]:
         """End every lasting fault. Raises HostFailure on a host that has no such faults."""
 
-    def zookeeper_leader(self) -> Task[int]:
+    def zookeeper_leader(self) -> Coro[int]:
         """The number, from 1, of the server that leads the ensemble. HostFailure while there is none."""
 
     def zookeepers_running(self) -> tuple[int, ...]:
         """The servers that run, by number, in order."""
 
-    def start_zookeeper(self, server: int) -> Task[None]:
+    def start_zookeeper(self, server: int) -> Coro[None]:
         """Starts a server that was killed. Returns when it serves, as part of the ensemble."""
 
-    def create_topics(self, topics: Sequence[TopicSpec]) -> Task[None]:
+    def create_topics(self, topics: Sequence[TopicSpec]) -> Coro[None]:
         """Asks the cluster as a client would. HostFailure with the cluster's error if one was refused."""
 
-    def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> Task[None]:
+    def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> Coro[None]:
         """Begins to write to and read from these partitions. Asked for once a run."""
 
-    def quiesce(self, deadline_ms: float) -> Task[None]:
+    def quiesce(self, deadline_ms: float) -> Coro[None]:
         """Ends the writing, waits until every operation has ended, then reads every partition from its beginning to
         its end, for at most `deadline_ms`. Asked for once, after `produce`."""
 
@@ -141,12 +141,12 @@ class ScenarioHost(Protocol):
 
     def observe(self) -> Observation: ...
 
-    def leaders(self) -> Task[Mapping[tuple[str, int], PartitionView]]:
+    def leaders(self) -> Coro[Mapping[tuple[str, int], PartitionView]]:
         """Every partition's state, read from ZooKeeper now."""
 
-    def snapshot(self) -> Task[Snapshot]: ...
+    def snapshot(self) -> Coro[Snapshot]: ...
 
-    def shut_down(self) -> Task[None]:
+    def shut_down(self) -> Coro[None]:
         """Ends everything that the host started. Safe after a failure at any point."""
 
     def records(self) -> Sequence[TraceRecord]:

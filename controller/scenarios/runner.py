@@ -1,6 +1,6 @@
 """Carries out a scenario's steps on a host, one after the other, and says what came of each.
 
-The runner is a coroutine over the host's own Pendings: the host on real processes blocks in them, the simulator
+The runner is a coroutine over the host's own futures: the host on real processes blocks in them, the simulator
 resumes it in virtual time. It decides nothing about right and wrong: `judge.py` does, from the trace.
 """
 

@@ -21,7 +21,7 @@ from controller.clock import VirtualClock
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.metadata_interning import MetadataInterning
 from controller.simulator.network import Address, Frame, Network
@@ -102,7 +102,7 @@ class SimulatedBroker:
     def __init__(self, world: World, node: int, life: int, settings: Mapping[str, str], paces: Paces) -> None:
         self.node_id = node
         self.failure: str | None = None
-        self.exited: Pending[None] = Pending()
+        self.exited: Future[None] = Future()
         self._world = world
         self._name = f"broker-{node}/{life}"
         self._settings: BrokerSettings = parse_settings(settings)
@@ -251,7 +251,7 @@ class SimulatedBroker:
         if self._node is None:
             self.kill()
         else:
-            drive(self._node.shut_down()).on_done(self._exit)
+            spawn(self._node.shut_down()).on_done(self._exit)
 
     def _exit(self) -> None:
         if self.alive and self._node is not None:

@@ -11,7 +11,7 @@ from random import Random
 
 from controller.clock import Clock
 from controller.core.channels import PeerError, PeerTimedOut
-from controller.pending import drive
+from controller.future import spawn
 from controller.protocol import (
     SUPPORTED,
     ApiKey,
@@ -75,7 +75,7 @@ class SimulatedClient:
         """Asks from now on, if it does not yet."""
         if not self._asking:
             self._asking = True
-            drive(self._keep_asking())
+            spawn(self._keep_asking())
 
     def expect(self, topics: Sequence[TopicSpec]) -> None:
         self._topics = (*self._topics, *topics)

@@ -14,7 +14,7 @@ from typing import Any
 
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.simulator.broker_process import NodeTrace
 from controller.simulator.host import SimulatedHost
@@ -98,12 +98,12 @@ class CustomNode:
     def _received(self, frame: bytes) -> None:
         self.on_message(int.from_bytes(frame[:_SENDER_BYTES], "big"), frame[_SENDER_BYTES:])
 
-    def ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float = ASK_TIMEOUT_MS) -> Pending[Any]:
+    def ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float = ASK_TIMEOUT_MS) -> Future[Any]:
         """Send a Kafka request to a broker in the latest supported version; the result is the response.
 
         Fails with a `PeerError` if the connection is refused or breaks, or if the response does not arrive in time.
         """
-        return drive(self._ask(broker, api_key, request, timeout_ms))
+        return spawn(self._ask(broker, api_key, request, timeout_ms))
 
     async def _ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float) -> Any:
         version = SUPPORTED[api_key].last

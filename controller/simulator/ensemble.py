@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from controller.clock import Clock
-from controller.pending import Pending
+from controller.future import Future
 from controller.scenarios.faults import HostFailure
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 
@@ -79,18 +79,18 @@ class Ensemble:
         self._zookeeper.stop()
         self._elect()
 
-    def start(self, server: int) -> Pending[None]:
+    def start(self, server: int) -> Future[None]:
         """Answered when it serves. HostFailure if it runs already."""
         if server in self._running:
             raise HostFailure(f"ZooKeeper server {server} is running already")
         self._running.add(server)
         if self._leader is None:
             self._elect()
-        serves: Pending[None] = Pending()
+        serves: Future[None] = Future()
         self._clock.call_later(self._rng.uniform(*JOIN_MS), lambda: self._joined(serves))
         return serves
 
-    def _joined(self, serves: Pending[None]) -> None:
+    def _joined(self, serves: Future[None]) -> None:
         if self._leader is not None or not self._has_quorum():
             serves.resolve(None)
         else:

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol
 
 from controller.core.leadership import epoch_in
-from controller.pending import Task, drive
+from controller.future import Coro, spawn
 from controller.scenarios.faults import (
     SIMULATED,
     ZOOKEEPER,
@@ -110,9 +110,9 @@ class FaultTarget(Protocol):
 
     def take(self, event: TraceEvent) -> None: ...
 
-    def cut(self, link: Link) -> Task[None]: ...
+    def cut(self, link: Link) -> Coro[None]: ...
 
-    def heal(self, link: Link) -> Task[None]: ...
+    def heal(self, link: Link) -> Coro[None]: ...
 
 
 SIMULATED_FAULTS: Implementations[Callable[[Any, Any], Undo | None]] = Implementations(SIMULATED)
@@ -183,7 +183,7 @@ class Faults:
         for node in self._nodes:
             if node in self._world.machines:
                 self._world.machines[node].set_rate(1.0)
-            drive(host.heal(Link(node, ZOOKEEPER)))
+            spawn(host.heal(Link(node, ZOOKEEPER)))
             self._repair_disk(node)
             process = self._process(node)
             if process is not None:
@@ -400,13 +400,13 @@ class Faults:
         self._delete_unreadable()
         if self._epoch_edited:
             self._epoch_edited = False
-            drive(self._until_deleted(paths.CONTROLLER, lambda row: True))
+            spawn(self._until_deleted(paths.CONTROLLER, lambda row: True))
 
     def _delete_persistent(self) -> None:
-        drive(self._until_deleted(paths.CONTROLLER, lambda row: not row.stat.ephemeral_owner))
+        spawn(self._until_deleted(paths.CONTROLLER, lambda row: not row.stat.ephemeral_owner))
 
     def _delete_unreadable(self) -> None:
-        drive(self._until_deleted(paths.CONTROLLER_EPOCH, lambda row: epoch_in(row) is None))
+        spawn(self._until_deleted(paths.CONTROLLER_EPOCH, lambda row: epoch_in(row) is None))
 
     async def _until_deleted(self, path: str, wrong: Callable[[Znode], bool]) -> None:
         """Delete the znode if it is `wrong`; again while ZooKeeper does not answer."""
@@ -517,8 +517,8 @@ class Faults:
         return self._cut_link(fault.link)
 
     def _cut_link(self, link: Link) -> Undo:
-        drive(self._host.cut(link))
-        return lambda: _nothing(drive(self._host.heal(link)))
+        spawn(self._host.cut(link))
+        return lambda: _nothing(spawn(self._host.heal(link)))
 
     @SIMULATED_FAULTS.of(Shut)
     def _shut(self, fault: Shut) -> Undo:

@@ -13,7 +13,7 @@ import msgspec
 
 from controller.broker.settings import BadSettings
 from controller.clock import VirtualClock
-from controller.pending import drive
+from controller.future import spawn
 from controller.scenarios.faults import (
     ZOOKEEPER,
     AskIsr,
@@ -300,7 +300,7 @@ class SimulatedHost:
 
     def _start_again(self, node: int) -> None:
         if node not in self.running():
-            drive(self.start(node))
+            spawn(self.start(node))
 
     # -- ZooKeeper's servers
 

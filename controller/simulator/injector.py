@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.scenarios.faults import ZOOKEEPER, AskIsr, HostFailure, Link, Operation, PauseController, Undo, describe
 from controller.scenarios.language import Happening, Outside, Plan
 from controller.scenarios.runner import NodeNames, has_names
@@ -55,13 +55,13 @@ class Injector:
             self.start(node)
         for happening in self._plan.happenings:
             if happening.when:
-                drive(self._at_its_time(happening, happening.at_ms))
+                spawn(self._at_its_time(happening, happening.at_ms))
 
-    def take(self, happening: Happening) -> Pending[str]:
+    def take(self, happening: Happening) -> Future[str]:
         """Has it happen at its time, at once if that is past. Answered when it is over: with what came of an operation,
         in words; with "ended", or "nothing" for a fault that made no sense."""
         in_ms = happening.at_ms - self._host.clock.now_ms()
-        return drive(self._carry_out(happening) if in_ms <= 0 else self._at_its_time(happening, in_ms))
+        return spawn(self._carry_out(happening) if in_ms <= 0 else self._at_its_time(happening, in_ms))
 
     async def _at_its_time(self, happening: Happening, in_ms: float) -> str:
         await self._host.clock.sleep(in_ms)
@@ -119,7 +119,7 @@ class Injector:
     def start(self, node: int) -> None:
         """Once the life before it has gone, as an init system would."""
         self._wanted[node] = True
-        drive(self._start_when_gone(node))
+        spawn(self._start_when_gone(node))
 
     async def _start_when_gone(self, node: int) -> None:
         while self._process(node) is not None:
@@ -179,5 +179,5 @@ class Injector:
             self._host.take(FaultInjected("pause", str(node)))
             process.pause()
         else:
-            drive(self._host.cut(Link(node, ZOOKEEPER)))
+            spawn(self._host.cut(Link(node, ZOOKEEPER)))
             self.faults.cut_off(node, [other for other in self._plan.cluster.nodes if other != node])

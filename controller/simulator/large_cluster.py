@@ -23,7 +23,7 @@ from controller.broker.node import Node
 from controller.core.context import NO_BROKER, Bools, Int32s, padded
 from controller.core.placement import assign_replicas
 from controller.core.term import Term
-from controller.pending import drive
+from controller.future import spawn
 from controller.scenarios.host import Workload
 from controller.scenarios.language import ClusterSpec
 from controller.simulator.host import SimulatedHost
@@ -99,7 +99,7 @@ class LargeClusterWorld:
         self.safety_checker = SafetyChecker(clean=True)
         self.host = SimulatedHost(seed, self.safety_checker)
         cluster = ClusterSpec(brokers=spec.brokers, session_timeout_ms=spec.session_timeout_ms, settings=spec.settings)
-        booted = drive(self.host.boot(cluster, Workload(NEVER_MS)))
+        booted = spawn(self.host.boot(cluster, Workload(NEVER_MS)))
         self.clock = self.host.clock
         self.clock.run_until(lambda: booted.done, 10_000.0)
         booted.result()
@@ -115,7 +115,7 @@ class LargeClusterWorld:
         former = self._hold_controller()
         brokers = range(1, self.spec.brokers + 1)
         for node in brokers:
-            drive(self.host.start(node)).result()
+            spawn(self.host.start(node)).result()
         registered = self.clock.run_until(
             lambda: len(self.zookeeper.children(paths.BROKER_IDS) or ()) == len(brokers), self._until(limit_ms)
         )
@@ -189,7 +189,7 @@ class LargeClusterWorld:
             self.clock.advance_to(self.clock.now_ms() + LOOK_MS)
 
     def close(self) -> None:
-        drive(self.host.shut_down()).result()
+        spawn(self.host.shut_down()).result()
 
     def _until(self, limit_ms: float) -> float:
         return self.clock.now_ms() + limit_ms

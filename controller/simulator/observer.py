@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.clock import Clock
 from controller.core.leadership import named_in
-from controller.pending import drive
+from controller.future import spawn
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen
@@ -55,7 +55,7 @@ class Observer:
         if self._looking:
             self._look_again = True
         else:
-            drive(self._look())
+            spawn(self._look())
 
     def now(self) -> tuple[Mapping[int, int], int]:
         """Return the registered brokers with their sessions, and the controller (-1: none)."""

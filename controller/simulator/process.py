@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from controller.clock import Clock, Timer, VirtualClock
-from controller.pending import Pending
+from controller.future import Future
 
 
 class ProcessState(enum.Enum):
@@ -149,8 +149,8 @@ class MachineClock:
             return self._world.call_later(delay_ms, callback)
         return self._world.call_later(delay_ms / self._rate + (_ROUNDING_MS if delay_ms else 0.0), callback)
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
-        pending: Pending[None] = Pending()
+    def sleep(self, delay_ms: float) -> Future[None]:
+        pending: Future[None] = Future()
         self.call_later(delay_ms, lambda: pending.resolve(None))
         return pending
 
@@ -198,8 +198,8 @@ class ProcessClock:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         return _ProcessTimer(self._process, self._machine, delay_ms, callback)
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
-        pending: Pending[None] = Pending()
+    def sleep(self, delay_ms: float) -> Future[None]:
+        pending: Future[None] = Future()
         self.call_later(delay_ms, lambda: pending.resolve(None))
         return pending
 

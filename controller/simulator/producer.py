@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from controller.core.channels import PeerError
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.produce import (
     InitProducerIdRequest,
@@ -260,7 +260,7 @@ class SimulatedProducer:
 
     # -- answers
 
-    def _settle(self, batches: list[Batch], answer: Pending[bytes]) -> None:
+    def _settle(self, batches: list[Batch], answer: Future[bytes]) -> None:
         """What came of one request. A connection that broke leaves all that was in flight on it of unknown fate."""
         results = {} if answer.error is not None else _results(answer.result())
         for batch in batches:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from controller.broker.partition import Partition, Role
-from controller.pending import drive
+from controller.future import spawn
 from controller.scenarios.faults import CreateTopic
 from controller.scenarios.host import PartitionView
 from controller.scenarios.invariants import Finding
@@ -82,7 +82,7 @@ class RecordRun:
 
     def _begin(self) -> None:
         self._begun = True
-        drive(self._host.produce(self._workload, self._partitions)).result()
+        spawn(self._host.produce(self._workload, self._partitions)).result()
         self._look()
 
     def _look(self) -> None:
@@ -123,7 +123,7 @@ class RecordRun:
         if not self._begun:
             return None
         if self._served():
-            ended = drive(self._host.quiesce(FINAL_READ_MS, self._liveness_checker.core))
+            ended = spawn(self._host.quiesce(FINAL_READ_MS, self._liveness_checker.core))
             self._host.clock.run_until(lambda: ended.done, self._host.clock.now_ms() + ENDS_MS)
             if not ended.done or ended.error is not None:
                 why = "no end of it" if ended.error is None else str(ended.error)

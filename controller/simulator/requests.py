@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from controller.clock import Timer
 from controller.core.channels import PeerTimedOut, PeerUnreachable
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket
 from controller.simulator.process import Process, ProcessClock
@@ -54,9 +54,9 @@ class BrokerConnection:
         self._socket: Socket | None = None
         self._begun = False
         self._correlation_id = 0
-        self._opening: Pending[None] | _First | None = None
+        self._opening: Future[None] | _First | None = None
         self._opened = False
-        self._asking: Pending[bytes] | None = None
+        self._asking: Future[bytes] | None = None
         self._api_key, self._api_version, self._timeout_ms = ApiKey.PRODUCE, 0, 0.0  # of what is asked
         self._timer: Timer | None = None  # of what is waited for: the connection, then an answer
 
@@ -68,13 +68,13 @@ class BrokerConnection:
         """Open, as far as this end knows, and with nothing asked that is unanswered."""
         return self._socket is not None and self._socket.open and self._asking is None and self._opened
 
-    def open(self, timeout_ms: float = CONNECT_TIMEOUT_MS) -> Pending[None]:
+    def open(self, timeout_ms: float = CONNECT_TIMEOUT_MS) -> Future[None]:
         """Fails with PeerUnreachable when refused, or not answered in time."""
-        opening: Pending[None] = Pending()
+        opening: Future[None] = Future()
         self._open(opening, timeout_ms)
         return opening
 
-    def _open(self, opening: Pending[None] | _First, timeout_ms: float) -> None:
+    def _open(self, opening: Future[None] | _First, timeout_ms: float) -> None:
         self._timer = self._clock.call_later(timeout_ms, self)
         self._opening = opening
         self._begun = True
@@ -100,9 +100,9 @@ class BrokerConnection:
     def _broke(self, how: str) -> None:
         self._break(PeerUnreachable(f"{self}: {how}"))
 
-    def open_and_ask(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+    def open_and_ask(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> Future[bytes]:
         """`open`, then `ask`, in so much time for both."""
-        asking: Pending[bytes] = Pending()
+        asking: Future[bytes] = Future()
         self._open(_First(self, api_key, version, body, timeout_ms, asking), min(timeout_ms, CONNECT_TIMEOUT_MS))
         return asking
 
@@ -113,12 +113,12 @@ class BrokerConnection:
         body: bytes,
         timeout_ms: float,
         rest: bytes = b"",
-        asking: Pending[bytes] | None = None,
-    ) -> Pending[bytes]:
+        asking: Future[bytes] | None = None,
+    ) -> Future[bytes]:
         """The response's body, into `asking` if that is given. `rest` follows the body, and is not copied where it is
         long. Fails with PeerTimedOut or PeerUnreachable."""
         assert self._asking is None, "one request at a time"
-        asking = Pending() if asking is None else asking
+        asking = Future() if asking is None else asking
         if self._socket is None or not self._socket.open:
             asking.fail(PeerUnreachable(f"{self}: the connection is closed"))
             return asking
@@ -137,7 +137,7 @@ class BrokerConnection:
 
     def request(
         self, api_key: int, api_version: int, body: bytes, timeout_ms: float, rest: bytes = b""
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         """As a `PeerConnection`: opened with the first of them, if it was not before."""
         if self._begun:
             return self.ask(api_key, api_version, body, timeout_ms, rest)
@@ -184,7 +184,7 @@ class BrokerConnection:
 
 
 class _First:
-    """What is asked once the connection is there, and takes what becomes of it in place of a `Pending`."""
+    """What is asked once the connection is there, and takes what becomes of it in place of a `Future`."""
 
     __slots__ = ("_api_key", "_asking", "_began_ms", "_body", "_connection", "_timeout_ms", "_version")
 
@@ -195,7 +195,7 @@ class _First:
         version: int,
         body: bytes,
         timeout_ms: float,
-        asking: Pending[bytes],
+        asking: Future[bytes],
     ) -> None:
         self._connection = connection
         self._api_key = api_key
@@ -225,7 +225,7 @@ class SimulatedPeers:
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         connection = self.connect(host, port)
         answer = connection.request(api_key, api_version, body, timeout_ms)
         answer.on_done(connection.close)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from controller.clock import Clock, Timer
 from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
-from controller.pending import Pending, Task, drive
+from controller.future import Coro, Future, spawn
 from controller.protocol import (
     ApiKey,
     MalformedFrame,
@@ -162,9 +162,9 @@ class Routes:
         return leaders
 
 
-def keep_going(task: Task[None]) -> None:
+def keep_going(task: Coro[None]) -> None:
     """Start a background task that no caller awaits. An error in it ends the run, because it would go unreported."""
-    running = drive(task)
+    running = spawn(task)
     running.on_done(running.result)
 
 
@@ -175,7 +175,7 @@ class _Asked(NamedTuple):
     api_key: ApiKey
     version: int
     correlation_id: int
-    answer: Pending[bytes]
+    answer: Future[bytes]
     timer: Timer
 
 
@@ -201,9 +201,9 @@ class Pipeline:
     def in_flight(self) -> int:
         return len(self._asked)
 
-    def ask(self, api_key: ApiKey, version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+    def ask(self, api_key: ApiKey, version: int, body: bytes, timeout_ms: float) -> Future[bytes]:
         """The response's body. Fails with PeerTimedOut or PeerUnreachable."""
-        answer: Pending[bytes] = Pending()
+        answer: Future[bytes] = Future()
         if self.broken is not None:
             answer.fail(self.broken)
             return answer

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller.pending import drive
+from controller.future import spawn
 from controller.report.summary import Report
 from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario
@@ -40,7 +40,7 @@ class ScenarioWorld:
         self.scenario = scenario
         self.seed = seed
         self.host = SimulatedHost(seed)
-        self._running = drive(run_steps(scenario, self.host, progress))
+        self._running = spawn(run_steps(scenario, self.host, progress))
 
     @property
     def now_ms(self) -> float:
@@ -64,7 +64,7 @@ class ScenarioWorld:
         else:
             reason = f"no end after {self.now_ms / 1000:.0f} s of virtual time"
             outcome = Outcome(failure=reason, could_not_run=True)
-        drive(self.host.shut_down()).result()
+        spawn(self.host.shut_down()).result()
         records = self.host.records()
         judgement = with_defects(judge(self.scenario, outcome, records), records)
         report = Report(self.scenario, self.host.name, self.seed, judgement, records)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from controller.pending import Pending
+from controller.future import Future
 from controller.simulator.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SimPyBridge:
         finally:
             self._wake()
 
-    def answered(self, pending: Pending[Any]) -> Event:
+    def answered(self, pending: Future[Any]) -> Event:
         """Return a SimPy event that succeeds with the result of `pending` when it is done, or fails with its error."""
         event = self._env.event()
 

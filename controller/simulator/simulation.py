@@ -14,7 +14,7 @@ from typing import Any
 
 from controller.broker.node import Node
 from controller.clock import VirtualClock
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.protocol.messages import control_versions
 from controller.scenarios.faults import (
@@ -112,7 +112,7 @@ class Simulation:
             self.safety_checker.unclean_topics |= hostile_clients.TOPIC_NAMES
             self.safety_checker.terms_last = plan.terms_last
         self.host = SimulatedHost(plan.seed, self.safety_checker, kills_forget=False)
-        booted = drive(self.host.boot(cluster, Workload(plan.metadata_interval_ms)))
+        booted = spawn(self.host.boot(cluster, Workload(plan.metadata_interval_ms)))
         self.host.clock.run_until(lambda: booted.done, BOOT_LIMIT_MS)
         booted.result()
         world = self.host.world
@@ -180,7 +180,7 @@ class Simulation:
                 raise NotInTime(f"not at rest within {within_ms:g} ms: {problem}")
             self.run_for(LOOK_MS)
 
-    def answer(self, pending: Pending[Any], within_ms: float = WITHIN_MS) -> Any:
+    def answer(self, pending: Future[Any], within_ms: float = WITHIN_MS) -> Any:
         """Runs until there is an answer, and gives it; raises the error that it is. NotInTime."""
         self.run_until(lambda: pending.done, within_ms)
         return pending.result()
@@ -303,7 +303,7 @@ class Simulation:
 
     def create_topic(
         self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str] | None = None
-    ) -> Pending[str]:
+    ) -> Future[str]:
         """Asks the controller, as an administrator would, some times if need be. "done", or why not."""
         return self.inject(
             CreateTopic(
@@ -315,16 +315,16 @@ class Simulation:
             )
         )
 
-    def delete_topic(self, topic: str) -> Pending[str]:
+    def delete_topic(self, topic: str) -> Future[str]:
         return self.inject(DeleteTopic(at_ms=self.now_ms, topic=topic))
 
-    def add_partitions(self, topic: str, partitions: int) -> Pending[str]:
+    def add_partitions(self, topic: str, partitions: int) -> Future[str]:
         """`partitions`: how many there are to be."""
         return self.inject(AddPartitions(at_ms=self.now_ms, topic=topic, partitions=partitions))
 
-    def ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float = 5_000.0) -> Pending[Any]:
+    def ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float = 5_000.0) -> Future[Any]:
         """One Kafka request from outside, in the latest version that is spoken here. Fails with a `PeerError`."""
-        return drive(self._ask(self._known(broker), api_key, request, timeout_ms))
+        return spawn(self._ask(self._known(broker), api_key, request, timeout_ms))
 
     async def _ask(self, broker: int, api_key: ApiKey, request: Any, timeout_ms: float) -> Any:
         version = SUPPORTED[api_key].last
@@ -336,7 +336,7 @@ class Simulation:
 
     # -- fault injection
 
-    def inject(self, happening: Fault | Operation) -> Pending[str]:
+    def inject(self, happening: Fault | Operation) -> Future[str]:
         """Whatever a plan may have happen, at its `at_ms` or at once if that is past, for its `for_ms` (0: until it is
         undone by hand, or by `heal_all`). Answered when it is over: "ended", or "nothing" if it made no sense then."""
         self.safety_checker.expect_errors_of(happening)
@@ -381,7 +381,7 @@ class Simulation:
         self.inject(CutZooKeeper(at_ms=self.now_ms, node=self._known(broker), for_ms=for_ms))
 
     def heal_zookeeper(self, broker: int) -> None:
-        drive(self.host.heal(Link(self._known(broker), ZOOKEEPER)))
+        spawn(self.host.heal(Link(self._known(broker), ZOOKEEPER)))
 
     def heal_all(self) -> None:
         """Every fault that lasts ends; who is dead stays dead."""
@@ -416,7 +416,7 @@ class Simulation:
         """Ends every process: nothing happens any more. The trace stays."""
         for _, custom_node in sorted(self._custom_nodes.items()):
             custom_node.kill()
-        drive(self.host.shut_down()).result()
+        spawn(self.host.shut_down()).result()
 
 
 def _name(condition: Callable[[], bool]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.pending import drive
+from controller.future import spawn
 from controller.scenarios.language import Plan
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
 from controller.simulator.record_run import RecordRun
@@ -102,7 +102,7 @@ class PlanWorld:
 
     def _judge_answers(self) -> None:
         """Each broker of the core answers clients, whatever hostile ones asked of it before."""
-        asked = {node: drive(self.host.is_answered_by(node)) for node in self.plan.core}
+        asked = {node: spawn(self.host.is_answered_by(node)) for node in self.plan.core}
         self.host.clock.run_until(lambda: all(one.done for one in asked.values()), self.now_ms + ANSWERED_MS)
         for node, one in asked.items():
             if not (one.done and one.result()):
@@ -156,7 +156,7 @@ class PlanWorld:
 
     def result(self, rest_ms: float | None) -> PlanRun:
         ended_ms = self.now_ms
-        drive(self.host.shut_down()).result()
+        spawn(self.host.shut_down()).result()
         return PlanRun(self.plan, self.safety_checker.violation, ended_ms, rest_ms, self.safety_checker.records)
 
 

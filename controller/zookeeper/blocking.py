@@ -1,4 +1,4 @@
-"""Threads in place of a host: a clock, and waiting for a Pending. For programs that only want ZooKeeper, and for tests.
+"""Threads in place of a host: a clock, and waiting for a Future. For programs that only want ZooKeeper, and for tests.
 
 The one place of this room, besides the kazoo connection, that knows threads. Nothing here may be waited for on the
 connection's own thread (in a listener or a callback): what it waits for could then never come.
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from controller.clock import Timer
-from controller.pending import Pending, Task, drive
+from controller.future import Coro, Future, spawn
 
 T = TypeVar("T")
 
 
-def wait(pending: Pending[T], timeout_s: float) -> T:
+def wait(pending: Future[T], timeout_s: float) -> T:
     """The answer, or the error that it is, within `timeout_s` seconds; TimeoutError after that. A request that was
     not answered in time may be carried out all the same."""
     answered = threading.Event()
@@ -27,9 +27,9 @@ def wait(pending: Pending[T], timeout_s: float) -> T:
     return pending.result()
 
 
-def run(task: Task[T], timeout_s: float) -> T:
-    """Runs a coroutine over Pendings (as `ZooKeeperClient.commit_rows`) to its end; otherwise as `wait`."""
-    return wait(drive(task), timeout_s)
+def run(task: Coro[T], timeout_s: float) -> T:
+    """Runs a coroutine over Futures (as `ZooKeeperClient.commit_rows`) to its end; otherwise as `wait`."""
+    return wait(spawn(task), timeout_s)
 
 
 class ThreadClock:
@@ -47,7 +47,7 @@ class ThreadClock:
         timer.start()
         return timer
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
-        pending: Pending[None] = Pending()
+    def sleep(self, delay_ms: float) -> Future[None]:
+        pending: Future[None] = Future()
         self.call_later(delay_ms, lambda: pending.resolve(None))
         return pending

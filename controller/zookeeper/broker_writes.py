@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper import paths
 from controller.zookeeper.client import LONGEST_DELAY_MS, ZooKeeperClient
 from controller.zookeeper.codecs import (
@@ -100,7 +100,7 @@ class BrokerWrites:
     def __init__(self, client: ZooKeeperClient) -> None:
         self._client = client
 
-    def _multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def _multi(self, operations: Sequence[Write]) -> Future[WriteResults]:
         # The client offers no plain write, so that nothing else has one: this room alone reaches below it.
         return self._client._send(operations)
 
@@ -288,10 +288,10 @@ class BrokerWrites:
         Any other failing operation's own error is raised."""
         return await self._outcome(self._multi(operations), passing)
 
-    async def _settled(self, sent: Pending[WriteResults], *passing: type[ZooKeeperError]) -> None:
+    async def _settled(self, sent: Future[WriteResults], *passing: type[ZooKeeperError]) -> None:
         await self._outcome(sent, passing)
 
-    async def _outcome(self, sent: Pending[WriteResults], passing: tuple[type[ZooKeeperError], ...]) -> WriteResults:
+    async def _outcome(self, sent: Future[WriteResults], passing: tuple[type[ZooKeeperError], ...]) -> WriteResults:
         try:
             return await sent
         except UnknownOutcome as error:

@@ -32,7 +32,7 @@ from tenacity.wait import wait_base
 
 from controller.backoff import backoff_ms
 from controller.clock import Clock
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.zookeeper.operations import (
     BATCH,
     NOT_READABLE,
@@ -178,10 +178,10 @@ class StandingWatches:
         self._put(self._children, children)
         self._put(self._kept, kept)
 
-    def arm(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
-        return self._connection.watch(nodes, children) if nodes or children else Pending.resolved(None)
+    def arm(self, nodes: Sequence[str], children: Sequence[str]) -> Future[None]:
+        return self._connection.watch(nodes, children) if nodes or children else Future.resolved(None)
 
-    def arm_chunk(self, since_zxid: int, paths: Sequence[str]) -> Pending[None]:
+    def arm_chunk(self, since_zxid: int, paths: Sequence[str]) -> Future[None]:
         """One of `requests`' chunks; what changed after `since_zxid` fires at once."""
         return self._connection.set_watches(since_zxid, paths, (), ())
 
@@ -196,11 +196,11 @@ class StandingWatches:
             if standing is not None:
                 self._events.put(standing.event_of(path))
 
-    def _clear_when_done(self, requests: Sequence[Pending[None]]) -> None:
+    def _clear_when_done(self, requests: Sequence[Future[None]]) -> None:
         breaks = self._breaks
         waiting, lost = len(requests), False
 
-        def one_done(request: Pending[None]) -> None:
+        def one_done(request: Future[None]) -> None:
             nonlocal waiting, lost
             waiting -= 1
             lost = lost or request.error is not None
@@ -301,7 +301,7 @@ class Retrier:
         result: T = await retrying(again)
         return result
 
-    def _sleep(self, seconds: float) -> Pending[None]:
+    def _sleep(self, seconds: float) -> Future[None]:
         return self._clock.sleep(seconds * 1_000.0)
 
 
@@ -399,11 +399,11 @@ class ZooKeeperClient:
     def connection(self) -> ConnectionView:
         return self._connection
 
-    def start(self) -> Pending[int]:
+    def start(self) -> Future[int]:
         """Begins to connect, and goes on for as long as it takes. Answered with the first session's id."""
         return self._connection.start()
 
-    def close(self) -> Pending[None]:
+    def close(self) -> Future[None]:
         """Ends the session: its ephemerals go at once, what is pending fails with SessionGone."""
         return self._connection.close()
 
@@ -431,11 +431,11 @@ class ZooKeeperClient:
 
     # -- reads
 
-    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
+    def read(self, paths: Sequence[str]) -> Future[ReadResult]:
         """Any number of paths, in batches. Made again over a broken connection; SessionGone once the session in which
         it was asked has ended. The zxid is the oldest batch's. A znode that is one of many (`is_one_of_many`) and that
         this client may not read is answered with a stand-in, whose data is NOT_READABLE; NoAuth for any other."""
-        return drive(self._read(paths))
+        return spawn(self._read(paths))
 
     async def _read(self, paths: Sequence[str]) -> ReadResult:
         batches = await self._batches(self._connection.read, paths, _unreadable_row)
@@ -444,9 +444,9 @@ class ZooKeeperClient:
         rows = tuple(chain.from_iterable(batch.rows for batch in batches))
         return ReadResult(rows, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
 
-    def children(self, paths: Sequence[str]) -> Pending[Listing]:
+    def children(self, paths: Sequence[str]) -> Future[Listing]:
         """As `read`, for the children's names; None also for a znode that this client may not read."""
-        return drive(self._list(paths))
+        return spawn(self._list(paths))
 
     async def _list(self, paths: Sequence[str]) -> Listing:
         batches = await self._batches(self._connection.children, paths, _unreadable_children)
@@ -455,35 +455,35 @@ class ZooKeeperClient:
         children = tuple(chain.from_iterable(batch.children for batch in batches))
         return Listing(children, min((batch.zxid for batch in batches), default=self._connection.last_zxid()))
 
-    def read_columns(self, paths: Sequence[str], a_request: int = BATCH) -> Pending[list[Columns]]:
+    def read_columns(self, paths: Sequence[str], a_request: int = BATCH) -> Future[list[Columns]]:
         """As `read`, without an object a row: one Columns for each `a_request` paths (at most `LONGEST_READ`, for
         znodes that are small), or several where one of them may not be read, in order."""
-        return drive(self._batches(self._connection.read_columns, paths, _unreadable_columns, a_request))
+        return spawn(self._batches(self._connection.read_columns, paths, _unreadable_columns, a_request))
 
-    def sync(self, path: str) -> Pending[None]:
+    def sync(self, path: str) -> Future[None]:
         """Answered when the server has caught up with the leader. Safe to make again, so it is."""
-        return drive(self._again(lambda: self._connection.sync(path)))
+        return spawn(self._again(lambda: self._connection.sync(path)))
 
     async def _batches(
         self,
-        request: Callable[[Sequence[str]], Pending[T]],
+        request: Callable[[Sequence[str]], Future[T]],
         paths: Sequence[str],
         unreadable: Callable[[str, int], T],
         a_request: int = BATCH,
     ) -> list[T]:
         """One request for each so many paths, or fewer long ones, `READS_IN_FLIGHT` of them at a time."""
         answers: list[T] = []
-        in_flight: deque[Pending[list[T]]] = deque()
+        in_flight: deque[Future[list[T]]] = deque()
         for batch in path_batches(paths, a_request):
             if len(in_flight) == READS_IN_FLIGHT:
                 answers += await in_flight.popleft()
-            in_flight.append(drive(self._batch(request, batch, unreadable)))
+            in_flight.append(spawn(self._batch(request, batch, unreadable)))
         while in_flight:
             answers += await in_flight.popleft()
         return answers
 
     async def _batch(
-        self, request: Callable[[Sequence[str]], Pending[T]], batch: Sequence[str], unreadable: Callable[[str, int], T]
+        self, request: Callable[[Sequence[str]], Future[T]], batch: Sequence[str], unreadable: Callable[[str, int], T]
     ) -> list[T]:
         """One request. One that fails because of a znode that is one of many is made again in halves, so that the
         znodes that may not be read cost a few requests each and nothing else."""
@@ -496,10 +496,10 @@ class ZooKeeperClient:
         if len(batch) == 1:
             return [unreadable(batch[0], zxid)]
         middle = len(batch) // 2
-        halves = [drive(self._batch(request, half, unreadable)) for half in (batch[:middle], batch[middle:])]
+        halves = [spawn(self._batch(request, half, unreadable)) for half in (batch[:middle], batch[middle:])]
         return [*await halves[0], *await halves[1]]
 
-    async def _again(self, request: Callable[[], Pending[T]]) -> T:
+    async def _again(self, request: Callable[[], Future[T]]) -> T:
         """Makes a request that is safe to repeat, again over ConnectionLost, in this session only."""
         session = self._connection.session()
         try:
@@ -516,35 +516,35 @@ class ZooKeeperClient:
 
     # -- watches
 
-    def watch_node(self, path: str, event: Any) -> Pending[None]:
+    def watch_node(self, path: str, event: Any) -> Future[None]:
         """From now on `event` is put whenever the znode is created, changed or deleted, and on every CONNECTED.
         Answered when armed. Stands over reconnections and sessions until `unwatch`."""
         self._watches.add_node(path, event)
-        return drive(self._again(lambda: self._watches.arm([path], [])))
+        return spawn(self._again(lambda: self._watches.arm([path], [])))
 
-    def watch_children(self, path: str, event: Any) -> Pending[None]:
+    def watch_children(self, path: str, event: Any) -> Future[None]:
         """From now on `event` is put whenever a child comes or goes, and on every CONNECTED. The parent must exist: as
         in ZooKeeper, nothing is armed on one that does not, until the next CONNECTED."""
         self._watches.add_children(path, event)
-        return drive(self._again(lambda: self._watches.arm([], [path])))
+        return spawn(self._again(lambda: self._watches.arm([], [path])))
 
-    def keep_watching_children(self, path: str, event: Any) -> Pending[None]:
+    def keep_watching_children(self, path: str, event: Any) -> Future[None]:
         """As `watch_children`, for a second party: stands beside one on the same path, whatever becomes of that, for
         as long as this client lives."""
         self._watches.keep_children(path, event)
-        return drive(self._again(lambda: self._watches.arm([], [path])))
+        return spawn(self._again(lambda: self._watches.arm([], [path])))
 
-    def watch_many(self, paths: Sequence[str], event_of: Callable[[str], Any], since_zxid: int) -> Pending[None]:
+    def watch_many(self, paths: Sequence[str], event_of: Callable[[str], Any], since_zxid: int) -> Future[None]:
         """Watches existing znodes in bulk: `event_of(path)` is put whenever one changes or goes. What changed after
         `since_zxid` (that of the first read, taken before it) fires at once, and so does, after a reconnection, what
         changed meanwhile."""
         self._watches.add_many(paths, event_of)
-        return drive(self._watch_many(tuple(paths), since_zxid))
+        return spawn(self._watch_many(tuple(paths), since_zxid))
 
     async def _watch_many(self, paths: Sequence[str], since_zxid: int) -> None:
         # Made again with the zxid it was given: what a reconnection arms by itself starts at the break, which is later.
         armed = [
-            drive(self._again(lambda request=request: self._watches.arm_chunk(since_zxid, request)))  # type: ignore[misc]
+            spawn(self._again(lambda request=request: self._watches.arm_chunk(since_zxid, request)))  # type: ignore[misc]
             for request in self._watches.requests(paths)
         ]
         for request in armed:
@@ -560,22 +560,22 @@ class ZooKeeperClient:
 
     # -- the controller's writes
 
-    def commit_election(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def commit_election(self, operations: Sequence[Write]) -> Future[WriteResults]:
         """Send the multi of an election, the only write of a controller that is not fenced by a leadership.
 
         It is never repeated: the caller handles MultiFailed and UnknownOutcome (S08).
         """
         return self._send(operations)
 
-    def _send(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def _send(self, operations: Sequence[Write]) -> Future[WriteResults]:
         """The one way by which a multi leaves this client: fails with RequestTooLarge for one that no server takes."""
         try:
             require_sendable(operations)
         except RequestTooLarge as error:
-            return Pending.failed(error)
+            return Future.failed(error)
         return self._connection.multi(operations)
 
-    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Future[WriteResults]:
         """All of `operations` or none, and none unless `leadership` still holds.
 
         SessionGone, LeaseExpired or RequestTooLarge: nothing was sent. ControllerMoved: nothing was applied and the
@@ -584,8 +584,8 @@ class ZooKeeperClient:
         """
         void = self._void(leadership)
         if void is not None:
-            return Pending.failed(void)
-        return drive(self._fenced(leadership, self._send(self._with_fence(leadership, operations))))
+            return Future.failed(void)
+        return spawn(self._fenced(leadership, self._send(self._with_fence(leadership, operations))))
 
     def _void(self, leadership: Leadership) -> ZooKeeperError | None:
         if self._connection.session() != leadership.session:
@@ -602,7 +602,7 @@ class ZooKeeperClient:
         fence = Check(leadership.epoch_path, leadership.epoch_zk_version)
         return FencedSets(fence, operations) if isinstance(operations, StateSets) else (fence, *operations)
 
-    async def _fenced(self, leadership: Leadership, sent: Pending[WriteResults]) -> WriteResults:
+    async def _fenced(self, leadership: Leadership, sent: Future[WriteResults]) -> WriteResults:
         try:
             results = await sent
         except MultiFailed as failed:

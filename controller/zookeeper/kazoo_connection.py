@@ -23,8 +23,8 @@ from kazoo.protocol.serialization import CloseInstance
 
 from controller import sync_points
 from controller.clock import Clock
+from controller.future import Future, spawn
 from controller.log import logger
-from controller.pending import Pending, drive
 from controller.zookeeper import jute
 from controller.zookeeper.kazoo_session import HookedClient, KazooRequest, KeeperState, Parse, path_error
 from controller.zookeeper.operations import (
@@ -105,7 +105,7 @@ class KazooLink:
         self._in_flight: dict[int, KazooRequest] = {}
         self._broken_off: list[KazooRequest] = []
         self._refusal: ZooKeeperError | None = None
-        self._closed: Pending[None] | None = None
+        self._closed: Future[None] | None = None
         self._close_reported = False
         self._close_finished = False
 
@@ -141,7 +141,7 @@ class KazooLink:
         """On the connection thread: the server has said that it does not."""
         self._client._connection.refuse_multi_read()
 
-    def request(self, opcode: int, body: bytes, parse: Parse, path: str, *, write: bool = False) -> Pending[Any]:
+    def request(self, opcode: int, body: bytes, parse: Parse, path: str, *, write: bool = False) -> Future[Any]:
         """Sends a request in the present session, or keeps it for that session's reconnection."""
         sync_points.reach("zookeeper: request made")
         with self._lock:
@@ -150,7 +150,7 @@ class KazooLink:
                 self._waiting.append(request)
                 self._pump()
                 return request.pending
-        return Pending.failed(self.refusal())
+        return Future.failed(self.refusal())
 
     def _pump(self) -> None:
         """Under the lock."""
@@ -159,13 +159,13 @@ class KazooLink:
             self._in_flight[id(request)] = request
             self._client.submit(request)
 
-    def close(self) -> Pending[None]:
+    def close(self) -> Future[None]:
         """Answers everything pending with SessionGone at once; answered itself when a server has confirmed the end, or
         after CLOSE_LIMIT_MS (the server then ends the session at its timeout)."""
         with self._lock:
             if self._closed is not None:
                 return self._closed
-            closed: Pending[None] = Pending()
+            closed: Future[None] = Future()
             self._closed = closed
             self._connected = False
             self._end_session()
@@ -386,7 +386,7 @@ class KazooConnection:
         self._create_chroot = create_chroot and bool(self._chroot)
         self._default_acl = tuple(default_acl)
         self._started = False
-        self._starting: list[Pending[int]] = []
+        self._starting: list[Future[int]] = []
         hosts_only = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers)
         path_of = partial(jute.stripped, self._chroot)
         self._link = KazooLink(hosts_only, clock, session_timeout_ms, auth, path_of, self._connected)
@@ -400,17 +400,17 @@ class KazooConnection:
     def listen(self, listener: ConnectionListener) -> None:
         self._link.listener = listener
 
-    def start(self) -> Pending[int]:
+    def start(self) -> Future[int]:
         if self._started:
             raise RuntimeError("a connection is started once")
         self._started = True
-        begun: Pending[int] = Pending()
+        begun: Future[int] = Future()
         self._starting.append(begun)
         if not self._link.start():
             self._begun(SessionGone(0))
         return begun
 
-    def close(self) -> Pending[None]:
+    def close(self) -> Future[None]:
         session = self._link.session()
         closed = self._link.close()
         self._begun(SessionGone(session))
@@ -435,7 +435,7 @@ class KazooConnection:
         if not session:
             self._begun(self._link.refusal())
             return
-        made = drive(self._make_chroot())
+        made = spawn(self._make_chroot())
 
         def ready() -> None:
             if made.error is None:
@@ -469,8 +469,8 @@ class KazooConnection:
 
     # -- reads
 
-    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
-        return drive(self._read(_batch(paths)))
+    def read(self, paths: Sequence[str]) -> Future[ReadResult]:
+        return spawn(self._read(_batch(paths)))
 
     async def _read(self, paths: Sequence[str]) -> ReadResult:
         def parse(message: bytes, offset: int, zxid: int) -> ReadResult:
@@ -479,11 +479,11 @@ class KazooConnection:
         many = await self._multi_read_of(jute.GET_DATA, paths, parse)
         return many or ReadResult(*await self._each(jute.GET_DATA, paths, _parse_row))
 
-    def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
+    def read_columns(self, paths: Sequence[str]) -> Future[Columns]:
         if isinstance(paths, StatePaths) and len(paths) <= LONGEST_READ:
             validate_paths(_parents_of(paths))
-            return drive(self._read_columns(paths))
-        return drive(self._read_columns(_batch(paths, LONGEST_READ)))
+            return spawn(self._read_columns(paths))
+        return spawn(self._read_columns(_batch(paths, LONGEST_READ)))
 
     async def _read_columns(self, paths: Sequence[str]) -> Columns:
         def parse(message: bytes, offset: int, zxid: int) -> Columns:
@@ -492,8 +492,8 @@ class KazooConnection:
         many = await self._multi_read_of(jute.GET_DATA, paths, parse)
         return many or jute.columns_of(*await self._each(jute.GET_DATA, paths, _parse_row))
 
-    def children(self, paths: Sequence[str]) -> Pending[Listing]:
-        return drive(self._list(_batch(paths)))
+    def children(self, paths: Sequence[str]) -> Future[Listing]:
+        return spawn(self._list(_batch(paths)))
 
     async def _list(self, paths: Sequence[str]) -> Listing:
         def parse(message: bytes, offset: int, zxid: int) -> Listing:
@@ -527,7 +527,7 @@ class KazooConnection:
     ) -> tuple[tuple[T | None, ...], int]:
         """Reads one by one, pipelined; what was read, and the zxid of the first reply."""
 
-        def request(path: str) -> Pending[tuple[T, int]]:
+        def request(path: str) -> Future[tuple[T, int]]:
             def parse_one(message: bytes, offset: int, zxid: int) -> tuple[T, int]:
                 return parse(path, message, offset), zxid
 
@@ -549,7 +549,7 @@ class KazooConnection:
 
     # -- writes and watches
 
-    def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def multi(self, operations: Sequence[Write]) -> Future[WriteResults]:
         if isinstance(operations, FencedSets):
             validate_paths([operations.fence.path, *_parents_of(operations.sets.paths)])
             return self._multi(operations, self._chroot)
@@ -563,7 +563,7 @@ class KazooConnection:
         validate_paths(named)
         return self._multi(tuple(operations), self._chroot)
 
-    def _multi(self, operations: Sequence[Write], chroot: str) -> Pending[WriteResults]:
+    def _multi(self, operations: Sequence[Write], chroot: str) -> Future[WriteResults]:
         def parse(message: bytes, offset: int, _zxid: int) -> WriteResults:
             results, index, code = jute.read_multi(message, offset, len(operations))
             if code:
@@ -581,14 +581,14 @@ class KazooConnection:
 
     def set_watches(
         self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]
-    ) -> Pending[None]:
+    ) -> Future[None]:
         lists = []
         for paths in (data, exists, children):
             validate_paths(paths)
             lists.append(self._prefixed(paths))
         return self._link.request(jute.SET_WATCHES, jute.set_watches(since_zxid, *lists), _nothing, "/")
 
-    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
+    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Future[None]:
         validate_paths(nodes)
         validate_paths(children)
         kinds = [(jute.EXISTS, path) for path in nodes] + [(jute.GET_CHILDREN, path) for path in children]
@@ -598,9 +598,9 @@ class KazooConnection:
             )
             for opcode, path in kinds
         ]
-        return drive(_all_armed(sent))
+        return spawn(_all_armed(sent))
 
-    def sync(self, path: str) -> Pending[None]:
+    def sync(self, path: str) -> Future[None]:
         validate_path(path)
         return self._link.request(jute.SYNC, jute.string(jute.prefixed(self._chroot, path)), _nothing, path)
 
@@ -608,7 +608,7 @@ class KazooConnection:
         return [jute.prefixed(self._chroot, path) for path in paths] if self._chroot else paths
 
 
-async def _all_armed(sent: Sequence[Pending[None]]) -> None:
+async def _all_armed(sent: Sequence[Future[None]]) -> None:
     for answer in sent:
         try:
             await answer

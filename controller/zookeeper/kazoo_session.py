@@ -38,8 +38,8 @@ from kazoo.retry import KazooRetry
 
 from controller import sync_points
 from controller.clock import Clock
+from controller.future import Future
 from controller.log import logger
-from controller.pending import Pending
 from controller.zookeeper import operations
 
 Parse = Callable[[bytes, int, int], Any]
@@ -129,7 +129,7 @@ class KazooRequest:
         self.path = path
         self.session = session
         self.write = write
-        self.pending: Pending[Any] = Pending()
+        self.pending: Future[Any] = Future()
         self.claimed = False
         self.sent_ms = 0.0
         self.result: Any = None

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from controller.pending import Pending
+from controller.future import Future
 
 
 class ZooKeeperError(Exception):
@@ -339,10 +339,10 @@ class ZooKeeperConnection(Protocol):
     def listen(self, listener: ConnectionListener) -> None:
         """Sets the one listener. Before `start`."""
 
-    def start(self) -> Pending[int]:
+    def start(self) -> Future[int]:
         """Begins to connect, and goes on for as long as it takes. Answered with the first session's id."""
 
-    def close(self) -> Pending[None]:
+    def close(self) -> Future[None]:
         """Ends the session (ephemerals go at once) and answers everything pending with SessionGone. No session is
         made after (KAFKA-8121)."""
 
@@ -356,29 +356,29 @@ class ZooKeeperConnection(Protocol):
     def last_zxid(self) -> int:
         """The highest zxid seen in a reply; 0 at first."""
 
-    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
+    def read(self, paths: Sequence[str]) -> Future[ReadResult]:
         """One multi-read of data and stats. At most `BATCH` paths."""
 
-    def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
+    def read_columns(self, paths: Sequence[str]) -> Future[Columns]:
         """As `read`, for znodes that hold JSON, without an object a row. At most `LONGEST_READ` paths."""
 
-    def children(self, paths: Sequence[str]) -> Pending[Listing]:
+    def children(self, paths: Sequence[str]) -> Future[Listing]:
         """One multi-read of children. At most `BATCH` paths."""
 
-    def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def multi(self, operations: Sequence[Write]) -> Future[WriteResults]:
         """All or nothing. Fails with MultiFailed(index, error)."""
 
     def set_watches(
         self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]
-    ) -> Pending[None]:
+    ) -> Future[None]:
         """Arms one-shot watches in one request. What has changed after `since_zxid` (data: the node gone, or its
         mzxid later; exists: the node there; children: the node gone, or its pzxid later) fires at once instead."""
 
-    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
+    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Future[None]:
         """Arms one-shot watches as of now, for nodes whether or not they exist. A children watch on a node that is
         not there is not armed. Several requests, pipelined in order with the rest."""
 
-    def sync(self, path: str) -> Pending[None]:
+    def sync(self, path: str) -> Future[None]:
         """Answered when the server has caught up with the leader."""
 
 

@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import UNREADABLE
 from controller.zookeeper.operations import (
@@ -498,9 +498,9 @@ class RowWriter(Generic[W]):
         self,
         rows: Sequence[W],
         judge: Judge[W],
-        send: Callable[[Sequence[W]], Pending[WriteResults]],
-        sync: Callable[[str], Pending[None]],
-        read: Callable[[Sequence[str]], Pending[ReadResult]],
+        send: Callable[[Sequence[W]], Future[WriteResults]],
+        sync: Callable[[str], Future[None]],
+        read: Callable[[Sequence[str]], Future[ReadResult]],
     ) -> None:
         self._rows = rows
         self._judge = judge
@@ -514,7 +514,7 @@ class RowWriter(Generic[W]):
         """Raises what the fence raises; RequestTooLarge for a row that is too large alone; MultiFailed, with the index
         among the rows, for what a second look does not explain; UnknownOutcome after `UNKNOWN_OUTCOMES` of one batch.
         """
-        in_flight: deque[tuple[Sequence[int], Pending[WriteResults]]] = deque()
+        in_flight: deque[tuple[Sequence[int], Future[WriteResults]]] = deque()
         a_batch = STATES_A_BATCH if isinstance(self._rows, StateSets) else ROWS_A_BATCH
         for start, end in spans(self._rows, a_batch):
             if len(in_flight) == BATCHES_IN_FLIGHT:
@@ -524,10 +524,10 @@ class RowWriter(Generic[W]):
             await self._settle(*in_flight.popleft())
         return RowsWritten(self._versions, tuple(sorted(self._moved, key=lambda moved: moved[0])))
 
-    def _send_rows(self, indices: Sequence[int]) -> Pending[WriteResults]:
+    def _send_rows(self, indices: Sequence[int]) -> Future[WriteResults]:
         return self._send([self._rows[index] for index in indices])
 
-    async def _settle(self, indices: Sequence[int], sent: Pending[WriteResults]) -> None:
+    async def _settle(self, indices: Sequence[int], sent: Future[WriteResults]) -> None:
         """Sees one batch through. Batches before it are settled, so that a parent they hold is there or handed back."""
         unknown_outcomes, fruitless = 0, False
         while True:

@@ -37,11 +37,11 @@ from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import BrokerChange, ControlledShutdownRequested, Event, Startup
 from controller.core.term import ControllerSettings
+from controller.future import Coro
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process import term_holds
-from controller.pending import Task
 from controller.protocol.client import ApiVersion, ApiVersionsResponse
 from controller.protocol.codec import RequestHeader, encode_response, read_request_header
 from controller.protocol.control import (
@@ -181,7 +181,7 @@ class Worker:
     def _tripped(self, error: BaseException) -> None:
         print(f"the event thread ended: {error!r}", file=sys.stderr, flush=True)
 
-    def process(self, event: Event) -> Task[None]:
+    def process(self, event: Event) -> Coro[None]:
         async def noted() -> None:
             await self.controller.process(event)
             self.notes.add(event)

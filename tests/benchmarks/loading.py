@@ -23,8 +23,8 @@ from controller.cli.requirements import Need, zookeeper_server
 from controller.core.leadership import Won, elect
 from controller.core.loading import list_topics, load_states, load_topics, read_brokers, watch_brokers
 from controller.core.term import ControllerSettings, Term
+from controller.future import Coro
 from controller.hosts.network import NetworkThread
-from controller.pending import Task
 from controller.trace import NullTrace
 from controller.zookeeper import blocking
 from controller.zookeeper.broker_writes import BrokerWrites
@@ -52,7 +52,7 @@ class FirstOfRange:
         return 0
 
 
-def drive_here(task: Task[Any]) -> Any:
+def drive_here(task: Coro[Any]) -> Any:
     """As the event thread does: the coroutine runs on this thread, which sleeps while an answer is on its way."""
     while True:
         try:

@@ -21,7 +21,7 @@ from typing import Any
 from controller.cli.gc_tuning import seldom_collected
 from controller.cli.values import number, number_from
 from controller.clock import VirtualClock
-from controller.pending import drive
+from controller.future import spawn
 from controller.report.summary import render_table
 from controller.scenarios.faults import CreateTopic, Kill
 from controller.scenarios.language import ClusterSpec, Happening, Plan
@@ -183,7 +183,7 @@ def _run_cluster(plan: Plan, produce_per_s: float, partitions: int) -> tuple[flo
     world.run_to(SETTLE_MS - WARM_UP_MS)
     if produce_per_s:
         workload = RecordWorkload(TOPIC, produce_per_s, producers=1, consumers=0, keys=partitions)
-        drive(world.host.produce(workload, [(TOPIC, number) for number in range(partitions)])).result()
+        spawn(world.host.produce(workload, [(TOPIC, number) for number in range(partitions)])).result()
     world.run_to(SETTLE_MS)
     with _built():
         events, began_s = len(world.safety_checker.records), time.process_time()

@@ -17,7 +17,7 @@ from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
 from controller.clock import VirtualClock
 from controller.core.channels import PeerUnreachable
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.control import UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
@@ -254,7 +254,7 @@ class Peers:
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         return self.connect(host, port).request(api_key, api_version, body, timeout_ms)
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> Connection:
@@ -268,13 +268,13 @@ class Connection:
     def __init__(self, cluster: Cluster, to: int) -> None:
         self.cluster = cluster
         self.to = cluster.replicas[to]
-        self.asking: Pending[bytes] | None = None
+        self.asking: Future[bytes] | None = None
         self.over = False
         cluster.connections.append(self)
 
-    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Future[bytes]:
         assert self.asking is None or self.asking.done, "one request at a time"
-        self.asking = asking = Pending[bytes]()
+        self.asking = asking = Future[bytes]()
 
         def arrived(answer: bytes) -> None:
             if not asking.done:

@@ -11,7 +11,7 @@ from controller.broker.metadata import BrokerIdentity
 from controller.broker.settings import BrokerSettings, parse_settings
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol.client import ApiVersion, ApiVersionsResponse
 from controller.protocol.codec import RequestHeader, decode_response, encode_request, encode_response_body
 from controller.protocol.control import (
@@ -88,7 +88,7 @@ class AskedPeers:
     kept apart: every broker offers `offered`."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, ApiKey, bytes, Pending[bytes]]] = []
+        self.asked: list[tuple[int, ApiKey, bytes, Future[bytes]]] = []
         self.asked_in: list[int] = []
         self.closed: list[int] = []
         self.asked_for_versions: list[int] = []
@@ -97,8 +97,8 @@ class AskedPeers:
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
-    ) -> Pending[bytes]:
-        answer: Pending[bytes] = Pending()
+    ) -> Future[bytes]:
+        answer: Future[bytes] = Future()
         if api_key == ApiKey.API_VERSIONS:
             self.asked_for_versions.append(port)
             told = tuple(ApiVersion(key, *spoken) for key, spoken in self.offered.items())
@@ -120,7 +120,7 @@ class AskedConnection:
         self._host = host
         self._port = port
 
-    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
+    def request(self, api_key: int, api_version: int, body: bytes, timeout_ms: float) -> Future[bytes]:
         return self._peers.request(self._host, self._port, api_key, api_version, body, timeout_ms)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from controller.broker.broker import Broker
 from controller.broker.log_manager import LogManager
 from controller.broker.partition import LeaderState, Partition
 from controller.core.handlers.isr_changes import NAMED_BY_ID
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol import request_head
 from controller.protocol.codec import RequestHeader, decode_request, encode_response_body
 from controller.protocol.control import (
@@ -120,7 +120,7 @@ class Leader(BrokerUnderTest):
         response = AlterIsrResponse(int(error), (topic,) if results else ())
         self.last().resolve(encode_response_body(ApiKey.ALTER_ISR, version, response))
 
-    def last(self) -> Pending[bytes]:
+    def last(self) -> Future[bytes]:
         return self.peers.asked[-1][3]
 
     def isr(self, number: int = 0) -> tuple[int, ...]:

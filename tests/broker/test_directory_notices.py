@@ -6,7 +6,7 @@ import pytest
 
 from controller.broker.zookeeper_services import AGAIN_MS, DirectoryNotices
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.future import Future
 from controller.trace import Noted
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites
@@ -20,11 +20,11 @@ class Leaving:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.trace = KeptTrace()
-        self.asked: list[Pending[None]] = []
+        self.asked: list[Future[None]] = []
         self.notices = DirectoryNotices(self._leave, self.clock, self.trace)
 
-    def _leave(self) -> Pending[None]:
-        self.asked.append(Pending())
+    def _leave(self) -> Future[None]:
+        self.asked.append(Future())
         return self.asked[-1]
 
 

@@ -287,7 +287,7 @@ def unclosed(peers: AskedPeers) -> Sequence[int]:
 def test_a_leader_that_is_gone_is_asked_again_and_again_without_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
     follower = following()
     driven: list[object] = []
-    monkeypatch.setattr(fetcher, "drive", driven.append)
+    monkeypatch.setattr(fetcher, "spawn", driven.append)
     for count in range(2, 6):
         follower.peers.asked[-1][3].fail(PeerTimedOut("gone"))
         follower.later(BACKOFF_MS - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.isr_manager import CHECK_MS, DELAY_MAX_MS, IsrZnodes, Key, Proposal, Results
-from controller.pending import drive
+from controller.future import spawn
 from controller.protocol.control import AlterIsrPartitionResult
 from controller.protocol.errors import ErrorCode
 from controller.simulator.producer import LINGER_MS
@@ -140,7 +140,7 @@ def test_a_notification_that_can_t_be_left_is_tried_again() -> None:
 def test_very_many_partitions_take_several_notifications() -> None:
     scene = Scene()
     names = tuple(("x" * 249, partition) for partition in range(PARTITIONS_A_NOTICE + 1))
-    scene.bench.wait(drive(BrokerDataWrites(scene.node.client).notify_of_isr_changes(names)))
+    scene.bench.wait(spawn(BrokerDataWrites(scene.node.client).notify_of_isr_changes(names)))
     assert [len(one) for one in scene.notifications()] == [PARTITIONS_A_NOTICE, 1]
     rows = [
         scene.bench.row(paths.child(paths.ISR_CHANGE_NOTIFICATION, name))

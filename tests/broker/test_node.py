@@ -13,7 +13,7 @@ from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, Node, within
 from controller.broker.settings import BrokerSettings
 from controller.clock import VirtualClock
 from controller.core.channels import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
-from controller.pending import Pending, Task, drive
+from controller.future import Coro, Future, spawn
 from controller.protocol.codec import (
     RequestHeader,
     decode_request,
@@ -69,19 +69,19 @@ class Peers:
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
-    ) -> Pending[bytes]:
+    ) -> Future[bytes]:
         head = RequestHeader(ApiKey(api_key), api_version, 0, "1")
         value = decode_request(request_head(head) + body).value
         assert isinstance(value, ControlledShutdownRequest)
         self.asked.append((host, port, value))
         answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(answer, PeerError):
-            return Pending.failed(answer)
+            return Future.failed(answer)
         if answer == "remaining":
-            return Pending.resolved(REMAINING + b"\0")
+            return Future.resolved(REMAINING + b"\0")
         if answer == "held back":
-            return Pending.resolved(REMAINING + b"\x01\0" + bytes((len(REASON) + 1, len(REASON) + 1)) + REASON.encode())
-        return Pending.resolved(int(answer).to_bytes(2, "big") + b"\x01\0")
+            return Future.resolved(REMAINING + b"\x01\0" + bytes((len(REASON) + 1, len(REASON) + 1)) + REASON.encode())
+        return Future.resolved(int(answer).to_bytes(2, "big") + b"\x01\0")
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> AskedConnection:
         raise AssertionError("nobody is asked twice over one connection")
@@ -116,10 +116,10 @@ class Hosted:
         if event is None:
             return
         self._busy = True
-        ended = drive(self.node.process(event))
+        ended = spawn(self.node.process(event))
         ended.on_done(lambda: self._ended(ended))
 
-    def _ended(self, ended: Pending[None]) -> None:
+    def _ended(self, ended: Future[None]) -> None:
         self._busy = False
         try:
             ended.result()
@@ -130,10 +130,10 @@ class Hosted:
     def until(self, condition: Callable[[], bool]) -> None:
         assert self.clock.run_until(condition, self.clock.now_ms() + LIMIT_MS), "did not happen"
 
-    def run(self, task: Task[None]) -> float:
+    def run(self, task: Coro[None]) -> float:
         """Runs it to its end; how many virtual milliseconds it took."""
         began_ms = self.clock.now_ms()
-        ended = drive(task)
+        ended = spawn(task)
         self.until(lambda: ended.done)
         ended.result()
         return self.clock.now_ms() - began_ms
@@ -354,12 +354,12 @@ def test_a_broker_may_be_told_not_to_ask(zookeeper: InMemoryZooKeeper, clock: Vi
 
 
 def test_within_says_which_came_first(clock: VirtualClock) -> None:
-    early: Pending[None] = Pending()
+    early: Future[None] = Future()
     outcome = within(early, clock, 10.0)
     early.resolve(None)
     clock.advance_to(20.0)
     assert outcome.result()
-    late: Pending[None] = Pending()
+    late: Future[None] = Future()
     outcome = within(late, clock, 10.0)
     clock.advance_to(40.0)
     late.resolve(None)

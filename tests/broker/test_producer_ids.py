@@ -6,7 +6,7 @@ import pytest
 
 from controller.broker.zookeeper_services import ProducerIds
 from controller.clock import VirtualClock
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
 from controller.zookeeper.broker_writes import BrokerDataWrites
@@ -23,10 +23,10 @@ class Blocks:
     """Answers when told to."""
 
     def __init__(self) -> None:
-        self.asked: list[Pending[ProducerIdBlock]] = []
+        self.asked: list[Future[ProducerIdBlock]] = []
 
-    def take(self) -> Pending[ProducerIdBlock]:
-        self.asked.append(Pending())
+    def take(self) -> Future[ProducerIdBlock]:
+        self.asked.append(Future())
         return self.asked[-1]
 
 
@@ -142,8 +142,8 @@ def test_two_brokers_never_give_the_same_id() -> None:
         writes = BrokerDataWrites(bench.node().client)
         bench.run(writes.ensure_persistent_paths())
 
-        def take(writes: BrokerDataWrites = writes, broker: int = broker) -> Pending[ProducerIdBlock]:
-            return drive(writes.next_producer_id_block(broker))
+        def take(writes: BrokerDataWrites = writes, broker: int = broker) -> Future[ProducerIdBlock]:
+            return spawn(writes.next_producer_id_block(broker))
 
         ids = ProducerIds(take, bench.clock, KeptTrace())
         for _ in range(1_500):

@@ -14,7 +14,7 @@ from controller.broker.topic_configs import (
     TopicConfigs,
     notice_number,
 )
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ConfigZnode, encode_config
@@ -289,7 +289,7 @@ def test_a_topic_that_is_gone_is_not_learnt(watching: Watching) -> None:
 def test_a_refusal_of_zookeepers_is_tried_again(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
     watching.put(paths.config_topic("t"), retention_ms="5")
     with monkeypatch.context() as patched:
-        patched.setattr(watching.node.client, "children", lambda _paths: Pending.failed(NoAuth(paths.CONFIG_CHANGES)))
+        patched.setattr(watching.node.client, "children", lambda _paths: Future.failed(NoAuth(paths.CONFIG_CHANGES)))
         watching.watch.wanted(["t"])
         watching.settle()
     assert len(watching.trace.notes("warning")) == 1

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from controller.broker.topic_configs import ConfigWatch
-from controller.pending import drive
+from controller.future import spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ConfigZnode, encode_config
@@ -59,7 +59,7 @@ class Life:
 
     def alter(self, topic: str) -> None:
         value = self.values[topic] = self.next_value()
-        changed = drive(
+        changed = spawn(
             self.others.change_config(
                 paths.config_topic(topic), f"topics/{topic}", lambda _config: {"retention.ms": str(value)}
             )

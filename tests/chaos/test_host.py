@@ -11,7 +11,7 @@ import pytest
 
 from controller.chaos import host as chaos_host
 from controller.chaos.host import HEARD_LIMIT_MS, RealHost
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.scenarios.host import PartitionView, TopicSpec
 
 TOPIC = TopicSpec("t", 2, 3)
@@ -27,9 +27,9 @@ class Clock:
     def now_ms(self) -> float:
         return self.at_ms
 
-    def sleep(self, delay_ms: float) -> Pending[None]:
+    def sleep(self, delay_ms: float) -> Future[None]:
         self.at_ms += delay_ms
-        return Pending.resolved(None)
+        return Future.resolved(None)
 
 
 class Cluster:
@@ -67,7 +67,7 @@ def test_topics_are_expected_once_every_registered_broker_has_heard_of_all_their
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster = Cluster(monkeypatch, tmp_path, {1: 1, 2: 4, 3: 1})
-    drive(cluster.host.create_topics([TOPIC])).result()
+    spawn(cluster.host.create_topics([TOPIC])).result()
     assert cluster.expected == [([TOPIC], {1: 1, 2: 4, 3: 0})]
 
 
@@ -75,7 +75,7 @@ def test_a_broker_that_never_hears_of_them_is_not_waited_for_any_longer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster = Cluster(monkeypatch, tmp_path, {1: 2, 2: None})
-    drive(cluster.host.create_topics([TOPIC])).result()
+    spawn(cluster.host.create_topics([TOPIC])).result()
     assert [topics for topics, _ in cluster.expected] == [[TOPIC]]
     assert cluster.looks[1] == 2
     assert HEARD_LIMIT_MS <= cluster.clock.at_ms < HEARD_LIMIT_MS + 100.0

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 
 from controller.cli import state
 from controller.cli.main import main
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.cluster_state import Tree, load
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 
@@ -136,10 +136,10 @@ def test_reading_goes_on_while_something_comes_and_no_longer(
 
     async def reading(_client: Any, _clock: Any, _pause_ms: float, progress: Callable[[int], None]) -> Tree:
         told.append(progress)
-        await Pending[None]()
+        await Future[None]()
         return tree
 
-    def wait(_pending: Pending[Tree], timeout_s: float) -> Tree:
+    def wait(_pending: Future[Tree], timeout_s: float) -> Tree:
         what = each_wait.pop(0)
         if what == "answer":
             return tree

@@ -25,7 +25,7 @@ from controller.core.handlers.failover import WATCHED_NODES
 from controller.core.loading import topic_id_text
 from controller.core.request_batch import NAMES as REQUEST_NAMES
 from controller.core.term import ControllerSettings, Term
-from controller.pending import Pending, Task, drive
+from controller.future import Coro, Future, spawn
 from controller.protocol import control
 from controller.protocol.codec import RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.control import NO_TOPIC_ID
@@ -179,8 +179,8 @@ class Host:
         self.die_at_await: int | None = None
         self.handled: list[Event] = []
         self._session = 0
-        self._task: Task[None] | None = None
-        self._waiting: Pending[Any] | None = None
+        self._task: Coro[None] | None = None
+        self._waiting: Future[Any] | None = None
         self._scheduled = False
 
     def answer(self, broker: int, api: ApiKey, request: Any) -> Any:
@@ -306,7 +306,7 @@ class Cluster:
         self._admin = self.server.connect(60_000, latency=lambda: 0.5)
         self.client = ZooKeeperClient(self._admin, self.clock, EventQueue(10))
         self.wait(self.client.start())
-        self.wait(drive(BrokerWrites(self.client).ensure_persistent_paths()))
+        self.wait(spawn(BrokerWrites(self.client).ensure_persistent_paths()))
 
     def _committed(self, session: int, operations: Sequence[Write]) -> None:
         """Whatever a broker writes is fenced, or a broker's own."""
@@ -318,7 +318,7 @@ class Cluster:
 
     # -- time
 
-    def wait(self, pending: Pending[Any]) -> Any:
+    def wait(self, pending: Future[Any]) -> Any:
         self.until(lambda: pending.done)
         return pending.result()
 
@@ -375,7 +375,7 @@ class Cluster:
             connection = self.server.connect(TIMEOUT_MS, latency=lambda: 1.0)
             client = ZooKeeperClient(connection, self.clock, EventQueue(10), seed=broker)
             self.wait(client.start())
-            self.wait(drive(BrokerWrites(client).register_broker(broker, registration(broker, rack))))
+            self.wait(spawn(BrokerWrites(client).register_broker(broker, registration(broker, rack))))
             self.brokers[broker] = connection
             self.registered.add(broker)
 

@@ -11,7 +11,7 @@ from controller.core.events import AllocateProducerIdsRequested, UpdateFeaturesR
 from controller.core.handlers import features
 from controller.core.handlers.features import FeatureRefused, decide
 from controller.core.term import ControllerSettings
-from controller.pending import drive
+from controller.future import spawn
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse
 from controller.protocol.control import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode
@@ -52,7 +52,7 @@ def last_block(cluster: Cluster) -> tuple[int, int, int]:
 def test_blocks_follow_each_other_and_those_that_brokers_take_themselves() -> None:
     cluster, host = cluster_of(1, 2)
     assert allocate(cluster, host, 2) == AllocateProducerIdsResponse(0, 0, 1_000)
-    own = cluster.wait(drive(BrokerDataWrites(cluster.client).next_producer_id_block(1)))
+    own = cluster.wait(spawn(BrokerDataWrites(cluster.client).next_producer_id_block(1)))
     assert (own.block_start, own.block_end) == (1_000, 1_999)
     assert allocate(cluster, host, 2) == AllocateProducerIdsResponse(0, 2_000, 1_000)
     assert last_block(cluster) == (2, 2_000, 2_999)

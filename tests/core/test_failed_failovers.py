@@ -9,7 +9,7 @@ import pytest
 
 from controller.core.events import ControllerChange as ControllerChanged
 from controller.core.events import Reelect, RegisterBrokerAndReelect, Startup
-from controller.pending import Pending
+from controller.future import Future
 from controller.trace import ControllerElected, ControllerResigned, FailoverCompleted
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Delete, MultiFailed, NoAuth
@@ -39,12 +39,12 @@ def fail_request(host: Host, at: int, failure: Callable[[str, tuple[Any, ...]], 
     """Make the `at`-th request from now fail; return a list that holds how many requests there were."""
     count = [0]
 
-    def wrap(kind: str, request: Callable[..., Pending[Any]]) -> Callable[..., Pending[Any]]:
-        def counted(*arguments: Any, **named: Any) -> Pending[Any]:
+    def wrap(kind: str, request: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+        def counted(*arguments: Any, **named: Any) -> Future[Any]:
             count[0] += 1
             if count[0] != at:
                 return request(*arguments, **named)
-            failed: Pending[Any] = Pending()
+            failed: Future[Any] = Future()
             host.cluster.clock.call_later(1.0, lambda: failed.fail(failure(kind, arguments)))
             return failed
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.core.term import ControllerSettings
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol.messages import ApiKey
 from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten
 from controller.zookeeper import paths
@@ -237,7 +237,7 @@ class Lost:
     def __call__(self, leadership: Any, operations: Any) -> Any:
         if self.left and any(one.path == self.path for one in operations):
             self.left -= 1
-            return Pending.failed(UnknownOutcome("lost"))
+            return Future.failed(UnknownOutcome("lost"))
         return self.commit(leadership, operations)
 
 

@@ -21,7 +21,7 @@ from controller.core.leadership import (
     Won,
     elect,
 )
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import decode_controller, decode_controller_epoch
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
@@ -55,8 +55,8 @@ class Contender:
         self.client = ZooKeeperClient(self.connection, cluster.clock, NoEvents(), seed=broker_id)
         cluster.wait(self.client.start())
 
-    def stand(self, known: BrokerKnowledge | None = None) -> Pending[ElectionOutcome]:
-        return drive(elect(self.client, self.broker_id, self.cluster.clock, known))
+    def stand(self, known: BrokerKnowledge | None = None) -> Future[ElectionOutcome]:
+        return spawn(elect(self.client, self.broker_id, self.cluster.clock, known))
 
     def elected(self) -> ElectionOutcome:
         outcome: ElectionOutcome = self.cluster.wait(self.stand())
@@ -73,7 +73,7 @@ class Cluster:
         self.clock = VirtualClock()
         self.server = InMemoryZooKeeper(self.clock)
 
-    def wait(self, pending: Pending[Any]) -> Any:
+    def wait(self, pending: Future[Any]) -> Any:
         assert self.clock.run_until(lambda: pending.done, self.clock.now_ms() + LONG_MS)
         return pending.result()
 
@@ -272,7 +272,7 @@ class Stepper:
     def __init__(self, cluster: Cluster, contender: Contender) -> None:
         self.cluster = cluster
         self.task = elect(contender.client, contender.broker_id, cluster.clock)
-        self.waiting: Pending[Any] | None = None
+        self.waiting: Future[Any] | None = None
         self.outcome: ElectionOutcome | None = None
         self.contender = contender
 

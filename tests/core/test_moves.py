@@ -13,7 +13,7 @@ from controller.core import context, reassignment, state_changes
 from controller.core.context import Replicas
 from controller.core.reassignment import Removed
 from controller.core.term import ControllerSettings, Term
-from controller.pending import drive
+from controller.future import spawn
 from controller.trace import PartitionMoved
 from statemachines.machine import CompiledMachine, InvalidTransition, compile_machine
 from statemachines.partition import PartitionState
@@ -123,7 +123,7 @@ def test_removed_replicas_go_to_their_end_and_those_that_may_not_are_named(
     row = term.context.partitions.row_of("a", 0)
     assert row is not None
     states = {4: ReplicaState.Online, 5: ReplicaState.NonExistent, 6: ReplicaState.New}
-    drive(reassignment.stop(term, Removed.of({row: {broker: int(state) for broker, state in states.items()}})))
+    spawn(reassignment.stop(term, Removed.of({row: {broker: int(state) for broker, state in states.items()}})))
     rest = ["Offline", "DeletionStarted", "DeletionSuccessful", "NonExistent"]
 
     def steps(broker: int, path: Sequence[str]) -> list[Move]:

@@ -14,7 +14,7 @@ from controller.core.events import ControlledShutdownRequested
 from controller.core.reassignment import new_epoch
 from controller.core.state_changes import state_paths, take_in_all
 from controller.core.term import ControllerSettings, Term
-from controller.pending import drive
+from controller.future import spawn
 from controller.protocol.errors import ErrorCode
 from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten, TraceEvent
@@ -639,9 +639,9 @@ def test_states_are_written_within_what_the_znode_names(leaving: tuple[int, ...]
     assert term is not None
     table = term.context.partitions
     rows = np.array([table.row_of("u", 0), table.row_of("u", 1)], dtype=np.int64)
-    cluster.wait(drive(_read_again(term, rows)))
+    cluster.wait(spawn(_read_again(term, rows)))
     table.leaving.update(dict.fromkeys(rows.tolist(), leaving) if leaving else {})
-    cluster.wait(drive(new_epoch(term, rows)))
+    cluster.wait(spawn(new_epoch(term, rows)))
     assert led(cluster)["u-0"] == (2, (2, 3, 4) if leaving else (2, 4))
     assert led(cluster)["u-1"] == (3, (3, 2))  # its leader is no replica: an election's to change
     assert {state[1] for name, state in cluster.states().items() if name.startswith("u")} == {2}

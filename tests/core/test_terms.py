@@ -27,7 +27,7 @@ from controller.core.events import (
 )
 from controller.core.leadership import HIGHEST_EPOCH, Reason
 from controller.core.term import Term
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol import control
 from controller.protocol.client import (
     CreatableTopic,
@@ -475,7 +475,7 @@ def expire_at(cluster: Cluster, host: Host, at: int) -> None:
         before = host.awaits
         resume()
         if before < at == host.awaits and host.client.session():
-            waiting: Pending[Any] | None = host._waiting
+            waiting: Future[Any] | None = host._waiting
             assert waiting is not None
             cluster.server.expire(host.client.session())
 
@@ -563,13 +563,13 @@ def test_the_end_of_its_own_session_ends_a_term_and_that_of_another_does_not() -
     cluster = Cluster()
     host = cluster.host(1)
     session = host.client.session()
-    cluster.wait(drive(host.controller.process(SessionExpired(session + 1))))
+    cluster.wait(spawn(host.controller.process(SessionExpired(session + 1))))
     assert [host.controller.active] == [True]
-    cluster.wait(drive(host.controller.process(SessionExpired(session))))
+    cluster.wait(spawn(host.controller.process(SessionExpired(session))))
     assert not host.controller.active
     assert host.controller.active_controller_id == -1
     assert resignations(host) == [(1, f"session 0x{session:x} has ended")]
-    cluster.wait(drive(host.controller.process(SessionExpired(session))))
+    cluster.wait(spawn(host.controller.process(SessionExpired(session))))
 
 
 def test_what_is_in_the_way_of_every_election_is_said_each_minute_and_when_it_is_gone() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.core import topic_deletion
 from controller.core.topic_deletion import _batches, _settle, _trees
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.zookeeper.operations import (
     ANY_VERSION,
     BadVersion,
@@ -57,9 +57,9 @@ def test_each_batch_is_as_large_as_it_may_be_and_splits_no_unit(lengths: list[li
     ],
 )
 def test_a_multi_that_fails_for_what_is_gone_or_there_again_is_looked_at_anew(error: Exception, passes: bool) -> None:
-    sent: Pending[object] = Pending()
+    sent: Future[object] = Future()
     sent.fail(error)
-    settled = drive(_settle(sent, {}))  # type: ignore[arg-type]
+    settled = spawn(_settle(sent, {}))  # type: ignore[arg-type]
     assert settled.done
     if passes:
         settled.result()
@@ -75,7 +75,7 @@ def test_a_topic_that_went_by_itself_has_nothing_below() -> None:
     cluster.settle()
     term = host.controller.term
     assert term is not None
-    found = cluster.wait(drive(_trees(term, ["nowhere", "t"])))
+    found = cluster.wait(spawn(_trees(term, ["nowhere", "t"])))
     assert found == {
         "/brokers/topics/nowhere": (),
         "/brokers/topics/t": ("/brokers/topics/t/partitions",),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from controller.core.znode_changes import LOOKS, NeverStill, change_znode
-from controller.pending import drive
+from controller.future import spawn
 from controller.zookeeper import paths
 from controller.zookeeper.operations import (
     ANY_VERSION,
@@ -33,7 +33,7 @@ BETWEEN: dict[str, tuple[bytes | None, Write]] = {
 def changed(cluster: Cluster, decide: Callable[[Znode | None], bytes | None], path: str = PATH) -> None:
     term = cluster.leader().controller.term
     assert term is not None
-    cluster.wait(drive(change_znode(term, path, decide)))
+    cluster.wait(spawn(change_znode(term, path, decide)))
 
 
 def held(cluster: Cluster) -> bytes | None:

@@ -12,10 +12,10 @@ import pytest
 from controller.broker.request_context import Respond
 from controller.broker.settings import Address, Listener
 from controller.core.channels import ControllerChannels, ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
+from controller.future import Future
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import PIECE_BYTES, SocketConnection, SocketPeers, socket_channels
 from controller.hosts.server import ServerLimits, SocketServer
-from controller.pending import Pending
 from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response_parts
 from controller.protocol.control import (
     UpdateMetadataBroker,
@@ -298,7 +298,7 @@ def test_a_peer_that_can_not_be_reached_is_an_error(wired: Wired) -> None:
         ask(wired, 7)
 
 
-def numbered_over(connection: SocketConnection, number: int, timeout_ms: float = LONG_MS) -> Pending[bytes]:
+def numbered_over(connection: SocketConnection, number: int, timeout_ms: float = LONG_MS) -> Future[bytes]:
     request = numbered(number)
     return connection.request(request.api_key, request.api_version, request.body, timeout_ms)
 
@@ -333,7 +333,7 @@ def test_closing_a_lasting_connection_answers_whoever_waits_even_before_it_was_o
 ) -> None:
     wired.broker.script = ["silence"]
     connection = SocketPeers(wired.network, "1", wired.dial).connect("127.0.0.1", wired.broker.port)
-    asked: list[Pending[bytes]] = []
+    asked: list[Future[bytes]] = []
 
     def ask_and_close() -> None:
         asked.append(numbered_over(connection, 0))

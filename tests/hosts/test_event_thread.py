@@ -11,9 +11,9 @@ import pytest
 from controller.core.channels import Resign
 from controller.core.event_loop import EventQueue
 from controller.core.events import BrokerChange, Event, Reelect, Startup, TopicChange
+from controller.future import Coro, Future
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread, RealClock
-from controller.pending import Pending, Task
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually
 
@@ -45,7 +45,7 @@ class Node:
     def __init__(self, clock: RealClock, wake: Callable[[], None]) -> None:
         self.controller = Lead(clock)
         self.events = EventQueue(100, threading.Lock(), wake)
-        self.handler: Callable[[Event], Task[None]] = self.nothing
+        self.handler: Callable[[Event], Coro[None]] = self.nothing
         self.begun: list[Event] = []
         self.ended: list[Event] = []
         self.threads: set[str] = set()
@@ -86,7 +86,7 @@ def running() -> Iterator[Running]:
 
 
 def test_events_are_handled_one_at_a_time_in_order_on_one_thread(running: Running) -> None:
-    first: Pending[None] = Pending()
+    first: Future[None] = Future()
 
     async def wait_in_startup(event: Event) -> None:
         if isinstance(event, Startup):
@@ -118,7 +118,7 @@ def test_s12_a_lease_that_runs_out_while_a_handler_waits_ends_the_term(running: 
 
     async def wait_for_ever(_event: Event) -> None:
         running.lead.lease_until = running.clock.now_ms() + 150.0
-        await Pending[None]()
+        await Future[None]()
 
     running.node.handler = wait_for_ever
     running.node.events.put(BrokerChange())
@@ -128,7 +128,7 @@ def test_s12_a_lease_that_runs_out_while_a_handler_waits_ends_the_term(running: 
 
 def test_a_lease_that_is_extended_without_a_word_is_believed(running: Running) -> None:
     running.lead.lease_until = running.clock.now_ms() + 1_000.0
-    answer: Pending[None] = Pending()
+    answer: Future[None] = Future()
 
     async def wait(_event: Event) -> None:
         await answer
@@ -147,7 +147,7 @@ def test_a_lease_that_is_extended_without_a_word_is_believed(running: Running) -
 def test_an_answer_that_comes_after_the_lease_resumes_nobody(running: Running) -> None:
     """The process was paused: lease run out and answer there at once. The lease goes first."""
     went_on: list[str] = []
-    answer: Pending[None] = Pending()
+    answer: Future[None] = Future()
 
     async def wait(_event: Event) -> None:
         await answer
@@ -197,7 +197,7 @@ def test_s18_a_thread_that_waits_for_an_answer_can_be_stopped(running: Running) 
 
     async def wait_for_ever(_event: Event) -> None:
         try:
-            await Pending[None]()
+            await Future[None]()
         except GeneratorExit:
             closed.append(True)
             raise

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from controller.core.events import DeleteTopicsRequested
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.operations import Delete, Write
@@ -46,7 +46,7 @@ def refuse_early_removal(host: Host) -> None:
     is the handler's, which tells of it."""
     multi = host.connection.multi
 
-    def watched(operations: Sequence[Write]) -> Pending[Any]:
+    def watched(operations: Sequence[Write]) -> Future[Any]:
         removed = [one.path for one in operations if isinstance(one, Delete) and paths.topic_of(one.path) == "t"]
         told = {
             (sent.broker, name) for sent in in_term(host) if word_of(sent)[:7] == "delete " for name in sent.states()

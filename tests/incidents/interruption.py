@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.pending import Pending
+from controller.future import Future
 from controller.trace import ControllerElected, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state
@@ -73,7 +73,7 @@ def at_write(host: Host, at: int, happens: Callable[[], None]) -> None:
     """`happens` just before the `at`-th multi from now is sent."""
     multi, count = host.connection.multi, 0
 
-    def counted(operations: Sequence[Write]) -> Pending[Any]:
+    def counted(operations: Sequence[Write]) -> Future[Any]:
         nonlocal count
         count += 1
         if count == at:

@@ -8,7 +8,7 @@ from typing import Any
 
 from controller.core.event_loop import EventQueue
 from controller.core.events import AlterIsrRequested, CreatePartitionsRequested
-from controller.pending import drive
+from controller.future import spawn
 from controller.protocol.client import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
 from controller.protocol.errors import ErrorCode
@@ -64,7 +64,7 @@ def comes(cluster: Cluster, host: Host) -> None:
         await started
         await BrokerWrites(client).register_broker(2, registration(2))
 
-    drive(register())
+    spawn(register())
 
 
 def assert_led_by_two_again(cluster: Cluster) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 from controller.broker.node import Node
 from controller.broker.settings import parse_settings
 from controller.core.channels import ControlRequest, Endpoint
+from controller.future import Future
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
-from controller.pending import Pending
 from controller.trace import ControllerElected, ControllerResigned
 from controller.zookeeper.operations import Write
 from tests.hosts.harness import KeptTrace, running_network
@@ -79,10 +79,10 @@ class RealStack:
     def before(self, request: str, number: int, happens: Callable[[], None]) -> None:
         """`happens` on the event thread, just before the `number`-th request of this kind (a method of the
         connection) from now is made."""
-        made: Callable[[Sequence[Write]], Pending[Any]] = getattr(self.wired.connection, request)
+        made: Callable[[Sequence[Write]], Future[Any]] = getattr(self.wired.connection, request)
         count = 0
 
-        def counted(asked: Sequence[Any]) -> Pending[Any]:
+        def counted(asked: Sequence[Any]) -> Future[Any]:
             nonlocal count
             count += 1
             if count == number:

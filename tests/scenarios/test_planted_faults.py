@@ -17,7 +17,7 @@ from controller.core import loading
 from controller.core.controller import Controller
 from controller.core.handlers import broker_changes
 from controller.core.term import Term
-from controller.pending import Task
+from controller.future import Coro
 from controller.scenarios.files import load_scenario
 from controller.scenarios.language import Scenario
 from controller.simulator.run import simulate
@@ -130,6 +130,6 @@ def test_a_controller_that_goes_is_heard_to_its_last_word(monkeypatch: pytest.Mo
     async def at_once(self: Node) -> None:
         pass
 
-    hears: Callable[[Node], Task[None]] = at_once
+    hears: Callable[[Node], Coro[None]] = at_once
     monkeypatch.setattr(Node, "_until_heard", hears)
     assert any(unheard(seed) for seed in SEEDS)

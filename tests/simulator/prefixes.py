@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.core.channels import PeerError
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
 from controller.scenarios.faults import BreakLogDirectory, ElectLeaders, Reassign, SetConfig
@@ -38,7 +38,7 @@ DEAD_MS = 500.0
 UNCLEAN = "unclean.leader.election.enable"
 REBALANCE = "auto.leader.rebalance.enable"
 QUIET = {REBALANCE: "false"}
-Answers = list[Pending[Any]]
+Answers = list[Future[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def until_told(key: ApiKey, request: Any, enough: tuple[ErrorCode, ...]) -> Call
                 pass  # its broker is gone; the next one is asked
             await world.clock.sleep(50.0)
 
-    return lambda world: [drive(ask(world))]
+    return lambda world: [spawn(ask(world))]
 
 
 def kills(*brokers: int) -> Callable[[Simulation], Answers]:

@@ -16,7 +16,7 @@ import pytest
 from controller.broker.broker import Broker
 from controller.broker.lifecycle import controlled_shutdown
 from controller.broker.partition import Partition
-from controller.pending import Pending, Task, drive
+from controller.future import Coro, Future, spawn
 from controller.protocol.codec import RequestHeader, decode_request, decode_response_body, encode_request_body
 from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
 from controller.protocol.schema import RequestValue
@@ -101,10 +101,10 @@ class RecordedCluster:
 
     # -- time
 
-    def do(self, task: Task[Any]) -> Any:
-        return self._answered(drive(task))
+    def do(self, task: Coro[Any]) -> Any:
+        return self._answered(spawn(task))
 
-    def _answered(self, pending: Pending[Any]) -> Any:
+    def _answered(self, pending: Future[Any]) -> Any:
         self.until(lambda: pending.done)
         return pending.result()
 

@@ -11,7 +11,7 @@ import pytest
 
 from controller.core import topic_deletion
 from controller.core.request_batch import RequestBatch
-from controller.pending import Task, drive
+from controller.future import Coro, spawn
 from controller.protocol.client import DeleteTopicsRequest, DeleteTopicState
 from controller.protocol.codec import encode_request_body
 from controller.protocol.messages import ApiKey
@@ -45,8 +45,8 @@ class Deleting:
         self.do(self.host.create_topics([GONE, KEPT]))
         self.until(lambda: self.knows_everywhere("gone") and self.knows_everywhere("kept"))
 
-    def do(self, task: Task[Any]) -> None:
-        pending = drive(task)
+    def do(self, task: Coro[Any]) -> None:
+        pending = spawn(task)
         self.until(lambda: pending.done)
         pending.result()
 
@@ -66,7 +66,7 @@ class Deleting:
         body = encode_request_body(
             ApiKey.DELETE_TOPICS, VERSION, DeleteTopicsRequest((DeleteTopicState("gone"),), 1_000)
         )
-        drive(client._ask(self.controller, ApiKey.DELETE_TOPICS, VERSION, body, 30_000.0))
+        spawn(client._ask(self.controller, ApiKey.DELETE_TOPICS, VERSION, body, 30_000.0))
 
     def topics_of(self, node: int) -> set[str]:
         broker = self.host._process(node)._node

@@ -12,10 +12,10 @@ from controller.clock import VirtualClock
 from controller.core.channels import Resign
 from controller.core.event_loop import EventLoop, EventQueue
 from controller.core.events import BrokerModifications, Event, Reelect
-from controller.pending import Pending, Task
+from controller.future import Coro, Future
 from controller.simulator.process import PacedExecutor, Process, ProcessClock
 
-Body = Callable[["Toy", Event], Task[None]]
+Body = Callable[["Toy", Event], Coro[None]]
 
 
 class Toy:
@@ -31,13 +31,13 @@ class Toy:
         self.log: list[str] = []
         self.until_ms = math.inf
         self.active = False
-        self.answers: list[Pending[Any]] = []
+        self.answers: list[Future[Any]] = []
 
     @property
     def controller(self) -> Toy:
         return self
 
-    def process(self, event: Any) -> Task[None]:
+    def process(self, event: Any) -> Coro[None]:
         return self.body(self, event)
 
     def defect(self, event: Event, error: BaseException) -> None:

@@ -20,7 +20,7 @@ import pytest
 import simpy
 
 from controller.core.event_loop import EventQueue
-from controller.pending import Pending
+from controller.future import Future
 from controller.simulator import BrokenInvariant, Simulation
 from controller.simulator.simpy_bridge import SimPyBridge
 from controller.zookeeper.client import Leadership, ZooKeeperClient
@@ -114,7 +114,7 @@ def test_what_is_asked_in_simpy_is_answered_in_simpy() -> None:
         outcomes.append((yield bridge.answered(bridge.act(lambda inner: inner.create_topic("t", 2, 3)))))
         outcomes.append((yield bridge.answered(bridge.act(lambda inner: inner.create_topic("t", 2, 3)))))
         with pytest.raises(ZeroDivisionError):
-            yield bridge.answered(Pending.failed(ZeroDivisionError()))
+            yield bridge.answered(Future.failed(ZeroDivisionError()))
         outcomes.append("failed")
 
     env.run(until=env.process(model()))

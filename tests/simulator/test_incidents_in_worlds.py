@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from controller.broker.isr_manager import IsrManager
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.control import NO_EPOCH, StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
@@ -34,7 +34,7 @@ def state(made: Simulation) -> PartitionView:
     return made.partitions()[T]
 
 
-def produce(made: Simulation, leader: int, value: bytes, timeout_ms: int = 10_000) -> Pending[ProduceResponse]:
+def produce(made: Simulation, leader: int, value: bytes, timeout_ms: int = 10_000) -> Future[ProduceResponse]:
     """One record, acknowledged by the whole ISR."""
     batch = encode_batch([Record(0, made.clock.wall_ms(), None, value)])
     request = ProduceRequest(-1, timeout_ms, (ProduceTopic("t", (ProducePartition(0, batch),)),))

@@ -9,7 +9,7 @@ import pytest
 
 from controller.clock import VirtualClock
 from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
 from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse
 from controller.simulator.network import Address, Network, Socket
@@ -191,7 +191,7 @@ def answering(world: World, *, after_ms: float = 0.0, delta: int = 0) -> list[in
     return taken
 
 
-def asked(world: World, timeout_ms: float = 1000.0) -> Pending[bytes]:
+def asked(world: World, timeout_ms: float = 1000.0) -> Future[bytes]:
     def connect(address: Address) -> BrokerConnection:
         return BrokerConnection(world.network, 1, world.near, ProcessClock(world.clock, world.near), address, "test")
 
@@ -249,7 +249,7 @@ def lasting(world: World, address: Address = SERVER) -> BrokerConnection:
     return peers.connect(*address, "broker-1-fetcher-0")
 
 
-def ask_over(connection: BrokerConnection, timeout_ms: float = 1_000.0) -> Pending[bytes]:
+def ask_over(connection: BrokerConnection, timeout_ms: float = 1_000.0) -> Future[bytes]:
     body = encode_request_body(ApiKey.UPDATE_METADATA, 6, UpdateMetadataRequest(1, 1, (), ()))
     return connection.request(ApiKey.UPDATE_METADATA, 6, body, timeout_ms)
 

@@ -12,7 +12,7 @@ import pytest
 from controller.broker.replica_manager import api_error_of
 from controller.clock import VirtualClock
 from controller.core.channels import PeerError
-from controller.pending import Pending
+from controller.future import Future
 from controller.protocol import (
     ApiKey,
     ErrorCode,
@@ -61,8 +61,8 @@ class Leader:
         self.fates = iter(fates)
         self._clock = clock
 
-    def ask(self, api_key: ApiKey, version: int, body: bytes, timeout_ms: float) -> Pending[bytes]:
-        answer: Pending[bytes] = Pending()
+    def ask(self, api_key: ApiKey, version: int, body: bytes, timeout_ms: float) -> Future[bytes]:
+        answer: Future[bytes] = Future()
         self.in_flight += 1
         answered = self._answered(api_key, version, body)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from controller.clock import VirtualClock
-from controller.pending import Pending, Task, drive
+from controller.future import Coro, Future, spawn
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Stat, Write, WriteResults, Znode
@@ -76,14 +76,14 @@ class Bench:
     def node(self, client_type: type[ZooKeeperClient] = ZooKeeperClient, **options: Any) -> Node:
         return Node(self, client_type, **options)
 
-    def wait(self, pending: Pending[T]) -> T:
+    def wait(self, pending: Future[T]) -> T:
         assert self.clock.run_until(lambda: pending.done, self.clock.now_ms() + _LIMIT_MS), (
             "not answered in ten minutes"
         )
         return pending.result()
 
-    def run(self, task: Task[T]) -> T:
-        return self.wait(drive(task))
+    def run(self, task: Coro[T]) -> T:
+        return self.wait(spawn(task))
 
     def settle(self, for_ms: float = 1.0) -> None:
         """Lets everything arrive that is on its way."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection
@@ -68,7 +68,7 @@ class Client(ABC):
     def states(self) -> list[SessionState]:
         return [entry for entry in self.log if isinstance(entry, SessionState)]
 
-    def note(self, pending: Pending[T], name: str) -> Pending[T]:
+    def note(self, pending: Future[T], name: str) -> Future[T]:
         pending.on_done(lambda: self.log.append(name))
         return pending
 
@@ -141,7 +141,7 @@ class Backend(ABC):
             self.wait(client.connection.start())
         return client
 
-    def wait(self, pending: Pending[T]) -> T:
+    def wait(self, pending: Future[T]) -> T:
         """The answer, or the error that it was."""
         self.until(lambda: pending.done, "an answer")
         return pending.result()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import SessionState, WatchEvent
 
@@ -49,7 +49,7 @@ class World:
         self.done(started)
         return connection, listener
 
-    def done(self, pending: Pending[T]) -> T:
+    def done(self, pending: Future[T]) -> T:
         assert self.clock.run_until(lambda: pending.done, self.clock.now_ms() + 60_000)
         return pending.result()
 

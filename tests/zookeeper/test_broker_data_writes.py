@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from controller.pending import drive
+from controller.future import spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import LAST_PRODUCER_ID, BrokerDataWrites, ProducerIdsExhausted
 from controller.zookeeper.operations import ANY_VERSION, Create, DamagedZnode, Delete, NoNode, SessionGone, SetData
@@ -72,7 +72,7 @@ def test_a_block_whose_reply_is_lost_is_skipped(
 
 def test_many_brokers_at_once_are_given_different_blocks(bench: Bench, writes: BrokerDataWrites) -> None:
     nodes = [bench.node(latency=lambda: 5.0) for _ in range(5)]
-    asked = [drive(BrokerDataWrites(one.client).next_producer_id_block(at)) for at, one in enumerate(nodes)]
+    asked = [spawn(BrokerDataWrites(one.client).next_producer_id_block(at)) for at, one in enumerate(nodes)]
     starts = [bench.wait(pending).block_start for pending in asked]
     assert sorted(starts) == [0, 1000, 2000, 3000, 4000]
 
@@ -92,7 +92,7 @@ def test_a_damaged_block_is_not_overwritten(bench: Bench, writes: BrokerDataWrit
 
 
 def test_a_session_that_ends_takes_no_block(bench: Bench, node: Node, writes: BrokerDataWrites) -> None:
-    asked = drive(writes.next_producer_id_block(1))
+    asked = spawn(writes.next_producer_id_block(1))
     bench.wait(node.client.close())
     with pytest.raises(SessionGone):
         bench.wait(asked)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import PRODUCER_IDS_A_BLOCK, BrokerDataWrites
 from controller.zookeeper.codecs import decode_config
@@ -46,14 +46,14 @@ def play(seed: int) -> None:
     nodes = [bench.node(latency=lambda: rng.uniform(0.5, 5.0)) for _ in range(BROKERS)]
     writes = [BrokerDataWrites(node.client) for node in nodes]
     bench.run(writes[0].ensure_persistent_paths())
-    blocks: list[Pending[Any]] = []
-    changes: dict[str, Pending[Any]] = {}
+    blocks: list[Future[Any]] = []
+    changes: dict[str, Future[Any]] = {}
     for turn in range(ROUNDS):
         for number in rng.sample(range(BROKERS), BROKERS):
             bench.until(lambda number=number: nodes[number].client.session() != 0)
-            blocks.append(drive(writes[number].next_producer_id_block(number)))
+            blocks.append(spawn(writes[number].next_producer_id_block(number)))
             name = f"{turn}.{number}"
-            changes[name] = drive(writes[number].change_config(PATH, "topics/t", setting(name)))
+            changes[name] = spawn(writes[number].change_config(PATH, "topics/t", setting(name)))
             bench.settle(rng.choice((rng.uniform(0.0, 10.0), 3_000.0)))
             strike(rng, bench, nodes[number])
     for pending in (*blocks, *changes.values()):
@@ -61,7 +61,7 @@ def play(seed: int) -> None:
     check(bench, blocks, changes)
 
 
-def check(bench: Bench, blocks: list[Pending[Any]], changes: Mapping[str, Pending[Any]]) -> None:
+def check(bench: Bench, blocks: list[Future[Any]], changes: Mapping[str, Future[Any]]) -> None:
     for pending in (*blocks, *changes.values()):
         assert pending.error is None or isinstance(pending.error, SessionGone), repr(pending.error)
     starts = [pending.result().block_start for pending in blocks if pending.error is None]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.pending import Task, drive
+from controller.future import Coro, spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import (
     OTHER_SESSION_TIMEOUTS,
@@ -67,7 +67,7 @@ def test_what_is_there_of_the_tree_is_left_alone(bench: Bench, node: Node, write
 def test_two_brokers_that_start_at_once_both_find_the_tree(bench: Bench) -> None:
     nodes = [bench.node(latency=lambda: 5.0) for _ in range(2)]
     both = [BrokerWrites(node.client).ensure_persistent_paths() for node in nodes]
-    for pending in [drive(task) for task in both]:
+    for pending in [spawn(task) for task in both]:
         bench.wait(pending)
     assert all(bench.row(path) is not None for path in paths.PERSISTENT_PATHS)
 
@@ -172,7 +172,7 @@ def test_a_dead_brokers_session_that_zookeepers_election_prolongs_is_waited_for(
     dead = bench.node()
     bench.run(BrokerWrites(dead.client).register_broker(7, b"old life"))
     dead.connection.kill()
-    registering = drive(writes.register_broker(7, DATA))
+    registering = spawn(writes.register_broker(7, DATA))
     bench.settle(0.5 * SESSION_TIMEOUT_MS)
     bench.server.stop()
     bench.settle(0.8 * SESSION_TIMEOUT_MS)
@@ -187,7 +187,7 @@ def test_a_registration_ends_with_its_session(bench: Bench, node: Node, writes: 
     """S09: the next CONNECTED brings the event that registers again; this attempt must not hang or go on."""
     living = bench.node()
     bench.run(BrokerWrites(living.client).register_broker(7, b"alive"))
-    registering = drive(writes.register_broker(7, DATA))
+    registering = spawn(writes.register_broker(7, DATA))
     bench.server.stop()
     bench.settle(10 * SESSION_TIMEOUT_MS)
     assert not registering.done
@@ -204,11 +204,11 @@ def test_a_registration_ends_with_its_session(bench: Bench, node: Node, writes: 
 TOPIC, CONFIG = b'{"partitions":{"0":[1]}}', b'{"version":1,"config":{}}'
 
 
-def create(writes: BrokerWrites) -> Task[None]:
+def create(writes: BrokerWrites) -> Coro[None]:
     return writes.create_topic("t", TOPIC, CONFIG)
 
 
-def expand(writes: BrokerWrites) -> Task[None]:
+def expand(writes: BrokerWrites) -> Coro[None]:
     return writes.add_partitions("t", b"more", 0)
 
 

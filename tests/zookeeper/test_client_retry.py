@@ -11,12 +11,12 @@ import pytest
 from tenacity import RetryCallState
 
 from controller.clock import VirtualClock
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.zookeeper.client import ATTEMPTS, FIRST_DELAY_MS, LONGEST_DELAY_MS, JitteredBackoff, Retrier
 from controller.zookeeper.operations import BadVersion, ConnectionLost, NoNode
 
 
-def retry(clock: VirtualClock, seed: int, failures: int, error: Exception) -> tuple[Pending[int], list[float]]:
+def retry(clock: VirtualClock, seed: int, failures: int, error: Exception) -> tuple[Future[int], list[float]]:
     attempts_ms: list[float] = []
 
     async def attempt() -> int:
@@ -25,7 +25,7 @@ def retry(clock: VirtualClock, seed: int, failures: int, error: Exception) -> tu
             raise error
         return len(attempts_ms)
 
-    return drive(Retrier(clock, seed).call(attempt, over=(ConnectionLost,))), attempts_ms
+    return spawn(Retrier(clock, seed).call(attempt, over=(ConnectionLost,))), attempts_ms
 
 
 def test_tries_again_until_it_succeeds_waiting_longer_each_time() -> None:
@@ -61,14 +61,14 @@ def test_it_goes_on_where_the_answer_comes_on_another_thread() -> None:
     """As on the real host: asked on the broker's thread, answered on ZooKeeper's, and refused because two brokers
     took the same block of producer ids."""
     clock = VirtualClock()
-    answers: list[Pending[int]] = [Pending() for _ in range(3)]
+    answers: list[Future[int]] = [Future() for _ in range(3)]
     asked: list[int] = []
 
     async def attempt() -> int:
         asked.append(threading.get_ident())
         return await answers[len(asked) - 1]
 
-    outcome = drive(Retrier(clock, 1).call(attempt, over=(BadVersion,)))
+    outcome = spawn(Retrier(clock, 1).call(attempt, over=(BadVersion,)))
     for reply in (
         lambda: answers[0].fail(BadVersion("/x")),
         lambda: clock.advance_to(10_000.0),
@@ -111,7 +111,7 @@ def test_a_resignation_thrown_in_is_not_held_up(while_waiting: bool) -> None:
     """Tenacity catches BaseException; it must come out again without a further attempt."""
     clock = VirtualClock()
     attempts = 0
-    never: Pending[int] = Pending()
+    never: Future[int] = Future()
 
     async def attempt() -> int:
         nonlocal attempts

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.operations import (
     ANY_VERSION,
@@ -55,7 +55,7 @@ class Counting(ZooKeeperClient):
 
     commits = 0
 
-    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Future[WriteResults]:
         self.commits += 1
         return super().commit(leadership, operations)
 
@@ -160,10 +160,10 @@ def test_a_request_that_breaks_every_connection_is_given_up(bench: Bench) -> Non
     losses = 0
 
     class Losing(ZooKeeperClient):
-        def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Pending[WriteResults]:
+        def commit(self, leadership: Leadership, operations: Sequence[Write]) -> Future[WriteResults]:
             nonlocal losses
             losses += 1
-            return Pending.failed(UnknownOutcome("planted"))
+            return Future.failed(UnknownOutcome("planted"))
 
     node.client.__class__ = Losing
     with pytest.raises(UnknownOutcome):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.operations import (
     ANY_VERSION,
     BATCH,
@@ -305,7 +305,7 @@ def test_a_megabyte_and_names_beyond_ascii_come_back_as_they_went(backend: Backe
 
 def test_requests_are_answered_in_the_order_in_which_they_were_made(backend: Backend, client: Client) -> None:
     path = backend.path("order")
-    pendings: list[Pending[Any]] = [client.note(client.connection.multi([Create(path, b"")]), "create")]
+    pendings: list[Future[Any]] = [client.note(client.connection.multi([Create(path, b"")]), "create")]
     for number in range(20):
         pendings.append(client.note(client.connection.multi([SetData(path, b"%d" % number, number)]), f"set {number}"))
         pendings.append(client.note(client.connection.read([path]), f"read {number}"))

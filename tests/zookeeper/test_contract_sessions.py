@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.operations import (
     ConnectionLost,
     Create,
@@ -43,7 +43,7 @@ def test_the_server_has_the_last_word_on_the_session_timeout(backend: Backend, a
 
 def test_what_is_asked_for_outside_of_a_session_is_refused(backend: Backend) -> None:
     client = backend.client(start=False)
-    pendings: list[Pending[object]] = [
+    pendings: list[Future[object]] = [
         client.connection.read([backend.root]),  # type: ignore[list-item]
         client.connection.multi([Create(backend.path("never"), b"")]),  # type: ignore[list-item]
     ]
@@ -105,7 +105,7 @@ def test_a_broken_connection_comes_back_to_the_same_session(backend: Backend, cl
 def test_a_request_made_while_suspended_waits_for_the_same_session(backend: Backend, client: Client) -> None:
     path = backend.path("waited")
     client.create(path)
-    made: list[Pending[object]] = []
+    made: list[Future[object]] = []
 
     def ask(state: SessionState) -> None:
         if state is SUSPENDED:
@@ -140,7 +140,7 @@ def test_an_expired_session_takes_its_ephemerals_and_what_waits_in_it(backend: B
     session = other.connection.session()
     other.create(backend.path("mine"), ephemeral=True)
     seen: list[tuple[SessionState, int]] = []
-    made: list[Pending[object]] = []
+    made: list[Future[object]] = []
 
     def ask(state: SessionState) -> None:
         seen.append((state, other.connection.session()))

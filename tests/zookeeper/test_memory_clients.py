@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.operations import (
     ConnectionLost,
     Create,
@@ -167,7 +167,7 @@ def test_a_listener_may_close_ask_and_close_again_from_any_callback(world: World
                     asked.append(connection.read(["/"]))  # noqa: B023
                     asked.append(connection.close())  # noqa: B023
 
-        asked: list[Pending[Any]] = []
+        asked: list[Future[Any]] = []
         listener = Closing(world.clock)
         connection.listen(listener)
         in_flight = connection.read(["/"])

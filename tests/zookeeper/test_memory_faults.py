@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.clock import VirtualClock
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper import InMemoryZooKeeper
 from controller.zookeeper.operations import Check, Create, SetData, UnknownOutcome, WatchEvent, WatchKind
 from tests.zookeeper.memory_world import (
@@ -239,7 +239,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
         world.done(clients[0][0].multi([Create("/shared", b"")]))
         answers: list[object] = []
 
-        def answered(name: str, turn: int, pending: Pending[Any]) -> None:
+        def answered(name: str, turn: int, pending: Future[Any]) -> None:
             answers.append((world.clock.now_ms(), name, turn, repr(pending.error)))
 
         for turn in range(200):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from controller.clock import VirtualClock
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.cluster_state import Tree, cluster_state, load, read_cluster_tree
@@ -34,7 +34,7 @@ class Watched(ZooKeeperClient):
 
     asked: list[tuple[float, int]]
 
-    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
+    def read(self, paths: Sequence[str]) -> Future[ReadResult]:
         self.asked.append((self.clock.now_ms(), len(paths)))
         return super().read(paths)
 
@@ -48,7 +48,7 @@ def filled(clock: VirtualClock, nodes: Tree) -> InMemoryZooKeeper:
     return server
 
 
-def clock_wait(clock: VirtualClock, pending: Pending[Any]) -> Any:
+def clock_wait(clock: VirtualClock, pending: Future[Any]) -> Any:
     assert clock.run_until(lambda: pending.done, LIMIT_MS)
     return pending.result()
 
@@ -59,7 +59,7 @@ def read(clock: VirtualClock, server: InMemoryZooKeeper, pause_ms: float) -> tup
     client.asked = []
     clock_wait(clock, client.start())
     before = server.zxid
-    tree: Tree = clock_wait(clock, drive(read_cluster_tree(client, clock, pause_ms)))
+    tree: Tree = clock_wait(clock, spawn(read_cluster_tree(client, clock, pause_ms)))
     assert server.zxid == before, "something was written"
     assert server.watched(client.session()) == frozenset()
     return tree, client, events

@@ -26,7 +26,7 @@ import numpy as np
 
 from controller.clock import Clock
 from controller.few import Few
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.operations import (
     ACL,
     ANY_VERSION,
@@ -453,7 +453,7 @@ class LinkRequest:
 
     __slots__ = ("arguments", "error", "operation", "pending", "result", "sent_ms", "zxid")
 
-    def __init__(self, operation: int, arguments: Any, pending: Pending[Any] | None) -> None:
+    def __init__(self, operation: int, arguments: Any, pending: Future[Any] | None) -> None:
         self.operation = operation
         self.arguments = arguments
         self.pending = pending

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from controller.clock import Clock, Timer
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.memory.database import (
     CHILDREN,
     CLOSE,
@@ -60,16 +60,16 @@ from controller.zookeeper.row_writes import REQUEST_BYTES_MAX, multi_bytes, path
 class InMemoryConnection(ClientSession):
     """Made by `InMemoryZooKeeper.connect`."""
 
-    def read(self, paths: Sequence[str]) -> Pending[ReadResult]:
+    def read(self, paths: Sequence[str]) -> Future[ReadResult]:
         return self._request(READ, _batch(paths))
 
-    def read_columns(self, paths: Sequence[str]) -> Pending[Columns]:
+    def read_columns(self, paths: Sequence[str]) -> Future[Columns]:
         return self._request(READ_COLUMNS, _batch(paths, LONGEST_READ))
 
-    def children(self, paths: Sequence[str]) -> Pending[Listing]:
+    def children(self, paths: Sequence[str]) -> Future[Listing]:
         return self._request(CHILDREN, _batch(paths))
 
-    def multi(self, operations: Sequence[Write]) -> Pending[WriteResults]:
+    def multi(self, operations: Sequence[Write]) -> Future[WriteResults]:
         operations = tuple(operations)  # which makes an object of each column's row, once
         for operation in operations:
             validate_new_path(operation.path, type(operation) is Create and operation.sequential)
@@ -77,13 +77,13 @@ class InMemoryConnection(ClientSession):
 
     def set_watches(
         self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]
-    ) -> Pending[None]:
+    ) -> Future[None]:
         return self._request(SET_WATCHES, (since_zxid, _valid(data), _valid(exists), _valid(children)))
 
-    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Pending[None]:
+    def watch(self, nodes: Sequence[str], children: Sequence[str]) -> Future[None]:
         return self._request(WATCH, (_valid(nodes), _valid(children)))
 
-    def sync(self, path: str) -> Pending[None]:
+    def sync(self, path: str) -> Future[None]:
         validate_path(path)
         return self._request(SYNC, path)
 

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from controller.clock import Clock, Timer
-from controller.pending import Pending
+from controller.future import Future
 from controller.zookeeper.memory.database import (
     CLOSE,
     CONNECT,
@@ -80,8 +80,8 @@ class ClientSession:
         self._listener: ConnectionListener = NoListener()
         self._link: ClientLink | None = None
         self._connected = False
-        self._started: Pending[int] | None = None
-        self._closed: Pending[None] | None = None
+        self._started: Future[int] | None = None
+        self._closed: Future[None] | None = None
         self._session = 0
         self._ended_session = 0
         self._last_zxid = 0
@@ -105,17 +105,17 @@ class ClientSession:
     def listen(self, listener: ConnectionListener) -> None:
         self._listener = listener
 
-    def start(self) -> Pending[int]:
+    def start(self) -> Future[int]:
         if self._started is not None:
             raise RuntimeError("a connection is started once")
-        self._started = Pending()
+        self._started = Future()
         self._connect_later(0.0)
         return self._started
 
-    def close(self) -> Pending[None]:
+    def close(self) -> Future[None]:
         if self._closed is not None:
             return self._closed
-        self._closed = Pending()
+        self._closed = Future()
         session, self._session, self._ended_session = self._session, 0, self._session
         self._abandon(SessionGone(session))
         if self._started is not None and not self._started.done:
@@ -277,8 +277,8 @@ class ClientSession:
 
     # Requests and pings.
 
-    def _request(self, operation: int, arguments: Any) -> Pending[Any]:
-        pending: Pending[Any] = Pending()
+    def _request(self, operation: int, arguments: Any) -> Future[Any]:
+        pending: Future[Any] = Future()
         if not self._session:
             pending.fail(SessionGone(self._ended_session))
             return pending

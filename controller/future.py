@@ -1,11 +1,11 @@
 """A request that has already been sent, and the answer it will have.
 
-A `Pending` is what every port hands back. It is *already sent*: making one is the request, awaiting it only waits
-for the answer, so a coroutine can hold several and keep them all in flight. `await` yields the Pending itself to
+A `Future` is what every port hands back. It is *already sent*: making one is the request, awaiting it only waits
+for the answer, so a coroutine can hold several and keep them all in flight. `await` yields the Future itself to
 the driver of the coroutine, and only while it is unanswered; the driver (an event thread that blocks, a scheduler
 of virtual time) resumes the coroutine once it is done. This module knows no thread and no event loop.
 
-`drive` turns a coroutine over Pendings into a Pending, for what must be already sent when it is handed out and yet
+`spawn` turns a coroutine over Futures into a Future, for what must be already sent when it is handed out and yet
 takes several requests (a read that is made again, a read in many batches). The coroutine runs on the caller's thread
 until its first unanswered request, then on whichever thread answers, so it must not block.
 """
@@ -17,11 +17,11 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-Task = Coroutine["Pending[Any]", None, T]
-"""A coroutine over ports: what it yields are the Pendings that it waits for, and it is sent None."""
+Coro = Coroutine["Future[Any]", None, T]
+"""A coroutine over ports: what it yields are the Futures that it waits for, and it is sent None."""
 
 
-class Pending(Generic[T]):
+class Future(Generic[T]):
     """One answer, given exactly once, as a value (`resolve`) or as an error (`fail`).
 
     May be answered on one thread and awaited on another: list append and pop are atomic, which is all that the
@@ -38,15 +38,15 @@ class Pending(Generic[T]):
         self._callbacks: list[Callable[[], None]] = []
 
     @classmethod
-    def resolved(cls, value: T) -> Pending[T]:
-        """A Pending that is answered already."""
-        pending: Pending[T] = cls()
+    def resolved(cls, value: T) -> Future[T]:
+        """A Future that is answered already."""
+        pending: Future[T] = cls()
         pending.resolve(value)
         return pending
 
     @classmethod
-    def failed(cls, error: BaseException) -> Pending[T]:
-        pending: Pending[T] = cls()
+    def failed(cls, error: BaseException) -> Future[T]:
+        pending: Future[T] = cls()
         pending.fail(error)
         return pending
 
@@ -99,13 +99,13 @@ class Pending(Generic[T]):
             raise self._error
         return self._value  # type: ignore[return-value]
 
-    def __await__(self) -> Generator[Pending[Any], None, T]:
+    def __await__(self) -> Generator[Future[Any], None, T]:
         if not self._answered:
             yield self
         return self.result()
 
 
-def drive(task: Task[T]) -> Pending[T]:
+def spawn(task: Coro[T]) -> Future[T]:
     """Runs `task` up to its first unanswered request at once, and on from there as answers come."""
     driven = _Driven(task)
     driven.resume()
@@ -117,9 +117,9 @@ class _Driven(Generic[T]):
 
     __slots__ = ("_task", "outcome")
 
-    def __init__(self, task: Task[T]) -> None:
+    def __init__(self, task: Coro[T]) -> None:
         self._task = task
-        self.outcome: Pending[T] = Pending()
+        self.outcome: Future[T] = Future()
 
     def resume(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What drives a coroutine over Pendings by their answers, and leaves nothing behind."""
+"""What drives a coroutine over Futures by their answers, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import weakref
 
 import pytest
 
-from controller.pending import Pending, drive
+from controller.future import Future, spawn
 
 
-async def summed(first: Pending[int], second: Pending[int]) -> int:
+async def summed(first: Future[int], second: Future[int]) -> int:
     return await first + await second
 
 
 def test_it_runs_up_to_the_first_that_is_unanswered_and_on_from_there() -> None:
-    first, second = Pending[int](), Pending[int]()
-    outcome = drive(summed(first, second))
+    first, second = Future[int](), Future[int]()
+    outcome = spawn(summed(first, second))
     first.resolve(1)
     assert not outcome.done
     second.resolve(2)
@@ -24,8 +24,8 @@ def test_it_runs_up_to_the_first_that_is_unanswered_and_on_from_there() -> None:
 
 
 def test_an_error_is_the_outcomes() -> None:
-    first = Pending[int]()
-    outcome = drive(summed(first, Pending.resolved(2)))
+    first = Future[int]()
+    outcome = spawn(summed(first, Future.resolved(2)))
     first.fail(ValueError("no"))
     with pytest.raises(ValueError, match="no"):
         outcome.result()
@@ -35,10 +35,10 @@ def test_what_has_ended_is_gone_without_a_search_for_garbage() -> None:
     gc.collect()
     gc.disable()
     try:
-        first = Pending[int]()
-        task = summed(first, Pending.resolved(2))
+        first = Future[int]()
+        task = summed(first, Future.resolved(2))
         left = weakref.ref(task)
-        outcome = drive(task)
+        outcome = spawn(task)
         del task
         first.resolve(1)
         assert outcome.result() == 3
