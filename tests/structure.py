@@ -123,15 +123,15 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 73_413),
-    "files of the packages and benchmarks": (files, 309),
-    "lines of the packages": (lambda: lines(PACKAGES), 68_627),
-    "files of the packages": (lambda: files(PACKAGES), 295),
-    "public classes that share a name": (shared_class_names, 17),
+    "lines of the packages and benchmarks": (lines, 72_842),
+    "files of the packages and benchmarks": (files, 279),
+    "lines of the packages": (lambda: lines(PACKAGES), 68_057),
+    "files of the packages": (lambda: files(PACKAGES), 265),
+    "public classes that share a name": (shared_class_names, 9),
     "lines of the packages with replaced words": (lines_with_replaced_words, 12),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),
     "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 26),
-    "files passed by a broker's death": (lambda: len(files_of_a_brokers_death()), 42),
+    "files passed by a broker's death": (lambda: len(files_of_a_brokers_death()), 32),
 }
 """Each figure, and what it may not exceed."""
 
