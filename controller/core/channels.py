@@ -4,12 +4,9 @@ A request leaves its queue only when it was answered. If the connection breaks, 
 request is the first to go over the next connection (KAFKA-1738), after a back-off; so requests reach a broker in the
 order in which they were queued, and perhaps more than once, which the epochs in them make harmless.
 
-A host supplies connections, a clock, and `submit`, which brings an action to the thread of its connections.
-
-The ports of the controller besides ZooKeeper: channels to brokers, and an event sink.
-
-The controller's handlers are coroutines over these ports and over `controller.zookeeper.client.ZooKeeperClient`; each
-host implements them. Nothing here blocks.
+A host supplies connections, a clock, and `submit`, which brings an action to the thread of its connections. The
+controller's handlers are coroutines over these channels, the `EventSink` and
+`controller.zookeeper.client.ZooKeeperClient`. Nothing here blocks.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
 lease runs out or the host requests it. It always ends in one place, synchronously: first the watches are removed, then
 the channels are closed, then the context is discarded, then every waiting callback is answered. An unexpected error
 ends the term too, because the context after a half-processed event can't be trusted. This module uses no threads; the
-handlers do the work, on a `Term`.
-
-Exponential back-off for one event of the controller: one timer, and the count of failures in a row.
+handlers do the work, on a `Term`. What failed is put into the queue again by a `Backoff`: one timer, and the count of
+failures in a row.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""Explanations of a partition's state: the rule that applies, and what would change it.
+"""Explanations of the state of a partition, topic, broker or controller: the rule that applies, and what to change.
 
 Pure: the input is a cluster's znodes, the output findings. No broker is asked, so findings name facts that only brokers
 know (how far a replica lags) as theirs.
 
 The rules are those of the controller (`statemachines.leader_election` and the machines of reassignment and deletion),
-applied to the state in ZooKeeper. They hold for any cluster that keeps its state there.
-
-Explanations of a missing or suspect controller.
-
-The election's rules are applied to /controller, /controller_epoch and /cluster/id as ZooKeeper holds them. Pure.
-
-Explanations of a topic, a broker or the cluster, from the findings of `explaining` about partitions. Pure.
+applied to the state in ZooKeeper. They hold for any cluster that keeps its state there. A topic, a broker and the
+cluster are explained by the findings about their partitions; a missing or suspect controller by the election's rules,
+applied to /controller, /controller_epoch and /cluster/id.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@
 /controller, so that a loser is notified when it is deleted. The broker's own id in /controller proves nothing: an older
 session of this broker may have left it (S07), so only the session that owns it decides.
 
-Obstacles to an election, and wrong znodes of the controller.
-
-These are administrators' mistakes on /controller, /controller_epoch and /cluster/id, each with the remedy. Pure: the
-input is rows, the output findings.
+`Obstacle` is an administrator's mistake on /controller, /controller_epoch or /cluster/id, with its remedy. The
+functions that find obstacles are pure: from znodes to findings.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One term as controller: its leadership, what it knows, and the ports that it acts through.
 
-Everything that belongs to a term hangs on this one value, so that a resignation drops it whole and the next term
-starts from nothing (KAFKA-12315: a batch that outlived its term). Decides nothing.
-
-The controller's settings: the few of Kafka's settings that affect its decisions. A value, no I/O.
+Everything that belongs to a term hangs on this one value, so that a resignation drops it whole and the next term starts
+from nothing (KAFKA-12315: a batch that outlived its term). It decides nothing. `ControllerSettings` are the few of
+Kafka's settings that affect the controller's decisions.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ A deletion that waits continues when one of the topic's brokers returns. The nex
 beginning: each step is idempotent. The context has the queued topics; the requests in /admin/delete_topics survive the
 controller.
 
-Removal of topics from ZooKeeper: /brokers/topics/T with all below it, /config/topics/T, /admin/delete_topics/T.
-
+The znodes of a complete deletion are /brokers/topics/T with all below it, /config/topics/T and /admin/delete_topics/T.
 Children are deleted before parents, partition by partition, as a 2.8 controller does, in fenced batches of many topics.
 One multi deletes a topic's own znode, its config and its deletion request: as long as the request exists there is
-something to delete, and without it the deletion is complete. When a topic may be deleted is not decided here.
+something to delete, and without it the deletion is complete.
 """
 
 from __future__ import annotations
