@@ -509,7 +509,7 @@ def test_a_broker_that_has_seen_a_higher_epoch_ends_the_term_and_the_next_is_hig
     for error in (int(ErrorCode.STALE_BROKER_EPOCH), 999):
         host.events.put(kind(2, life, 1, RESPONSES[kind](error)))
     cluster.settle()
-    name = kind.__name__.removesuffix("Response")
+    name = kind.__name__.removesuffix("ResponseReceived")
     notes = [note.rpartition("] ")[2] for note in host.notes("warning")]
     assert notes == [f"broker 2 refused {name}: STALE_BROKER_EPOCH", f"broker 2 refused {name}: 999"]
     assert resignations(host) == []
