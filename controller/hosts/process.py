@@ -26,7 +26,6 @@ from typing import Any
 from controller.broker.config_requests import BrokerLoggers
 from controller.broker.log_maintenance import NoLogDirectory, opening_notes
 from controller.broker.log_manager import LogManager, SettingsOf
-from controller.broker.metrics import metrics_of, text_of
 from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, CLOSE_LIMIT_MS, RESIGN_LIMIT_MS, Node
 from controller.broker.settings import GENERATED, Address, BrokerSettings, address_text
 from controller.core.channels import ControllerChannels
@@ -143,6 +142,7 @@ class BrokerProcess:
         if self.settings.metrics_address is None:
             return
         # prometheus_client takes 0.1 s of CPU to import: only a broker that serves metrics pays for it.
+        from controller.broker.metrics import metrics_of, text_of
 
         address = self._metrics.bind(self.settings.metrics_address)
         self._metrics.serve(lambda: text_of(metrics_of(node, self._clock.now_ms())))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller.broker.isr_manager import CHECK_MS, DELAY_MAX_MS, IsrZnodes, Key, Proposal, Results
+from controller.broker.isr_manager import CHECK_MS, DELAY_MAX_MS, LINGER_MS, IsrZnodes, Key, Proposal, Results
 from controller.future import spawn
 from controller.protocol.control import AlterIsrPartitionResult
 from controller.protocol.errors import ErrorCode
-from controller.simulator.producer import LINGER_MS
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import PARTITIONS_A_NOTICE, BrokerDataWrites
 from controller.zookeeper.codecs import (

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from controller.cli.requirements import CLIENTS, SPARK, missing
-from controller.zookeeper import launch
+from controller.zookeeper import embedded
 from tests.cli.parsers import POSITIONALS, options, parsers
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def test_java_alone_is_asked_for_where_it_alone_is_missing(monkeypatch: pytest.M
 
 
 def test_a_java_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_java_version", lambda java: 11)
+    monkeypatch.setattr(embedded, "_java_version", lambda java: 11)
     said = missing(SPARK)
     assert said is not None
     assert "is Java 11" in said

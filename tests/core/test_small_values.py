@@ -31,7 +31,7 @@ KAFKAS = {
 }
 """KafkaConfig's defaults (2.8)."""
 OWN = {"reassignments_in_cluster": 0, "reassignments_on_broker": 0, "shutdown_check": True}
-RESPONSES = {"LeaderAndIsrResponse", "UpdateMetadataResponse", "StopReplicaResponse"}
+RESPONSES = {"LeaderAndIsrResponseReceived", "UpdateMetadataResponseReceived", "StopReplicaResponseReceived"}
 
 
 def test_settings_have_kafkas_defaults() -> None:

@@ -42,7 +42,7 @@ REQUESTS = (
     Incident(
         "S31",
         "KAFKA-1188",
-        "An ISR change that only the leader hears of",
+        "An ISR change that only the leader learns of",
         (
             core("core/test_broker_changes.py::test_s31_the_change_of_an_isr_is_told_to_all_live_replicas"),
             core("broker/test_epochs.py::test_s31_requests_of_an_earlier_controller_change_nothing"),
@@ -148,7 +148,7 @@ ISRS = (
     Incident(
         "S44",
         "KAFKA-13091, KAFKA-13254",
-        "A shrunk ISR that nobody hears of",
+        "A shrunk ISR that nothing reacts to",
         (
             simulated(
                 "simulator/test_incidents_in_worlds.py::"

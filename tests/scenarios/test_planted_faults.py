@@ -131,5 +131,5 @@ def test_a_controller_that_goes_is_heard_to_its_last_word(monkeypatch: pytest.Mo
         pass
 
     hears: Callable[[Node], Coro[None]] = at_once
-    monkeypatch.setattr(Node, "_until_heard", hears)
+    monkeypatch.setattr(Node, "_await_acknowledgements", hears)
     assert any(unheard(seed) for seed in SEEDS)

@@ -137,7 +137,7 @@ def test_s40_a_follower_that_lost_its_disk_is_not_taken_for_its_earlier_life(see
 
 
 def test_s40_without_lives_told_the_record_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(IsrManager, "_lives", lambda self, partition, members: ())
+    monkeypatch.setattr(IsrManager, "_member_epochs", lambda self, partition, members: ())
     made, leader, follower = an_empty_follower_is_asked_in(S40_SEEDS[0])
     assert state(made).isr == (leader, follower)
     made.kill(leader)

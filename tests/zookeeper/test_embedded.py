@@ -256,7 +256,7 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 def test_the_jars_are_found_without_importing_pyspark() -> None:
     program = (
-        "import sys; from controller.zookeeper.launch import find_jars; find_jars(); print('pyspark' in sys.modules)"
+        "import sys; from controller.zookeeper.embedded import find_jars; find_jars(); print('pyspark' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert ran.stdout.strip() == b"False"
