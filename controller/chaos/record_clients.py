@@ -20,6 +20,7 @@ from controller.scenarios.records.history import (
     FINAL,
     FOREIGN,
     INDETERMINATE,
+    NO_OFFSET,
     FinalRead,
     History,
     Reached,
@@ -370,7 +371,10 @@ class ProducingClient:
         elif self._workload.acks == ACKS_NONE:
             self.log.ended(sequence, INDETERMINATE, now_ms)  # sent, and never acknowledged
         else:
-            self.log.ended(sequence, ACKNOWLEDGED, now_ms, offset=message.offset())
+            # librdkafka knows no offset of a record whose response was lost, and which it takes for acknowledged since
+            # a later batch of the same producer was.
+            offset = message.offset()
+            self.log.ended(sequence, ACKNOWLEDGED, now_ms, offset=NO_OFFSET if offset is None else offset)
 
 
 JOIN_S = DELIVERY_TIMEOUT_MS / 1000 + 10

@@ -27,14 +27,18 @@ PARTITIONS = (("t", 0), ("t", 1))
 
 
 class _Message:
-    def offset(self) -> int:
-        return 7
+    def __init__(self, offset: int | None) -> None:
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
 
 
 class ScriptedProducer:
     """Answers each record when it is polled, with the next of `errors` (None: delivered)."""
 
     errors: tuple[int | None, ...] = (None,)
+    offset: int | None = 7
     refuses = False
     fatal = False
     breaks = False
@@ -54,7 +58,7 @@ class ScriptedProducer:
         for answer in waiting:
             code = self.errors[self._answered % len(self.errors)]
             self._answered += 1
-            answer(None if code is None else KafkaError(code), _Message())
+            answer(None if code is None else KafkaError(code), _Message(self.offset))
         if self.fatal and waiting:
             raise KafkaException(KafkaError(KafkaError._FATAL))
         if self.breaks and waiting:
@@ -90,6 +94,14 @@ def test_a_record_ends_as_its_delivery_report_says(monkeypatch: pytest.MonkeyPat
     assert list(log.outcome[:4]) == [ACKNOWLEDGED, INDETERMINATE, FAILED, INDETERMINATE]
     assert list(log.offset[:4]) == [7, -1, -1, -1]
     assert log.partition[0] != log.partition[1]
+
+
+def test_a_record_that_is_acknowledged_by_a_later_batch_has_no_known_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As librdkafka does where the response was lost: a client that failed on it ended early, with a SystemError."""
+    client = produced(monkeypatch, RecordWorkload(producers=1), offset=None)
+    assert client.error is None
+    assert set(client.log.outcome) == {ACKNOWLEDGED}
+    assert set(client.log.offset) == {-1}
 
 
 def test_what_never_came_into_the_queue_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
