@@ -52,9 +52,9 @@ COULD_NOT_RUN = 3
 
 THREAD_LIMIT_S = 2.0
 SHUTDOWN_MARGIN_S = 10.0
+"""On top of what the limits within a shutdown add up to."""
 COLLECTOR = (50_000, 20, 100)
 """Thresholds of the garbage collector: with Python's own a large request makes it look at everything several times."""
-"""On top of what the limits within a shutdown add up to."""
 
 # Kafka's for zookeeper.set.acl: the creator of a znode has all permissions, everyone else may read.
 SECURE_ACL = (ACL(PERM_ALL, "auth", ""), ACL(PERM_READ, "world", "anyone"))

@@ -304,7 +304,7 @@ def test_a_purgatory_that_never_purges_is_found() -> None:
         def purge(self) -> int:
             return 0
 
-    assert leftover_blocks(Hoards(timer := CountedClock()), timer, 2_000, 3_600_000) > 1_000
+    assert leftover_blocks(Hoards(timer := CountedClock()), timer, 4_000, 3_600_000) > 2_000
 
 
 @pytest.mark.parametrize(
