@@ -21,7 +21,7 @@ PUBLIC = (
     "controller.core.event_loop",
     "controller.hosts.event_thread",
     "controller.hosts.local_cluster",
-    "controller.future",
+    "controller.clock",
     "controller.protocol",
     "controller.simulator",
     "controller.simulator.simpy_bridge",

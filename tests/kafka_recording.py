@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.core.loading import topic_id_text
-from controller.protocol.codec import decode_request, decode_response
-from controller.protocol.messages import ApiKey
+from controller.protocol.codec import ApiKey, decode_request, decode_response
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     PartitionStateZnode,

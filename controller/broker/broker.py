@@ -85,7 +85,7 @@ from controller.protocol.client import (
     FindCoordinatorResponse,
     MetadataRequest,
 )
-from controller.protocol.codec import Request
+from controller.protocol.codec import SUPPORTED, ApiKey, Request, control_versions
 from controller.protocol.control import (
     NO_BROKER_EPOCH,
     SHUTDOWN_FORCED,
@@ -100,7 +100,6 @@ from controller.protocol.control import (
 )
 from controller.protocol.errors import ErrorCode, TooManyEntries
 from controller.protocol.fetch import FetchRequest
-from controller.protocol.messages import SUPPORTED, ApiKey, control_versions
 from controller.protocol.produce import ACKS_NONE, ProduceRequest
 from controller.protocol.schema import RequestValue
 from controller.storage import LogDirectory

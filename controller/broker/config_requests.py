@@ -28,7 +28,7 @@ from controller.broker.replica_manager import ApiError
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
-from controller.clock import Clock
+from controller.clock import Clock, Coro, Future, spawn
 from controller.core.topic_settings import (
     BROKER_ALONE,
     BY_BROKER_NAME,
@@ -39,7 +39,6 @@ from controller.core.topic_settings import (
     elements,
     name_fault,
 )
-from controller.future import Coro, Future, spawn
 from controller.protocol.admin import (
     CONFIG_TYPE_LIST,
     OPERATION_APPEND,

@@ -40,10 +40,15 @@ from controller.broker.partition import Partition
 from controller.broker.ports import Peers
 from controller.broker.replica_manager import Quota
 from controller.broker.settings import BrokerSettings
-from controller.clock import Clock
+from controller.clock import Clock, Future, spawn
 from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
-from controller.future import Future, spawn
-from controller.protocol.codec import decode_response_body, encode_request_body
+from controller.protocol.codec import (
+    ApiKey,
+    ControlVersions,
+    control_versions,
+    decode_response_body,
+    encode_request_body,
+)
 from controller.protocol.control import NO_BROKER_EPOCH, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.protocol.fetch import (
@@ -54,7 +59,6 @@ from controller.protocol.fetch import (
     ListOffsetsResponse,
     OffsetForLeaderEpochResponse,
 )
-from controller.protocol.messages import ApiKey, ControlVersions, control_versions
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage import BadBatches, LogOffline, OutOfResources, PartitionLog
 from controller.trace import Noted, Trace

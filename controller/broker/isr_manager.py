@@ -32,11 +32,17 @@ from controller.broker.ports import Peers
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
-from controller.clock import Clock, Timer
+from controller.clock import Clock, Future, Timer, spawn
 from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
-from controller.future import Future, spawn
 from controller.protocol.client import ApiVersionsRequest, ApiVersionsResponse
-from controller.protocol.codec import decode_response_body, encode_request_body
+from controller.protocol.codec import (
+    SUPPORTED,
+    ApiKey,
+    VersionRange,
+    control_versions,
+    decode_response_body,
+    encode_request_body,
+)
 from controller.protocol.control import (
     NO_BROKER_EPOCH,
     NO_TOPIC_ID,
@@ -51,7 +57,6 @@ from controller.protocol.control import (
     UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
-from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange, control_versions
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.trace import IsrProposed, Noted, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites

@@ -17,10 +17,9 @@ from typing import Protocol
 from controller.broker.metadata import BrokerIdentity, MetadataCache
 from controller.broker.ports import Peers
 from controller.broker.settings import BrokerSettings
-from controller.clock import Clock
+from controller.clock import Clock, Future
 from controller.core.channels import PeerError
-from controller.future import Future
-from controller.protocol.codec import decode_response_body, encode_request_body
+from controller.protocol.codec import ApiKey, control_versions, decode_response_body, encode_request_body
 from controller.protocol.control import (
     SHUTDOWN_CHECKED,
     SHUTDOWN_FORCED,
@@ -28,7 +27,6 @@ from controller.protocol.control import (
     ControlledShutdownResponse,
 )
 from controller.protocol.errors import ErrorCode, ProtocolError
-from controller.protocol.messages import ApiKey, control_versions
 from controller.trace import BrokerRegistered, Noted, Trace
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse, BrokerWrites

@@ -30,7 +30,7 @@ from controller.protocol.client import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from controller.protocol.codec import encode_metadata_partition, encode_response_body
+from controller.protocol.codec import ApiKey, encode_metadata_partition, encode_response_body
 from controller.protocol.control import (
     LEADER_DURING_DELETE,
     NO_BROKER_EPOCH,
@@ -43,10 +43,9 @@ from controller.protocol.control import (
     UpdateMetadataTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.protocol.primitives import written
 from controller.timer.purgatory import DelayedOperation, Purgatory
-from controller.zookeeper.znode_sense import TOPIC_NAME_LENGTH_MAX
+from controller.zookeeper.codecs_columns import TOPIC_NAME_LENGTH_MAX
 
 Partitions: TypeAlias = Mapping[int, UpdateMetadataPartitionState]
 Key: TypeAlias = tuple[str, int]

@@ -19,14 +19,13 @@ from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataC
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.request_context import Drive, finish
 from controller.broker.settings import BrokerSettings
-from controller.broker.zookeeper_services import ClientEvents, OpenLogs, ZooKeeperServices
-from controller.clock import Clock
-from controller.core.channels import Channels
+from controller.broker.zookeeper_services import ConfigsChanged, OpenLogs, ZooKeeperServices
+from controller.clock import Clock, Future
+from controller.core.channels import Channels, EventSink
 from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
-from controller.core.term import ControllerSettings
-from controller.future import Future
+from controller.core.leadership import ControllerSettings
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
@@ -41,6 +40,23 @@ ACKNOWLEDGED_LIMIT_MS = 2_000.0
 ACKNOWLEDGED_CHECK_MS = 10.0
 CLOSE_LIMIT_MS = 2_000.0
 """How long it waits for ZooKeeper to confirm the session's end; the session would expire by itself."""
+
+
+class ClientEvents:
+    """The events of a node's ZooKeeper client: the controller's go to its queue, the broker's own to the broker's
+    thread, so that a config takes effect however long the controller handles an event."""
+
+    def __init__(self, queue: EventSink, clock: Clock, configs_changed: Callable[[], None]) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._configs_changed = configs_changed
+
+    def put(self, event: Event) -> None:
+        """On any thread."""
+        if isinstance(event, ConfigsChanged):
+            self._clock.call_later(0.0, self._configs_changed)
+        else:
+            self._queue.put(event)
 
 
 @dataclass(slots=True)

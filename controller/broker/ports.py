@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
+from controller.clock import Future
 from controller.core.channels import PeerConnection
-from controller.future import Future
 
 OffLoop: TypeAlias = Callable[[Generator[int, None, None], Callable[[Exception | None], None]], None]
 """(work, then): does long work away from where requests are handled, and calls `then` there once it is done, with what

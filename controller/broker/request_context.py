@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 
 from controller.broker.error_responses import refusal
 from controller.broker.settings import INT_MAX
-from controller.clock import Clock
-from controller.future import Future
+from controller.clock import Clock, Future
 from controller.protocol.codec import (
+    ApiKey,
     Request,
     UnsupportedVersion,
     decode_request,
@@ -36,7 +36,6 @@ from controller.protocol.codec import (
 from controller.protocol.compiler import Entries
 from controller.protocol.errors import ErrorCode, ProtocolError, TooManyEntries
 from controller.protocol.framing import Part
-from controller.protocol.messages import ApiKey
 from controller.protocol.schema import RequestValue, ResponseValue
 
 SLICE = 100

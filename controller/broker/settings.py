@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
-from controller.protocol.messages import control_versions
+from controller.protocol.codec import control_versions
 from controller.storage.settings import BROKER_NAMES, LogSettings
 
 T = TypeVar("T")

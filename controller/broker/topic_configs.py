@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
-from controller.clock import Clock, Timer
+from controller.clock import Clock, Future, Timer, spawn
 from controller.core.topic_settings import (
     BY_BROKER_NAME,
     THROTTLE_RATES,
@@ -36,7 +36,6 @@ from controller.core.topic_settings import (
     elements,
     name_fault,
 )
-from controller.future import Future, spawn
 from controller.protocol.control import LeaderAndIsrRequest
 from controller.storage import LogSettings
 from controller.storage.settings import TOPIC_NAMES as OF_LOGS

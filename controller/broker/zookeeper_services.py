@@ -24,12 +24,9 @@ from controller.broker.partition import Partition
 from controller.broker.request_context import Steps, on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import ConfigGate, TopicConfigs
-from controller.clock import Clock
-from controller.core.channels import EventSink
-from controller.core.events import Event
-from controller.future import Future, spawn
+from controller.clock import Clock, Future, spawn
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.protocol.produce import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse
 from controller.storage import LogSettings
 from controller.trace import Noted, Trace
@@ -164,26 +161,9 @@ class DirectoryNotices:
 
 @dataclass(frozen=True, slots=True)
 class ConfigsChanged:
-    """There is a notice in /config/changes, or a connection was made. Never queued: see `ClientEvents`."""
+    """There is a notice in /config/changes, or a connection was made. Never queued: see `node.ClientEvents`."""
 
     coalesces: ClassVar[bool] = True
-
-
-class ClientEvents:
-    """The events of a node's ZooKeeper client: the controller's go to its queue, the broker's own to the broker's
-    thread, so that a config takes effect however long the controller handles an event."""
-
-    def __init__(self, queue: EventSink, clock: Clock, configs_changed: Callable[[], None]) -> None:
-        self._queue = queue
-        self._clock = clock
-        self._configs_changed = configs_changed
-
-    def put(self, event: Event) -> None:
-        """On any thread."""
-        if isinstance(event, ConfigsChanged):
-            self._clock.call_later(0.0, self._configs_changed)
-        else:
-            self._queue.put(event)
 
 
 class ZooKeeperServices:

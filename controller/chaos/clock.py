@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from controller.clock import Timer
-from controller.future import Future
+from controller.clock import Future, Timer
 from controller.trace import StoodStill
 
 

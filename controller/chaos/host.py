@@ -19,7 +19,7 @@ from controller.chaos.clock import HostStallWatch, ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.record_clients import RecordClients
-from controller.future import Coro
+from controller.clock import Coro
 from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS
 from controller.scenarios.faults import (
     REAL,

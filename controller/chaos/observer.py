@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from controller.clock import Clock
-from controller.future import Coro, spawn
+from controller.clock import Clock, Coro, spawn
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.chaos.host import RealHost
-from controller.future import Coro
+from controller.clock import Coro
 from controller.report.summary import Report
 from controller.scenarios.faults import Cut, Expire, Heal, HostFailure
 from controller.scenarios.judge import judge, with_defects

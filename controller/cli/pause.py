@@ -10,7 +10,7 @@ import sys
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.running import zookeeper_of_running
 from controller.cli.values import number
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient

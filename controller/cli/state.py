@@ -19,8 +19,7 @@ import numpy as np
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.running import zookeeper_of_running
 from controller.cli.values import number, output_file
-from controller.clock import Clock
-from controller.future import spawn
+from controller.clock import Clock, spawn
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.cluster_state import (

@@ -28,8 +28,8 @@ import numpy.typing as npt
 
 from controller.core import state_changes, topic_deletion
 from controller.core.context import NO_BROKER, Bools, Int32s, Replicas, Rows
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
 from statemachines.leader_election_columns import is_member
 from statemachines.partition import PartitionState
 

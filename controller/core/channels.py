@@ -20,8 +20,7 @@ from typing import Any, Protocol
 
 from controller import sync_points
 from controller.backoff import backoff_ms
-from controller.clock import Clock
-from controller.future import Future, spawn
+from controller.clock import Clock, Future, spawn
 
 
 class Resign(BaseException):

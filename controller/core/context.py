@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from controller.core.channels import Endpoint
 from controller.protocol.control import UpdateMetadataBroker
+from controller.zookeeper.row_writes import StatePaths
 from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.machine import InvalidTransition
 from statemachines.partition import PARTITION, PartitionState
@@ -138,6 +139,14 @@ class PartitionTable:
 
     def topic_and_partition(self, row: int) -> tuple[str, int]:
         return self.topics[self.topic[row]].name, int(self.partition[row])
+
+    def state_paths(self, rows: Rows) -> StatePaths:
+        """The paths of the state znodes, in the order of the rows; compact where rows of a topic follow each other."""
+        topics, partitions = self.topic[rows], self.partition[rows].tolist()
+        firsts = np.flatnonzero(np.diff(topics, prepend=-1))
+        ends = [*firsts[1:].tolist(), len(rows)]
+        spans = zip(topics[firsts].tolist(), firsts.tolist(), ends, strict=True) if len(rows) else ()
+        return StatePaths([(self.topics[topic].name, partitions[first:end]) for topic, first, end in spans])
 
     def names_of_topics(self, rows: Rows) -> tuple[str, ...]:
         """The topics that these rows are of, each once."""
@@ -436,7 +445,7 @@ class ControllerContext:
 
     `brokers`: live and shutting-down brokers. `left_out`: topics whose znodes can't be used. `shares_id`: the topics
     of `left_out` whose id belongs to a topic that is served, each with that topic. `quarantine`: the fault of each
-    znode that can't be used, by path (`core.quarantine`). `rewritten`: partitions whose state another client wrote,
+    znode that can't be used, by path (`core.loading`). `rewritten`: partitions whose state another client wrote,
     with the version. `waiting`: reassignments that ZooKeeper requests and that have not begun: the target by
     partition, in the order of the requests.
     `offline_partitions`: the number of partitions in the state Offline. `unclean_elections`: the number written in

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from controller.backoff import backoff_ms
-from controller.clock import Clock, Timer
+from controller.clock import Clock, Coro, Timer
 from controller.core import events
 from controller.core.channels import Channels, Resign
 from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, is_answerable
@@ -39,11 +39,13 @@ from controller.core.handlers.failover import fail_over, is_watched_in_term
 from controller.core.leadership import (
     EPOCH_STEP,
     BrokerKnowledge,
+    ControllerSettings,
     ElectionBlocked,
     EpochRefused,
     EpochTooLow,
     Lost,
     Obstacle,
+    Term,
     another_cluster,
     elect,
     in_cluster_id,
@@ -55,8 +57,6 @@ from controller.core.leadership import (
 )
 from controller.core.metrics import ControllerMetrics
 from controller.core.placement import Rng
-from controller.core.term import ControllerSettings, Term
-from controller.future import Coro
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned, Noted, Trace
 from controller.zookeeper import paths

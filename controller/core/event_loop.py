@@ -24,11 +24,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from controller import sync_points
-from controller.clock import Timer
+from controller.clock import Coro, Future, Timer
 from controller.core.channels import Resign, require_event_handler
 from controller.core.events import Event, Reelect, is_answerable
 from controller.core.metrics import Histogram
-from controller.future import Coro, Future
 
 
 class EventQueue:

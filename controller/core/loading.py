@@ -3,6 +3,9 @@
 Watches are set in bulk with the zxid of the listing that came before what they watch was read, so that what changes
 meanwhile fires at once, and what was there already does not. Several batches of reads are in flight while earlier ones
 are decoded. A znode that can't be read costs only itself: its broker, topic or partition is left out, named in the log.
+
+Such a znode is in quarantine: it is reported once (log and metric), and again when its fault changes. It is never
+written, and it is watched: when it is repaired, the watch's event reads it again and it is served, in the same term.
 """
 
 from __future__ import annotations
@@ -10,32 +13,26 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from controller.core import quarantine
+from controller.clock import Future
 from controller.core.channels import Endpoint
 from controller.core.context import NO_STATE, LiveBroker, Rows
-from controller.core.events import BrokerModifications, PartitionModifications
-from controller.core.state_changes import state_paths
-from controller.core.term import Term
-from controller.future import Future
+from controller.core.events import BrokerModifications, PartitionModifications, ReassignmentIsrChange
+from controller.core.leadership import Term
 from controller.protocol.control import NO_TOPIC_ID, UpdateMetadataBroker, UpdateMetadataEndpoint
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import BrokerRegistration, decode_topic_assignment, encode_topic_assignment
 from controller.zookeeper.codecs_columns import (
+    SECURITY_PROTOCOLS,
     TopicAssignmentColumns,
     decode_partition_states,
     decode_topic_assignments,
-)
-from controller.zookeeper.operations import BATCH, LONGEST_READ, NOT_READABLE, Columns, DamagedZnode, SetData, Znode
-from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
-from controller.zookeeper.znode_sense import (
-    SECURITY_PROTOCOLS,
     sound_partition_state,
     sound_registration,
     sound_states,
@@ -44,6 +41,8 @@ from controller.zookeeper.znode_sense import (
     topic_name_fault,
     without_topics,
 )
+from controller.zookeeper.operations import BATCH, LONGEST_READ, NOT_READABLE, Columns, DamagedZnode, SetData, Znode
+from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
 from statemachines.leader_election_columns import live_mask
 from statemachines.partition import PartitionState
 
@@ -70,12 +69,12 @@ async def read_brokers(term: Term) -> tuple[list[LiveBroker], int]:
     """All registrations that can be used, by id, and a zxid from before they were read."""
     listing = await term.zookeeper.children([paths.BROKER_IDS])
     names = listing.children[0] or ()
-    quarantine.forget_brokers_but(term, names)
+    forget_quarantined_brokers_but(term, names)
     asked = []
     for name in names:
         path = paths.child(paths.BROKER_IDS, name)
         if paths.broker_of(path) is None:
-            quarantine.report(term, path, f"{path} is left out: expected a broker id, found {name[:50]!r}")
+            quarantine(term, path, f"{path} is left out: expected a broker id, found {name[:50]!r}")
         else:
             asked.append(path)
     reading = await term.zookeeper.read(asked)
@@ -98,11 +97,11 @@ def live_broker(term: Term, row: Znode | None) -> LiveBroker | None:
     except DamagedZnode as damaged:
         known = term.context.broker(broker)
         if known is not None and (known.epoch == row.stat.czxid or row.data == NOT_READABLE):
-            quarantine.report(term, row.path, f"broker {broker} stays as it was known: {quarantine.describe(damaged)}")
+            quarantine(term, row.path, f"broker {broker} stays as it was known: {describe_damage(damaged)}")
             return known
-        quarantine.report_broker(term, broker, f"broker {broker} is left out: {quarantine.describe(damaged)}")
+        quarantine_broker(term, broker, f"broker {broker} is left out: {describe_damage(damaged)}")
         return None
-    quarantine.released(term, row.path)
+    release_from_quarantine(term, row.path)
     return found
 
 
@@ -215,7 +214,7 @@ def _legal(term: Term, names: Sequence[str]) -> list[str]:
             legal.append(name)
         else:
             term.context.left_out.add(name)
-            quarantine.report(term, paths.topic(name), f"topic {name[:300]!r} is left out: {fault[:300]}")
+            quarantine(term, paths.topic(name), f"topic {name[:300]!r} is left out: {fault[:300]}")
     return legal
 
 
@@ -226,12 +225,12 @@ def _is_watched(term: Term, name: str) -> bool:
 
 def _take_topics(term: Term, columns: TopicAssignmentColumns, faults: Mapping[int, str]) -> Rows:
     damaged = {
-        index: quarantine.why(sound_topic_assignment, paths.topic(columns.names[index]), data)
+        index: damage_of(sound_topic_assignment, paths.topic(columns.names[index]), data)
         for index, data in columns.damaged
     }
     for index, wrong in sorted({**damaged, **faults}.items()):
         name = columns.names[index]
-        quarantine.report(term, paths.topic(name), f"topic {name} is left out: {wrong}")
+        quarantine(term, paths.topic(name), f"topic {name} is left out: {wrong}")
         term.context.left_out.add(name)
     present = np.flatnonzero(columns.present)
     topics = []
@@ -240,7 +239,7 @@ def _take_topics(term: Term, columns: TopicAssignmentColumns, faults: Mapping[in
         if name in term.context.left_out:
             term.context.left_out.discard(name)
             term.context.shares_id.pop(name, None)
-            quarantine.released(term, paths.topic(name))
+            release_from_quarantine(term, paths.topic(name))
         topics.append((name, _topic_id(term, name, text)))
     place_of = np.cumsum(columns.present, dtype=np.int32) - 1
     # Topics that are not there have no rows, so that only their numbers close up.
@@ -333,25 +332,22 @@ async def load_states(term: Term, rows: Rows) -> npt.NDArray[np.int64]:
         mzxids[start : start + len(here)] = np.concatenate([batch.mzxids for batch in batches])
         version = np.where(part.present, part.versions, NO_STATE).astype(np.int32)
         term.context.put_states(here, part.leader, part.leader_epoch, part.controller_epoch, part.isr, version)
-        undecoded = {
-            place: quarantine.why(sound_partition_state, state_paths(term, here[place : place + 1])[0], data)
-            for place, data in part.damaged
-        }
+        state_paths = table.state_paths(here)
+        undecoded = {place: damage_of(sound_partition_state, state_paths[place], data) for place, data in part.damaged}
         faults = {
-            place: f"{state_paths(term, here[place : place + 1])[0]}: expected a partition's state ({fault})"
-            for place, fault in senseless.items()
+            place: f"{state_paths[place]}: expected a partition's state ({fault})" for place, fault in senseless.items()
         }
         for place, fault in sorted({**faults, **undecoded}.items()):
             damaged[start + place] = True
             row = int(here[place])
             message = f"partition {table.name_of(row)} is left out: {fault}"
-            quarantine.report_state(term, *table.topic_and_partition(row), message)
+            quarantine_state(term, *table.topic_and_partition(row), message)
         table.extra.update({int(here[place]): data for place, data in part.extra.items()})
         start += len(here)
 
     # Paths are made batch by batch, while the server works on those before.
     def read(start: int, end: int) -> Future[list[Columns]]:
-        return term.zookeeper.read_columns(state_paths(term, rows[start:end]), LONGEST_READ)
+        return term.zookeeper.read_columns(term.context.partitions.state_paths(rows[start:end]), LONGEST_READ)
 
     await _in_flight(len(rows), read, take, LONGEST_READ)
     led = live_mask(table.leader[rows], term.context.eligible_ids)
@@ -392,3 +388,86 @@ async def load(term: Term) -> Loaded:
     rows = await load_topics(term, topics, topics_zxid)
     mzxids = await load_states(term, rows)
     return Loaded(len(brokers), len(topics), len(rows), mzxids)
+
+
+def describe_damage(damaged: DamagedZnode) -> str:
+    """Describe the error without the znode's bytes, as bulk reads do."""
+    return f"{damaged.path}: expected {damaged.expected}"
+
+
+def damage_of(decode: Callable[[str, bytes | None], object], path: str, data: bytes | None) -> str:
+    """Return the error of a znode that a bulk read found damaged."""
+    try:
+        decode(path, data)
+    except DamagedZnode as damaged:
+        return describe_damage(damaged)
+    return f"{path}: it is damaged"
+
+
+def quarantine(term: Term, path: str, message: str, level: str = "error") -> None:
+    """Enters the znode, and logs it unless it was entered with the same message before."""
+    if term.context.quarantine.get(path) != message:
+        term.context.quarantine[path] = message
+        term.note(level, message)
+
+
+def quarantine_state(term: Term, topic: str, partition: int, message: str, level: str = "error") -> None:
+    """As `quarantine`, for a partition's state, which is watched from now on."""
+    path = paths.partition_state(topic, partition)
+    _quarantine_watched(term, path, ReassignmentIsrChange(topic, partition), message, level)
+
+
+def quarantine_unwritable_state(term: Term, topic: str, partition: int, message: str) -> None:
+    """As `quarantine_state`, for a state that can be read and not written. It is not read again before it changes: that
+    would end the quarantine, and the next write would begin it again."""
+    path = paths.partition_state(topic, partition)
+    _quarantine_watched(term, path, ReassignmentIsrChange(topic, partition), message, "error", again=False)
+
+
+def quarantine_broker(term: Term, broker: int, message: str) -> None:
+    """As `quarantine`, for a registration, which is watched from now on."""
+    _quarantine_watched(term, paths.broker(broker), BrokerModifications(broker), message, "error")
+
+
+def _quarantine_watched(term: Term, path: str, event: Any, message: str, level: str, *, again: bool = True) -> None:
+    is_new = path not in term.context.quarantine
+    quarantine(term, path, message, level)
+    if is_new:
+        term.zookeeper.watch_node(path, event)
+    if is_new and again:
+        term.put(event)  # read once more behind the watch: nothing that was written meanwhile is missed
+
+
+def release_from_quarantine(term: Term, path: str) -> bool:
+    """Takes out an entry whose znode has been repaired, or is gone; False if there was none."""
+    if term.context.quarantine.pop(path, None) is None:
+        return False
+    if paths.partition_of(path) is not None:
+        term.zookeeper.unwatch([path])
+    term.note("info", f"{path} is not in quarantine any more")
+    return True
+
+
+def forget_quarantined_topics(term: Term, topics: Collection[str]) -> None:
+    """Takes out the entries of topics that are gone, and of their partitions."""
+    gone = frozenset(topics)
+    _forget_quarantined(term, lambda path: paths.topic_of(path) in gone)
+    for name, holder in list(term.context.shares_id.items()):
+        if name in gone:
+            del term.context.shares_id[name]
+        elif holder in gone:
+            term.put(PartitionModifications(name))  # its id is its own by now
+
+
+def forget_quarantined_brokers_but(term: Term, names: Collection[str]) -> None:
+    """Takes out the entries of registrations that are gone; `names` are those that are there."""
+    there = frozenset(paths.child(paths.BROKER_IDS, name) for name in names)
+    _forget_quarantined(term, lambda path: path.startswith(f"{paths.BROKER_IDS}/") and path not in there)
+
+
+def _forget_quarantined(term: Term, is_gone: Callable[[str], bool]) -> None:
+    found = [path for path in term.context.quarantine if is_gone(path)]
+    for path in found:
+        del term.context.quarantine[path]
+    if found:
+        term.zookeeper.unwatch(found)

@@ -23,7 +23,7 @@ import numpy as np
 from controller.clock import Clock
 from controller.core import events
 from controller.core.context import NO_BROKER
-from controller.core.term import Term
+from controller.core.leadership import Term
 from statemachines.replica import ReplicaState
 
 SAMPLES = 1_028

@@ -30,13 +30,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from controller.core import quarantine, state_changes, topic_deletion
+from controller.core import state_changes, topic_deletion
 from controller.core.context import NO_BROKER, NO_STATE, Bytes, Int32s, Replicas, Rows, padded
 from controller.core.events import ReassignmentIsrChange
-from controller.core.loading import topic_id_text
+from controller.core.leadership import Term
+from controller.core.loading import describe_damage, quarantine, release_from_quarantine, topic_id_text
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import REASSIGNED, NewStates, names_of, read_states, set_states
-from controller.core.term import Term
 from controller.core.znode_changes import ROUNDS
 from controller.protocol.control import NO_TOPIC_ID
 from controller.trace import PartitionMoved
@@ -48,6 +48,7 @@ from controller.zookeeper.codecs import (
     encode_reassignments,
     encode_topic_assignment,
 )
+from controller.zookeeper.codecs_columns import sound_topic_assignment
 from controller.zookeeper.operations import (
     BATCH,
     BadVersion,
@@ -63,7 +64,6 @@ from controller.zookeeper.operations import (
     Znode,
 )
 from controller.zookeeper.row_writes import BATCH_BYTES, ZNODE_BYTES_MAX, operation_bytes
-from controller.zookeeper.znode_sense import sound_topic_assignment
 from statemachines.leader_election_columns import is_member, live_mask
 from statemachines.partition import PartitionState
 from statemachines.reassignment import Assignment, ReassignmentState, is_in_sync, kept_on_the_way
@@ -89,14 +89,14 @@ async def read_asked(term: Term) -> Targets | None:
 
 def _asked(term: Term, row: Znode | None) -> Targets:
     if row is None:
-        quarantine.released(term, PATH)
+        release_from_quarantine(term, PATH)
         return {}
     try:
         asked = decode_reassignments(row.path, row.data).replicas
     except DamagedZnode as damaged:
-        quarantine.report(term, PATH, str(damaged))
+        quarantine(term, PATH, str(damaged))
         return {}
-    quarantine.released(term, PATH)
+    release_from_quarantine(term, PATH)
     return asked
 
 
@@ -263,7 +263,7 @@ def _topic(term: Term, name: str, row: Znode) -> TopicAssignment | None:
     try:
         found = sound_topic_assignment(row.path, row.data)
     except DamagedZnode as damaged:
-        quarantine.report(term, row.path, f"topic {name} stays as it was known: {quarantine.describe(damaged)}")
+        quarantine(term, row.path, f"topic {name} stays as it was known: {describe_damage(damaged)}")
         return None
     known = term.context.partitions.topic_named(name)
     if known is None:

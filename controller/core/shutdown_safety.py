@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.core.context import NO_BROKER, Bools, Int32s, Replicas, Rows
-from controller.core.state_changes import by_topic, state_paths, take_in
-from controller.core.term import Term
+from controller.core.leadership import Term
+from controller.core.state_changes import by_topic, take_in
 from controller.zookeeper.codecs import decode_config
 from controller.zookeeper.operations import DamagedZnode, Znode
 
@@ -61,7 +61,7 @@ async def held_back(term: Term, broker: int, replicas: Replicas) -> Held:
     """
     held = await _held_back(term, broker, replicas)
     if len(held.rows):
-        states = await term.zookeeper.read(state_paths(term, held.rows))
+        states = await term.zookeeper.read(term.context.partitions.state_paths(held.rows))
         for row, state in zip(held.rows.tolist(), states.rows, strict=True):
             take_in(term, row, state)
         held = await _held_back(term, broker, replicas)

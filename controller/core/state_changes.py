@@ -22,16 +22,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from controller.core import quarantine
+from controller.clock import Coro
 from controller.core.context import NO_BROKER, NO_STATE, Bools, Int32s, Replicas, Rows, all_members, members, padded
 from controller.core.events import ReassignmentIsrChange
+from controller.core.leadership import Term
+from controller.core.loading import (
+    describe_damage,
+    quarantine,
+    quarantine_state,
+    quarantine_unwritable_state,
+    release_from_quarantine,
+)
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
-from controller.future import Coro
 from controller.trace import PartitionMoved, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.codecs_columns import encode_partition_states
+from controller.zookeeper.codecs_columns import encode_partition_states, sound_partition_state
 from controller.zookeeper.operations import (
     NOT_WRITABLE,
     Create,
@@ -42,8 +48,7 @@ from controller.zookeeper.operations import (
     UnknownOutcome,
     Znode,
 )
-from controller.zookeeper.row_writes import RowsWritten, StatePaths, StateSets
-from controller.zookeeper.znode_sense import sound_partition_state
+from controller.zookeeper.row_writes import RowsWritten, StateSets
 from statemachines.leader_election_columns import (
     ElectedColumns,
     elect_controlled_shutdown_columns,
@@ -95,7 +100,7 @@ async def set_states(term: Term, states: NewStates) -> Rows:
     has written a row (S01)."""
     table, states = term.context.partitions, _within_assignment(term, states)
     data = encode_partition_states(states.leader, states.leader_epoch, term.epoch, states.isr, _extra(term, states))
-    writes = StateSets(state_paths(term, states.rows), data, table.zk_version[states.rows])
+    writes = StateSets(term.context.partitions.state_paths(states.rows), data, table.zk_version[states.rows])
     result = await term.zookeeper.commit_rows(term.leadership, writes)
     moved = [place for place, _ in result.moved]
     _record(term, states, result.versions)
@@ -147,7 +152,7 @@ async def create_states(term: Term, states: NewStates) -> Rows:
         else:
             return await _created(term, states, result, len(parents))
         if closed:
-            quarantine.report(term, path, f"partitions of topic {gone} are left out: {why}")
+            quarantine(term, path, f"partitions of topic {gone} are left out: {why}")
         else:
             term.note("warning", f"topic {gone} went away while its partitions were being created")
         table = term.context.partitions
@@ -164,7 +169,7 @@ def _creations(term: Term, states: NewStates) -> tuple[list[Create], list[Create
     first = [topic.name for topic in topics if not (table.zk_version[topic.rows] != NO_STATE).any()]
     parents = [Create(paths.partitions(name), None) for name in first]
     parents += [Create(paths.partition(*table.topic_and_partition(row)), None) for row in states.rows.tolist()]
-    names = state_paths(term, states.rows)
+    names = term.context.partitions.state_paths(states.rows)
     return parents, [Create(path, one) for path, one in zip(names, data, strict=True)]
 
 
@@ -219,7 +224,7 @@ def _record(term: Term, states: NewStates, versions: Int32s) -> None:
 
 async def read_states(term: Term, rows: Rows) -> None:
     """Read the states of partitions again; the context then has what ZooKeeper has. Raises as `take_in_all`."""
-    reading = await term.zookeeper.read(state_paths(term, rows))
+    reading = await term.zookeeper.read(term.context.partitions.state_paths(rows))
     await take_in_all(term, list(zip(rows.tolist(), reading.rows, strict=True)))
 
 
@@ -251,17 +256,17 @@ def take_in(term: Term, row: int, found: Znode | None) -> bool:
     topic, partition = table.topic_and_partition(row)
     table.extra.pop(row, None)
     if found is None:
-        quarantine.report_state(term, topic, partition, f"partition {table.name_of(row)}: its state is gone", "warning")
+        quarantine_state(term, topic, partition, f"partition {table.name_of(row)}: its state is gone", "warning")
         term.context.drop_states(rows)
         return False
     try:
         state = sound_partition_state(found.path, found.data)
     except DamagedZnode as damaged:
-        report = quarantine.report_unwritable_state if found.data == NOT_WRITABLE else quarantine.report_state
-        report(term, topic, partition, f"partition {table.name_of(row)} is left out: {quarantine.describe(damaged)}")
+        report = quarantine_unwritable_state if found.data == NOT_WRITABLE else quarantine_state
+        report(term, topic, partition, f"partition {table.name_of(row)} is left out: {describe_damage(damaged)}")
         term.context.drop_states(rows)
         return False
-    quarantine.released(term, found.path)
+    release_from_quarantine(term, found.path)
     known = int(table.zk_version[row])
     if term.settings.versions.alter_isr is not None and known not in (NO_STATE, found.stat.version):
         _notify_leader_later(term, topic, partition, found.stat.version)
@@ -287,16 +292,6 @@ def _notify_leader_later(term: Term, topic: str, partition: int, version: int) -
     term.context.rewritten[topic, partition] = version
     event = ReassignmentIsrChange(topic, partition)
     term.timers.set(f"rewritten {topic}-{partition}", term.clock, REWRITTEN_MS, lambda: term.put(event))
-
-
-def state_paths(term: Term, rows: Rows) -> StatePaths:
-    """The state znodes' paths, in the order of the rows; fewest parts for rows that are grouped by topic."""
-    table = term.context.partitions
-    topics, partitions = table.topic[rows], table.partition[rows].tolist()
-    firsts = np.flatnonzero(np.diff(topics, prepend=-1))
-    ends = [*firsts[1:].tolist(), len(rows)]
-    spans = zip(topics[firsts].tolist(), firsts.tolist(), ends, strict=True) if len(rows) else ()
-    return StatePaths([(table.topics[topic].name, partitions[first:end]) for topic, first, end in spans])
 
 
 def names_of(term: Term, rows: Rows | Sequence[int], limit: int = 10) -> str:

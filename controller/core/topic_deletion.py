@@ -25,12 +25,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core import quarantine, state_changes
+from controller.clock import Future
+from controller.core import state_changes
 from controller.core.context import NO_BROKER, Bools, Replicas, Rows
+from controller.core.leadership import Term
+from controller.core.loading import forget_quarantined_topics
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
 from controller.core.znode_changes import ROUNDS, delete_children, list_children
-from controller.future import Future
 from controller.zookeeper import paths
 from controller.zookeeper.operations import (
     ANY_VERSION,
@@ -362,7 +363,7 @@ async def _complete(term: Term, topics: Sequence[str]) -> None:
         term, _replicas_in(term, known, ReplicaState.DeletionSuccessful), ReplicaState.NonExistent
     )
     await remove_topics(term, topics)
-    quarantine.forget_topics(term, topics)
+    forget_quarantined_topics(term, topics)
     term.context.forget_topics(topics)
     term.note("info", f"{len(topics)} topics are deleted, {topics[0]} among them")
 

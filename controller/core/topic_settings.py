@@ -22,7 +22,7 @@ from controller.protocol.admin import (
     CONFIG_TYPE_LONG,
     CONFIG_TYPE_STRING,
 )
-from controller.zookeeper.znode_sense import topic_name_fault as name_fault
+from controller.zookeeper.codecs_columns import topic_name_fault as name_fault
 
 __all__ = ["collisions", "metric_name", "name_fault"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from controller.core.term import Term
+from controller.core.leadership import Term
 from controller.zookeeper.operations import (
     ANY_VERSION,
     BATCH,

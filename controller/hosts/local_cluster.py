@@ -25,10 +25,9 @@ import javaproperties
 
 from controller.broker.settings import Address, address, address_text, listeners
 from controller.protocol.client import MetadataRequest, MetadataResponse
-from controller.protocol.codec import RequestHeader, decode_response, encode_request
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import SIZE_BYTES, frame_size, framed
-from controller.protocol.messages import ApiKey
 from controller.zookeeper import launch
 from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
 

@@ -29,8 +29,7 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, JobLane, Steps, Yielded
-from controller.clock import Timer
-from controller.future import Future
+from controller.clock import Future, Timer
 from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, NOWHERE, TimerTask, TimingWheel
 
 T = TypeVar("T")

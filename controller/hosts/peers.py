@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from controller.broker.settings import Address, address_text
-from controller.clock import Clock, Timer
+from controller.clock import Clock, Future, Timer
 from controller.core.channels import ControllerChannels, EventSink, PeerError, PeerTimedOut, PeerUnreachable
-from controller.future import Future
 from controller.hosts.network import NetworkThread
-from controller.protocol.codec import RequestHeader, read_response_header, request_head, response_body
+from controller.protocol.codec import ApiKey, RequestHeader, read_response_header, request_head, response_body
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import SIZE_BYTES, frame_size
-from controller.protocol.messages import ApiKey
 from controller.trace import Noted, Trace
 
 PIECE_BYTES = 256 * 1024

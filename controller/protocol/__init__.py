@@ -41,9 +41,16 @@ from controller.protocol.client import (
     SupportedFeature,
 )
 from controller.protocol.codec import (
+    CLUSTER_MESSAGES,
+    RECORD_MESSAGES,
+    SUPPORTED,
+    ApiKey,
+    ControlVersions,
     Request,
     RequestHeader,
     UnsupportedVersion,
+    VersionRange,
+    control_versions,
     decode_request,
     decode_response,
     decode_response_body,
@@ -110,15 +117,6 @@ from controller.protocol.framing import (
     frame_size,
     framed,
     framed_parts,
-)
-from controller.protocol.messages import (
-    CLUSTER_MESSAGES,
-    RECORD_MESSAGES,
-    SUPPORTED,
-    ApiKey,
-    ControlVersions,
-    VersionRange,
-    control_versions,
 )
 from controller.protocol.schema import Records, RequestValue, ResponseValue
 

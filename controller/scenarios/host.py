@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from controller.clock import Clock
-from controller.future import Coro
+from controller.clock import Clock, Coro
 from controller.scenarios.faults import Fault, Link, Operation
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History

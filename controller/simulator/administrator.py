@@ -59,9 +59,9 @@ from controller.scenarios.faults import (
 from controller.simulator.network import Address
 from controller.simulator.requests import BrokerConnection
 from controller.zookeeper import paths
+from controller.zookeeper.codecs_columns import sound_partition_state
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import DamagedZnode
-from controller.zookeeper.znode_sense import sound_partition_state
 
 DONE = "done"
 """The outcome of an operation that was acknowledged."""

@@ -17,11 +17,10 @@ from controller.broker.metadata import MetadataCache
 from controller.broker.node import Node
 from controller.broker.request_context import Respond
 from controller.broker.settings import BrokerSettings, parse_settings
-from controller.clock import VirtualClock
+from controller.clock import Future, VirtualClock, spawn
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.future import Future, spawn
 from controller.simulator.disk import SimulatedDisk
 from controller.simulator.metadata_interning import MetadataInterning
 from controller.simulator.network import Address, Frame, Network

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from controller.clock import Clock
+from controller.clock import Clock, spawn
 from controller.core.channels import PeerError, PeerTimedOut
-from controller.future import spawn
 from controller.protocol import (
     SUPPORTED,
     ApiKey,

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from controller.clock import Future, spawn
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.future import Future, spawn
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.simulator.broker_process import NodeTrace
 from controller.simulator.host import SimulatedHost

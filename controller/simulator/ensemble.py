@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from controller.clock import Clock
-from controller.future import Future
+from controller.clock import Clock, Future
 from controller.scenarios.faults import HostFailure
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 

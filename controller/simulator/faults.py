@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
+from controller.clock import Coro, spawn
 from controller.core.leadership import epoch_in
-from controller.future import Coro, spawn
 from controller.scenarios.faults import (
     SIMULATED,
     ZOOKEEPER,

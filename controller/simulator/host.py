@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from controller.broker.settings import BadSettings
-from controller.clock import VirtualClock
-from controller.future import spawn
+from controller.clock import VirtualClock, spawn
 from controller.scenarios.faults import (
     ZOOKEEPER,
     AskIsr,

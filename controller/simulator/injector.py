@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from controller.future import Future, spawn
+from controller.clock import Future, spawn
 from controller.scenarios.faults import ZOOKEEPER, AskIsr, HostFailure, Link, Operation, PauseController, Undo, describe
 from controller.scenarios.language import Happening, Outside, Plan
 from controller.scenarios.runner import NodeNames, has_names

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from controller.broker.node import Node
 from controller.core.context import NO_STATE
-from controller.core.term import Term
+from controller.core.leadership import Term
 from controller.simulator.broker_process import SimulatedBroker
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 

@@ -20,10 +20,10 @@ import numpy as np
 from controller.broker.broker import DataPlane
 from controller.broker.metadata import Partitions
 from controller.broker.node import Node
+from controller.clock import spawn
 from controller.core.context import NO_BROKER, Bools, Int32s, padded
+from controller.core.leadership import Term
 from controller.core.placement import assign_replicas
-from controller.core.term import Term
-from controller.future import spawn
 from controller.scenarios.host import Workload
 from controller.scenarios.language import ClusterSpec
 from controller.simulator.host import SimulatedHost

@@ -16,7 +16,7 @@ from controller.broker.partition import Role
 from controller.core.context import NO_STATE
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS, is_watched_in_term
 from controller.core.leadership import epoch_in
-from controller.protocol.messages import control_versions
+from controller.protocol.codec import control_versions
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator
 from controller.simulator.broker_process import SimulatedBroker

@@ -17,10 +17,9 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from controller.broker.metadata import MetadataBodies, MetadataSnapshot, NamedPartitions, named_by
-from controller.protocol.bulk import UPDATE_METADATA_VERSIONS, common_part
-from controller.protocol.codec import Request, decode_request, encode_request_body
+from controller.core.request_batch import UPDATE_METADATA_VERSIONS, common_part
+from controller.protocol.codec import ApiKey, Request, decode_request, encode_request_body
 from controller.protocol.control import UpdateMetadataBroker, UpdateMetadataRequest, UpdateMetadataTopicState
-from controller.protocol.messages import ApiKey
 from controller.simulator.network import SharedFrame
 
 KEPT = 8

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controller.clock import Clock
+from controller.clock import Clock, spawn
 from controller.core.leadership import named_in
-from controller.future import spawn
 from controller.scenarios.host import PartitionView
 from controller.scenarios.membership import Membership, changes, look
 from controller.trace import EphemeralSeen

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from controller.clock import Clock, Timer, VirtualClock
-from controller.future import Future
+from controller.clock import Clock, Future, Timer, VirtualClock
 
 
 class ProcessState(enum.Enum):

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from controller.clock import Future
 from controller.core.channels import PeerError
-from controller.future import Future
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.produce import (
     InitProducerIdRequest,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from controller.broker.partition import Partition, Role
-from controller.future import spawn
+from controller.clock import spawn
 from controller.scenarios.faults import CreateTopic
 from controller.scenarios.host import PartitionView
 from controller.scenarios.invariants import Finding

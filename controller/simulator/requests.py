@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from controller.clock import Timer
+from controller.clock import Future, Timer
 from controller.core.channels import PeerTimedOut, PeerUnreachable
-from controller.future import Future
 from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket
 from controller.simulator.process import Process, ProcessClock

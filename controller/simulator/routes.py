@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from controller.clock import Clock, Timer
+from controller.clock import Clock, Coro, Future, Timer, spawn
 from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
-from controller.future import Coro, Future, spawn
 from controller.protocol import (
     ApiKey,
     MalformedFrame,

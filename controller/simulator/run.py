@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller.future import spawn
+from controller.clock import spawn
 from controller.report.summary import Report
 from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario

@@ -49,9 +49,9 @@ from controller.zookeeper.codecs import (
     decode_partition_state,
     decode_topic_assignment,
 )
+from controller.zookeeper.codecs_columns import sound_partition_state, state_fault
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Check, Create, DamagedZnode, Delete, SetData, Write
-from controller.zookeeper.znode_sense import sound_partition_state, state_fault
 
 INVARIANT = "moves-by-choice"
 ELECTIONS = frozenset({"initial", "offline", "controlled shutdown", "reassigned", "preferred"})

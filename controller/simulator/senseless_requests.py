@@ -12,9 +12,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from controller.protocol import SUPPORTED, ApiKey
-from controller.protocol.codec import RequestHeader, encode_request
+from controller.protocol.codec import MESSAGES, RequestHeader, encode_request
 from controller.protocol.errors import UnencodableValue
-from controller.protocol.messages import MESSAGES
 from controller.protocol.schema import (
     NO_DEFAULT,
     Array,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from controller.future import Future
+from controller.clock import Future
 from controller.simulator.simulation import Simulation
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller.broker.node import Node
-from controller.clock import VirtualClock
-from controller.future import Future, spawn
+from controller.clock import Future, VirtualClock, spawn
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
-from controller.protocol.messages import control_versions
+from controller.protocol.codec import control_versions
 from controller.scenarios.faults import (
     ZOOKEEPER,
     AddPartitions,

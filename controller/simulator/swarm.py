@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.future import spawn
+from controller.clock import spawn
 from controller.scenarios.language import Plan
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
 from controller.simulator.record_run import RecordRun

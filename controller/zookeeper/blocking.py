@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from controller.clock import Timer
-from controller.future import Coro, Future, spawn
+from controller.clock import Coro, Future, Timer, spawn
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper import paths
 from controller.zookeeper.client import LONGEST_DELAY_MS, ZooKeeperClient
 from controller.zookeeper.codecs import (

@@ -31,8 +31,7 @@ from tenacity import AsyncRetrying, IterState, RetryCallState, retry_if_exceptio
 from tenacity.wait import wait_base
 
 from controller.backoff import backoff_ms
-from controller.clock import Clock
-from controller.future import Future, spawn
+from controller.clock import Clock, Future, spawn
 from controller.zookeeper.operations import (
     BATCH,
     NOT_READABLE,

@@ -39,9 +39,6 @@ from controller.zookeeper.codecs_columns import (
     TopicAssignmentColumns,
     decode_partition_states,
     decode_topic_assignments,
-)
-from controller.zookeeper.operations import BATCH, Columns, DamagedZnode, Stat, Znode
-from controller.zookeeper.znode_sense import (
     sound_partition_state,
     sound_registration,
     sound_states,
@@ -49,6 +46,7 @@ from controller.zookeeper.znode_sense import (
     sound_topics,
     topic_name_fault,
 )
+from controller.zookeeper.operations import BATCH, Columns, DamagedZnode, Stat, Znode
 
 FORMAT = 1
 

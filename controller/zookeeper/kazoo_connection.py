@@ -22,8 +22,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import CloseInstance
 
 from controller import sync_points
-from controller.clock import Clock
-from controller.future import Future, spawn
+from controller.clock import Clock, Future, spawn
 from controller.log import logger
 from controller.zookeeper import jute
 from controller.zookeeper.kazoo_session import HookedClient, KazooRequest, KeeperState, Parse, path_error

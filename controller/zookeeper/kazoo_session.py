@@ -37,8 +37,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from controller import sync_points
-from controller.clock import Clock
-from controller.future import Future
+from controller.clock import Clock, Future
 from controller.log import logger
 from controller.zookeeper import operations
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from controller.future import Future
+from controller.clock import Future
 
 
 class ZooKeeperError(Exception):

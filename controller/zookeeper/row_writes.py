@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import UNREADABLE
 from controller.zookeeper.operations import (

@@ -32,18 +32,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller.clock import Coro
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import BrokerChange, ControlledShutdownRequested, Event, Startup
-from controller.core.term import ControllerSettings
-from controller.future import Coro
+from controller.core.leadership import ControllerSettings
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process import term_holds
 from controller.protocol.client import ApiVersion, ApiVersionsResponse
-from controller.protocol.codec import RequestHeader, encode_response, read_request_header
+from controller.protocol.codec import SUPPORTED, ApiKey, RequestHeader, encode_response, read_request_header
 from controller.protocol.control import (
     ControlledShutdownResponse,
     LeaderAndIsrResponse,
@@ -51,7 +51,6 @@ from controller.protocol.control import (
     UpdateMetadataResponse,
 )
 from controller.protocol.framing import SIZE_BYTES, frame_size, framed
-from controller.protocol.messages import SUPPORTED, ApiKey
 from controller.protocol.schema import ResponseValue
 from controller.trace import FailoverCompleted, FailoverPhase, Noted, RequestAnswered, TraceEvent
 from controller.zookeeper.blocking import wait

@@ -44,7 +44,7 @@ from controller.protocol.client import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from controller.protocol.codec import RequestHeader, decode_response, encode_request
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     FetchPartition,
@@ -55,7 +55,6 @@ from controller.protocol.fetch import (
     ListOffsetsTopic,
 )
 from controller.protocol.framing import SIZE_BYTES, framed
-from controller.protocol.messages import ApiKey
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage.batches import Record, encode_batch, resealed

@@ -20,10 +20,9 @@ from typing import Any
 
 from controller.cli.main import UsageError
 from controller.cli.requirements import Need, zookeeper_server
-from controller.core.leadership import Won, elect
+from controller.clock import Coro
+from controller.core.leadership import ControllerSettings, Term, Won, elect
 from controller.core.loading import list_topics, load_states, load_topics, read_brokers, watch_brokers
-from controller.core.term import ControllerSettings, Term
-from controller.future import Coro
 from controller.hosts.network import NetworkThread
 from controller.trace import NullTrace
 from controller.zookeeper import blocking

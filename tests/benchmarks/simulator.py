@@ -20,8 +20,7 @@ from typing import Any
 
 from controller.cli.gc_tuning import seldom_collected
 from controller.cli.values import number, number_from
-from controller.clock import VirtualClock
-from controller.future import spawn
+from controller.clock import VirtualClock, spawn
 from controller.report.summary import render_table
 from controller.scenarios.faults import CreateTopic, Kill
 from controller.scenarios.language import ClusterSpec, Happening, Plan

@@ -10,8 +10,7 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.log_manager import LogManager
 from controller.broker.node import Node
 from controller.clock import VirtualClock
-from controller.protocol.codec import encode_request
-from controller.protocol.messages import SUPPORTED, ApiKey
+from controller.protocol.codec import SUPPORTED, ApiKey, encode_request
 from controller.protocol.schema import RequestValue
 from controller.simulator.disk import MemoryDisk
 from controller.zookeeper import paths

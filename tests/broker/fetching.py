@@ -10,10 +10,10 @@ from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
+from controller.protocol.codec import MESSAGES, control_versions
 from controller.protocol.control import UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import EpochEndOffset, FetchPartitionData, FetchRequest, FetchResponse, FetchTopicData
-from controller.protocol.messages import MESSAGES, control_versions
 from controller.protocol.schema import ResponseValue
 from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog

@@ -15,10 +15,10 @@ from controller.broker.fetcher import ReplicaFetcherManager
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
-from controller.clock import VirtualClock
+from controller.clock import Future, VirtualClock
 from controller.core.channels import PeerUnreachable
-from controller.future import Future
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
+from controller.protocol.codec import MESSAGES
 from controller.protocol.control import UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
@@ -39,7 +39,6 @@ from controller.protocol.fetch import (
     OffsetForLeaderResult,
     OffsetForLeaderTopicResult,
 )
-from controller.protocol.messages import MESSAGES
 from controller.protocol.schema import ResponseValue
 from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog, headers_of

@@ -10,10 +10,16 @@ from controller.broker.broker import Broker
 from controller.broker.metadata import BrokerIdentity
 from controller.broker.settings import BrokerSettings, parse_settings
 from controller.broker.topic_configs import TopicConfigs
-from controller.clock import VirtualClock
-from controller.future import Future
+from controller.clock import Future, VirtualClock
 from controller.protocol.client import ApiVersion, ApiVersionsResponse
-from controller.protocol.codec import RequestHeader, decode_response, encode_request, encode_response_body
+from controller.protocol.codec import (
+    SUPPORTED,
+    ApiKey,
+    RequestHeader,
+    decode_response,
+    encode_request,
+    encode_response_body,
+)
 from controller.protocol.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -26,7 +32,6 @@ from controller.protocol.control import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import Part, joined
-from controller.protocol.messages import SUPPORTED, ApiKey
 from controller.protocol.schema import RequestValue
 from controller.trace import Noted
 from controller.trace_records import Recorder

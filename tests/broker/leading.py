@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from controller.broker.broker import Broker
 from controller.broker.log_manager import LogManager
 from controller.broker.partition import LeaderState, Partition
+from controller.clock import Future
 from controller.core.handlers.isr_changes import NAMED_BY_ID
-from controller.future import Future
 from controller.protocol import request_head
-from controller.protocol.codec import RequestHeader, decode_request, encode_response_body
+from controller.protocol.codec import ApiKey, RequestHeader, decode_request, encode_response_body
 from controller.protocol.control import (
     AlterIsrPartition,
     AlterIsrPartitionResult,
@@ -41,7 +41,6 @@ from controller.protocol.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from controller.protocol.messages import ApiKey
 from controller.protocol.produce import ACKS_ALL, ProducePartition, ProducePartitionResult, ProduceRequest, ProduceTopic
 from controller.simulator.disk import MemoryDisk
 from controller.storage import LogSettings, PartitionLog, headers_of, whole_bytes

@@ -6,6 +6,7 @@ import pytest
 
 from controller.broker.topic_configs import WAIT_MS
 from controller.protocol.client import ApiVersionsRequest
+from controller.protocol.codec import MESSAGES, ApiKey
 from controller.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
@@ -14,7 +15,6 @@ from controller.protocol.control import (
     StopReplicaTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import MESSAGES, ApiKey
 from controller.protocol.produce import InitProducerIdRequest
 from controller.zookeeper import paths
 from tests.broker.data_node import DataNode

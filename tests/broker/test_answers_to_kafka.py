@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from controller.core.handlers.isr_changes import HANDLED_AT_0
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     EARLIEST_TIMESTAMP,
@@ -21,7 +22,6 @@ from controller.protocol.fetch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import ApiKey
 from controller.protocol.schema import RequestValue
 from tests.broker.data_harness import DataBroker
 

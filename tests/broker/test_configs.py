@@ -39,8 +39,8 @@ from controller.protocol.client import (
     CONFIG_SOURCE_STATIC_BROKER,
     CONFIG_SOURCE_TOPIC,
 )
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Delete
 from tests.broker.data_node import DataNode

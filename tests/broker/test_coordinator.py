@@ -6,8 +6,8 @@ import pytest
 
 from controller.broker.broker import NAMED_MAX
 from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.data_harness import DataBroker
 
 JAVA = ApiVersionsRequest("apache-kafka-java", "2.8.2")

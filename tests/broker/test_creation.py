@@ -17,8 +17,8 @@ from controller.protocol.client import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.data_harness import DataBroker
 from tests.broker.harness import BrokerUnderTest, Deferred, metadata
 from tests.timer.wheel_clock import pending_timers

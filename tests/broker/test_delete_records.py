@@ -12,9 +12,9 @@ from controller.protocol.admin import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, FetchTopic
-from controller.protocol.messages import ApiKey
 from tests.broker.data_harness import DataBroker
 from tests.broker.data_node import DataNode
 from tests.broker.harness import Deferred, live, metadata

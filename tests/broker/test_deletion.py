@@ -7,9 +7,9 @@ import pytest
 from controller.broker.broker import Broker
 from controller.core.events import DeleteTopicsRequested
 from controller.protocol.client import DeleteTopicsRequest, DeleteTopicState
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import LEADER_DURING_DELETE
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.harness import TOPIC_ID, BrokerUnderTest, Deferred, metadata, settings
 
 TIMEOUT_MS = 5_000

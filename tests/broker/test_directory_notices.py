@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.zookeeper_services import AGAIN_MS, DirectoryNotices
-from controller.clock import VirtualClock
-from controller.future import Future
+from controller.clock import Future, VirtualClock
 from controller.trace import Noted
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites

@@ -6,8 +6,8 @@ import pytest
 
 from controller.core.events import ElectionKind, ElectionOutcome, ElectLeadersRequested
 from controller.protocol.admin import ELECTION_PREFERRED, ELECTION_UNCLEAN, ElectLeadersRequest, ElectLeadersTopic
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.harness import BrokerUnderTest, Deferred, metadata
 
 TIMEOUT_MS = 5_000

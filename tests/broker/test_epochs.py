@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.partition import Partition, Role
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import (
     LeaderAndIsrRequest,
     StopReplicaPartitionState,
@@ -13,7 +14,6 @@ from controller.protocol.control import (
     StopReplicaTopicState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.trace import MetadataApplied, ReplicaRoleApplied, RequestRefused
 from tests.broker.harness import BROKER_EPOCH, BrokerUnderTest, leader_and_isr, metadata
 

@@ -10,6 +10,7 @@ import pytest
 from controller.broker.fetcher_state import EPOCH_MAX
 from controller.broker.records.fetch_sessions import EVICTABLE_AFTER_MS, FetchSessionCache, SessionRefused, next_epoch
 from controller.clock import VirtualClock
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     FINAL_SESSION_EPOCH,
@@ -21,7 +22,6 @@ from controller.protocol.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from controller.protocol.messages import ApiKey
 from controller.storage import PartitionLog
 from tests.broker.harness import Deferred
 from tests.broker.leading import Holder, done, offsets

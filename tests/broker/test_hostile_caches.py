@@ -13,9 +13,8 @@ from controller.broker.records.fetch_sessions import FetchSessionCache, SessionR
 from controller.clock import VirtualClock
 from controller.protocol import SUPPORTED, decode_request, encode_request
 from controller.protocol.client import MetadataRequest, MetadataRequestTopic
-from controller.protocol.codec import RequestHeader
+from controller.protocol.codec import ApiKey, RequestHeader
 from controller.protocol.fetch import INITIAL_SESSION_EPOCH, NO_SESSION, FetchPartition, FetchRequest, FetchTopic
-from controller.protocol.messages import ApiKey
 from controller.simulator.disk import MemoryDisk
 from controller.storage.checkpoints import EpochStart, encode_epochs
 from controller.storage.recovery import NEW, open_files

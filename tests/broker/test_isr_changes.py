@@ -14,6 +14,7 @@ import pytest
 from controller.broker.isr_manager import RETRY_FIRST_MS, RETRY_LAST_MS, IsrManager
 from controller.broker.partition import Partition
 from controller.core.channels import PeerTimedOut, PeerUnreachable
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import (
     NO_TOPIC_ID,
     AlterIsrRequest,
@@ -24,7 +25,6 @@ from controller.protocol.control import (
     UpdateMetadataPartitionState,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID
 from tests.broker.leading import CONTROLLER, VERSION, Leader, decoded, done, refused
 

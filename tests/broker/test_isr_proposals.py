@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.isr_manager import Proposal, ProposalOutcome, request_of, results_of, verdict, version_to_ask
-from controller.protocol.codec import decode_response_body, encode_request_body, encode_response_body
+from controller.protocol.codec import (
+    SUPPORTED,
+    ApiKey,
+    VersionRange,
+    decode_response_body,
+    encode_request_body,
+    encode_response_body,
+)
 from controller.protocol.control import AlterIsrPartitionResult, AlterIsrResponse, AlterIsrTopicResult
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
 
 ID, OTHER_ID = bytes(range(16)), bytes(range(16, 32))
 NAMED = Proposal(4, 7, (1, 2), (11, 22), ID)

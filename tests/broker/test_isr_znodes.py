@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.isr_manager import CHECK_MS, DELAY_MAX_MS, LINGER_MS, IsrZnodes, Key, Proposal, Results
-from controller.future import spawn
+from controller.clock import spawn
 from controller.protocol.control import AlterIsrPartitionResult
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths

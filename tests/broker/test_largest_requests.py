@@ -56,7 +56,7 @@ from controller.protocol.client import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from controller.protocol.codec import encode_request
+from controller.protocol.codec import SUPPORTED, ApiKey, encode_request
 from controller.protocol.control import (
     AllocateProducerIdsRequest,
     AlterIsrPartition,
@@ -84,7 +84,6 @@ from controller.protocol.fetch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import SUPPORTED, ApiKey
 from controller.protocol.produce import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
 from controller.protocol.schema import RequestValue
 from tests.broker.data_node import DataNode

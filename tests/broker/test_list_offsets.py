@@ -8,6 +8,7 @@ import cramjam
 import pytest
 
 from controller.broker.records.list_offsets import DECOMPRESSED_BYTES_MAX, decompress, offsets_before
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     CONSUMER,
@@ -24,7 +25,6 @@ from controller.protocol.fetch import (
     OffsetForLeaderResult,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import ApiKey
 from controller.storage import LogSettings
 from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.data_harness import DataBroker

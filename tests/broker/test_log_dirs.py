@@ -12,8 +12,8 @@ from controller.protocol.admin import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.data_node import DataNode
 from tests.storage.batches import batch
 

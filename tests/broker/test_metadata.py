@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from controller.broker.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, metadata_response
 from controller.protocol.client import NO_AUTHORIZED_OPERATIONS, MetadataRequest, MetadataRequestTopic, MetadataResponse
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import LEADER_DURING_DELETE
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, live, metadata
 
 ALL = MetadataRequest(None)

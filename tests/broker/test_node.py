@@ -11,10 +11,10 @@ import pytest
 from controller.broker.lifecycle import registration_data
 from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, Node, within
 from controller.broker.settings import BrokerSettings
-from controller.clock import VirtualClock
+from controller.clock import Coro, Future, VirtualClock, spawn
 from controller.core.channels import ControlRequest, Endpoint, PeerError, PeerTimedOut, PeerUnreachable
-from controller.future import Coro, Future, spawn
 from controller.protocol.codec import (
+    ApiKey,
     RequestHeader,
     decode_request,
     decode_response,
@@ -30,7 +30,6 @@ from controller.protocol.control import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import Part, joined
-from controller.protocol.messages import ApiKey
 from controller.trace import BrokerRegistered, SessionEnded, SessionStarted
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerIdInUse

@@ -9,9 +9,9 @@ import pytest
 
 from controller.broker.partition import LeaderState, Live
 from controller.broker.records.writes import DelayedProduce, Replication
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage import LogSettings
 from controller.storage.batches import Record, encode_batch, encode_record

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.zookeeper_services import ProducerIds
-from controller.clock import VirtualClock
-from controller.future import Future, spawn
+from controller.clock import Future, VirtualClock, spawn
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
 from controller.zookeeper.broker_writes import BrokerDataWrites

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from controller.broker.partition import Role
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import LEADER_DURING_DELETE, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.storage.directory import STRAY
 from tests.broker.harness import metadata
 from tests.broker.leading import Holder, produced

@@ -20,8 +20,8 @@ from controller.protocol.admin import (
     ReassignableTopic,
     ReassignableTopicResult,
 )
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from tests.broker.harness import BrokerUnderTest
 
 TIMEOUT_MS = 5_000

@@ -7,9 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.broker.error_responses import refusal
-from controller.protocol.codec import RequestHeader, decode_response, encode_response
+from controller.protocol.codec import MESSAGES, ApiKey, RequestHeader, decode_response, encode_response
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import MESSAGES, ApiKey
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from tests.protocol.strategies import values
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.broker.partition import Role
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.storage import EpochStart
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID
 from tests.broker.leading import CONTROLLER, Holder, fetched, offsets, produced

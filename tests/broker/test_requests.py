@@ -28,7 +28,7 @@ from controller.protocol.client import (
     DeleteTopicState,
     MetadataRequest,
 )
-from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.codec import SUPPORTED, ApiKey, decode_response, encode_request
 from controller.protocol.control import (
     SHUTDOWN_CHECKED,
     SHUTDOWN_FORCED,
@@ -41,7 +41,6 @@ from controller.protocol.control import (
     StopReplicaRequest,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import SUPPORTED, ApiKey
 from controller.protocol.schema import RequestValue
 from tests.broker.harness import BrokerUnderTest, header, leader_and_isr, metadata
 

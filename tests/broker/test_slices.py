@@ -31,7 +31,7 @@ from controller.protocol.client import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.codec import ApiKey, decode_response, encode_request
 from controller.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
@@ -51,7 +51,6 @@ from controller.protocol.fetch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from controller.protocol.messages import ApiKey
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.protocol.schema import RequestValue
 from tests.broker import harness

@@ -14,7 +14,7 @@ from controller.broker.topic_configs import (
     TopicConfigs,
     notice_number,
 )
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ConfigZnode, encode_config

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from controller.broker.topic_configs import ConfigWatch
-from controller.future import spawn
+from controller.clock import spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ConfigZnode, encode_config

@@ -11,7 +11,7 @@ import pytest
 
 from controller.chaos import host as chaos_host
 from controller.chaos.host import HEARD_LIMIT_MS, RealHost
-from controller.future import Future, spawn
+from controller.clock import Future, spawn
 from controller.scenarios.host import PartitionView, TopicSpec
 
 TOPIC = TopicSpec("t", 2, 3)

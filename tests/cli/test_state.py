@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 
 from controller.cli import state
 from controller.cli.main import main
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper.cluster_state import Tree, load
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 

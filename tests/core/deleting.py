@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from controller.core.term import ControllerSettings
-from controller.protocol.codec import RequestHeader, encode_response, response_body
+from controller.core.leadership import ControllerSettings
+from controller.protocol.codec import ApiKey, RequestHeader, encode_response, response_body
 from controller.protocol.control import (
     LEADER_DURING_DELETE,
     StopReplicaPartitionError,
@@ -14,7 +14,6 @@ from controller.protocol.control import (
     UpdateMetadataResponse,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.zookeeper import paths
 from controller.zookeeper.operations import Create, Write
 from tests.core.driving import Cluster, Host, Sent, answer_to

@@ -15,21 +15,26 @@ from typing import Any
 
 import numpy as np
 
-from controller.clock import VirtualClock
+from controller.clock import Coro, Future, VirtualClock, spawn
 from controller.core.channels import ControlRequest, Endpoint, Resign
 from controller.core.context import NO_STATE, ControllerContext, members
 from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, SessionExpired, Startup
 from controller.core.handlers.failover import WATCHED_NODES
+from controller.core.leadership import ControllerSettings, Term
 from controller.core.loading import topic_id_text
 from controller.core.request_batch import NAMES as REQUEST_NAMES
-from controller.core.term import ControllerSettings, Term
-from controller.future import Coro, Future, spawn
 from controller.protocol import control
-from controller.protocol.codec import RequestHeader, decode_request, encode_response, request_head, response_body
+from controller.protocol.codec import (
+    ApiKey,
+    RequestHeader,
+    decode_request,
+    encode_response,
+    request_head,
+    response_body,
+)
 from controller.protocol.control import NO_TOPIC_ID
-from controller.protocol.messages import ApiKey
 from controller.protocol.schema import RequestValue
 from controller.simulator.fencing import Fencing
 from controller.trace import Noted, PartitionStateWritten, RequestSent, TraceEvent

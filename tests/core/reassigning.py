@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller.core.events import AlterIsrRequested, AlterReassignmentsRequested, ListReassignmentsRequested
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,

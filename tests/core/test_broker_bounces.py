@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from controller.core.broker_bounces import registered_since
-from controller.protocol.messages import ApiKey
+from controller.protocol.codec import ApiKey
 from controller.zookeeper import paths
 from tests.core.driving import Cluster, Host
 

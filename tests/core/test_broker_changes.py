@@ -9,9 +9,9 @@ import pytest
 from controller.core import state_changes
 from controller.core.context import Int32s, Rows
 from controller.core.events import BrokerChange
+from controller.core.leadership import ControllerSettings, Term
 from controller.core.state_changes import NewStates, set_states
-from controller.core.term import ControllerSettings, Term
-from controller.protocol.messages import ApiKey
+from controller.protocol.codec import ApiKey
 from controller.trace import BrokersChanged, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import PartitionStateZnode, encode_partition_state

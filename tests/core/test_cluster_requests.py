@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from controller.clock import spawn
 from controller.core.events import AllocateProducerIdsRequested, UpdateFeaturesRequested
 from controller.core.handlers import features
 from controller.core.handlers.features import FeatureRefused, decide
-from controller.core.term import ControllerSettings
-from controller.future import spawn
+from controller.core.leadership import ControllerSettings
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse
 from controller.protocol.control import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.core.events import ControlledShutdownRequested
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import AlterIsrPartition, ControlledShutdownResponse, RemainingPartition
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.trace import PartitionStateWritten
 from tests.core.driving import Cluster, Host
 from tests.core.test_broker_changes import cluster_of

@@ -19,10 +19,10 @@ from controller.core.events import (
     TopicPartition,
 )
 from controller.core.handlers.elections import to_rebalance
+from controller.core.leadership import ControllerSettings
 from controller.core.state_changes import take_in
-from controller.core.term import ControllerSettings
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import PreferredElection, encode_preferred_election

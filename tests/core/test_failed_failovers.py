@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from controller.clock import Future
 from controller.core.events import ControllerChange as ControllerChanged
 from controller.core.events import Reelect, RegisterBrokerAndReelect, Startup
-from controller.future import Future
 from controller.trace import ControllerElected, ControllerResigned, FailoverCompleted
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Delete, MultiFailed, NoAuth

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.core.term import ControllerSettings
-from controller.future import Future
-from controller.protocol.messages import ApiKey
+from controller.clock import Future
+from controller.core.leadership import ControllerSettings
+from controller.protocol.codec import ApiKey
 from controller.trace import ControllerElected, FailoverCompleted, FailoverPhase, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, UnknownOutcome

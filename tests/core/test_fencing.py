@@ -19,8 +19,8 @@ from controller.core.events import (
 )
 from controller.core.request_batch import RequestBatch
 from controller.protocol import control
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.simulator.fencing import Fencing
 from controller.trace import RequestAnswered, RequestSent, TraceEvent
 from controller.zookeeper import paths

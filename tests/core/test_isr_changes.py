@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from controller.core.events import AlterIsrRequested, ControlledShutdownRequested
 from controller.core.handlers.isr_changes import HANDLED_AT_0
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import (
     RECOVERING,
     AlterIsrPartition,
@@ -24,7 +25,6 @@ from controller.protocol.control import (
     IsrMember,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import AlterReassignmentsRequested, CreatePartitionsRequested, CreateTopicsRequested
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.protocol.admin import AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic
 from controller.protocol.client import (
     CreatableReplicaAssignment,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.clock import VirtualClock
+from controller.clock import Future, VirtualClock, spawn
 from controller.core import leadership
 from controller.core.leadership import (
     EPOCH_STEP,
@@ -21,7 +21,6 @@ from controller.core.leadership import (
     Won,
     elect,
 )
-from controller.future import Future, spawn
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import decode_controller, decode_controller_epoch
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper

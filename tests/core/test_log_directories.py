@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controller.core.context import FailedReplicas
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -14,7 +15,6 @@ from controller.protocol.control import (
     LeaderAndIsrTopicError,
 )
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import LogDirEvent, encode_log_dir_event
 from controller.zookeeper.operations import Create

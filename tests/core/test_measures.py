@@ -8,8 +8,8 @@ from controller.core import events
 from controller.core.controller import HANDLERS
 from controller.core.event_loop import EventQueue
 from controller.core.events import AutoPreferredElection
+from controller.core.leadership import ControllerSettings
 from controller.core.metrics import QUANTILES, SAMPLES, STATES, ControllerGauges, ControllerState, Histogram, state_of
-from controller.core.term import ControllerSettings
 from controller.zookeeper import paths
 from controller.zookeeper.operations import Create
 from tests.core.driving import Cluster

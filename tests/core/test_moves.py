@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from transitions import Machine
 
+from controller.clock import spawn
 from controller.core import context, reassignment, state_changes
 from controller.core.context import Replicas
+from controller.core.leadership import ControllerSettings, Term
 from controller.core.reassignment import Removed
-from controller.core.term import ControllerSettings, Term
-from controller.future import spawn
 from controller.trace import PartitionMoved
 from statemachines.machine import CompiledMachine, InvalidTransition, compile_machine
 from statemachines.partition import PartitionState

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import AlterReassignmentsRequested, ElectionKind
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.protocol.admin import AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths

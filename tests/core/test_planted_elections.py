@@ -10,8 +10,8 @@ import pytest
 
 from controller.broker.controller_requests import DelayedElectLeader
 from controller.core.handlers import elections, pause
-from controller.core.term import TermTimers
-from controller.protocol.messages import ApiKey
+from controller.core.leadership import TermTimers
+from controller.protocol.codec import ApiKey
 from statemachines.leader_election_columns import elect_offline_columns
 from tests.broker import test_elections as broker_elections
 from tests.broker.harness import BrokerUnderTest, metadata

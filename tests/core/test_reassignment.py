@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.clock import spawn
 from controller.core import reassignment
 from controller.core.context import Rows
 from controller.core.events import ControlledShutdownRequested
+from controller.core.leadership import ControllerSettings, Term
 from controller.core.reassignment import new_epoch
-from controller.core.state_changes import state_paths, take_in_all
-from controller.core.term import ControllerSettings, Term
-from controller.future import spawn
+from controller.core.state_changes import take_in_all
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
@@ -648,7 +648,7 @@ def test_states_are_written_within_what_the_znode_names(leaving: tuple[int, ...]
 
 
 async def _read_again(term: Term, rows: Rows) -> None:
-    found = await term.zookeeper.read(state_paths(term, rows))
+    found = await term.zookeeper.read(term.context.partitions.state_paths(rows))
     await take_in_all(term, list(zip(rows.tolist(), found.rows, strict=True)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import PreferredElectionAsked
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.protocol.admin import FeatureUpdate
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths

@@ -10,8 +10,8 @@ import pytest
 
 from controller.core import shutdown_safety
 from controller.core.events import ControlledShutdownRequested
+from controller.core.leadership import ControllerSettings
 from controller.core.shutdown_safety import falls_short
-from controller.core.term import ControllerSettings
 from controller.protocol.control import AlterIsrPartition, ControlledShutdownResponse
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, encode_config

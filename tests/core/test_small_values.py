@@ -14,8 +14,8 @@ from controller.clock import VirtualClock
 from controller.core import events
 from controller.core.controller import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Backoff
 from controller.core.events import AnsweredOnce, Reelect
+from controller.core.leadership import ControllerSettings, RequestLog, TermTimers
 from controller.core.metrics import IDLE_MS, QUANTILES, SAMPLES
-from controller.core.term import ControllerSettings, RequestLog, TermTimers
 
 KAFKAS = {
     "inter_broker_protocol": "2.8",

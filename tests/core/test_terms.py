@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller.clock import Future, spawn
 from controller.core import controller as controller_module
 from controller.core.controller import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS
 from controller.core.events import (
@@ -25,9 +26,7 @@ from controller.core.events import (
     TopicChange,
     UpdateMetadataResponseReceived,
 )
-from controller.core.leadership import HIGHEST_EPOCH, Reason
-from controller.core.term import Term
-from controller.future import Future, spawn
+from controller.core.leadership import HIGHEST_EPOCH, Reason, Term
 from controller.protocol import control
 from controller.protocol.client import (
     CreatableTopic,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from controller.core.leadership import ControllerSettings
 from controller.core.loading import topic_id_text
-from controller.core.term import ControllerSettings
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import NO_TOPIC_ID
-from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.protocol.client import (
     CreatableReplicaAssignment,
     CreatableTopic,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from controller.core.events import ControlledShutdownRequested, CreatePartitionsRequested, DeleteTopicsRequested
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.protocol.client import CreatePartitionsRequest, CreatePartitionsTopic
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, ControlledShutdownResponse
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 from controller.trace import PartitionMoved
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, decode_topic_assignment, encode_topic_assignment

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from controller.clock import Future, spawn
 from controller.core import topic_deletion
 from controller.core.topic_deletion import _batches, _settle, _trees
-from controller.future import Future, spawn
 from controller.zookeeper.operations import (
     ANY_VERSION,
     BadVersion,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.core.events import TopicConfigChange, UncleanLeaderElectionEnabled
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.trace import PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, encode_config

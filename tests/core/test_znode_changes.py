@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from controller.clock import spawn
 from controller.core.znode_changes import LOOKS, NeverStill, change_znode
-from controller.future import spawn
 from controller.zookeeper import paths
 from controller.zookeeper.operations import (
     ANY_VERSION,

@@ -39,6 +39,7 @@ from controller.broker.log_maintenance import NoLogDirectory, opening_notes
 from controller.broker.log_manager import LogManager
 from controller.broker.settings import BadSettings, BrokerSettings
 from controller.hosts.broker_id import kept_broker_id, unreadable
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -49,7 +50,6 @@ from controller.protocol.control import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import CONSUMER, FetchPartition, FetchRequest, FetchTopic
-from controller.protocol.messages import ApiKey
 from controller.storage import CorruptBatch, LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, TopicPartition
 from controller.storage.disk_files import CachedFile, FileDisk

@@ -32,7 +32,7 @@ from controller.protocol.admin import (
     ReplacedConfig,
 )
 from controller.protocol.client import FindCoordinatorRequest
-from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.codec import SUPPORTED, ApiKey, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     FetchPartition,
@@ -46,7 +46,6 @@ from controller.protocol.fetch import (
     OffsetForLeaderTopic,
 )
 from controller.protocol.framing import Part
-from controller.protocol.messages import SUPPORTED, ApiKey
 from controller.protocol.produce import (
     InitProducerIdRequest,
     ProducePartition,

@@ -8,7 +8,7 @@ import pytest
 
 from controller.core import loading
 from controller.core.handlers import topic_creation
-from controller.zookeeper import znode_sense
+from controller.zookeeper import codecs_columns
 from tests.fuzz import znodes
 from tests.fuzz.campaign import Failure
 from tests.fuzz.senseless import senseless
@@ -36,7 +36,7 @@ def test_the_same_seed_makes_the_same_values() -> None:
         (loading, "sound_states", lambda columns: (columns, {}), 160215742132725),
         (loading, "sound_topics", lambda columns: (columns, {}), 214192146929019),
         (loading, "topic_name_fault", lambda _name: None, 160215742132725),
-        (znode_sense, "registration_fault", lambda _registration: None, 17762970155972),
+        (codecs_columns, "registration_fault", lambda _registration: None, 17762970155972),
         (topic_creation, "name_fault", lambda _name: None, 160215742132725),
     ],
     ids=["states", "topics", "topic names", "registrations", "names from clients"],

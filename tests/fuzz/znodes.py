@@ -32,14 +32,14 @@ from controller.protocol.client import CreatePartitionsRequest, CreatePartitions
 from controller.trace import ControllerResigned
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state, decode_topic_assignment
-from controller.zookeeper.operations import ANY_VERSION, Create, DamagedZnode, Delete, MultiFailed, NoNode, SetData
-from controller.zookeeper.znode_sense import (
+from controller.zookeeper.codecs_columns import (
     sound_partition_state,
     sound_registration,
     sound_topic_assignment,
     state_fault,
     topic_fault,
 )
+from controller.zookeeper.operations import ANY_VERSION, Create, DamagedZnode, Delete, MultiFailed, NoNode, SetData
 from tests.core.driving import Cluster, Host
 from tests.fuzz.campaign import (
     CALM_DOWN,

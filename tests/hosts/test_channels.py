@@ -11,19 +11,24 @@ import pytest
 
 from controller.broker.request_context import Respond
 from controller.broker.settings import Address, Listener
+from controller.clock import Future
 from controller.core.channels import ControllerChannels, ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
-from controller.future import Future
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import PIECE_BYTES, SocketConnection, SocketPeers, socket_channels
 from controller.hosts.server import ServerLimits, SocketServer
-from controller.protocol.codec import decode_request, decode_response_body, encode_request_body, encode_response_parts
+from controller.protocol.codec import (
+    ApiKey,
+    decode_request,
+    decode_response_body,
+    encode_request_body,
+    encode_response_parts,
+)
 from controller.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from controller.protocol.messages import ApiKey
 from controller.zookeeper.blocking import wait
 from controller.zookeeper.embedded import HeldPorts
 from tests.hosts.harness import KeptTrace, running_network

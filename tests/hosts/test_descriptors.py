@@ -13,9 +13,8 @@ import pytest
 from controller.hosts.process import COULD_NOT_RUN
 from controller.hosts.server import ServerLimits, reserved_descriptors
 from controller.protocol.client import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest, MetadataRequest
-from controller.protocol.codec import decode_response, encode_request
+from controller.protocol.codec import ApiKey, decode_response, encode_request
 from controller.protocol.framing import framed
-from controller.protocol.messages import ApiKey
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.zookeeper.embedded import EmbeddedZooKeeper

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from controller.clock import Coro, Future
 from controller.core.channels import Resign
 from controller.core.event_loop import EventQueue
 from controller.core.events import BrokerChange, Event, Reelect, Startup, TopicChange
-from controller.future import Coro, Future
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread, RealClock
 from tests.hosts.harness import KeptTrace, running_network

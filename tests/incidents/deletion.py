@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from controller.clock import Future
 from controller.core.events import DeleteTopicsRequested
-from controller.future import Future
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.operations import Delete, Write

@@ -19,11 +19,10 @@ from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import Answerable, BrokerChange, Once
 from controller.core.handlers import broker_changes, controlled_shutdown, isr_changes, reassignment
-from controller.core.leadership import Obstacle
+from controller.core.leadership import Obstacle, Term
 from controller.core.loading import read_brokers
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import set_states
-from controller.core.term import Term
 from controller.protocol.control import AlterIsrPartition
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.future import Future
+from controller.clock import Future
 from controller.trace import ControllerElected, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_partition_state

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.clock import spawn
 from controller.core.event_loop import EventQueue
 from controller.core.events import AlterIsrRequested, CreatePartitionsRequested
-from controller.future import spawn
 from controller.protocol.client import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.control import AlterIsrPartition, AlterIsrRequest, AlterIsrTopic
 from controller.protocol.errors import ErrorCode

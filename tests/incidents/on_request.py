@@ -13,7 +13,7 @@ from controller.core.events import (
     UncleanLeaderElectionEnabled,
     UpdateFeaturesRequested,
 )
-from controller.core.term import ControllerSettings
+from controller.core.leadership import ControllerSettings
 from controller.protocol.admin import FeatureUpdate, UpdateFeaturesRequest
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths

@@ -12,8 +12,8 @@ from typing import Any
 
 from controller.broker.node import Node
 from controller.broker.settings import parse_settings
+from controller.clock import Future
 from controller.core.channels import ControlRequest, Endpoint
-from controller.future import Future
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers

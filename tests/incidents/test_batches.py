@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.core.events import Reelect
-from controller.protocol.messages import ApiKey
+from controller.protocol.codec import ApiKey
 from controller.trace import ControllerElected
 from controller.zookeeper import paths
 from controller.zookeeper.operations import ANY_VERSION, SetData

@@ -9,8 +9,8 @@ import pytest
 
 from controller.core import topic_deletion
 from controller.core.context import Replicas
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
 from tests.incidents.deletion import DELETION
 from tests.incidents.interruption import STRIKES, Strike, at_await, every_place
 

@@ -13,6 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.core.request_batch import (
+    LEADER_AND_ISR_VERSIONS,
+    UPDATE_METADATA_VERSIONS,
+    PartitionColumns,
+    common_part,
+    leader_and_isr_body,
+    own_part,
+    update_metadata_body,
+)
 from controller.protocol import (
     SUPPORTED,
     ApiKey,
@@ -30,15 +39,6 @@ from controller.protocol import (
     decode_request,
     encode_request_body,
     request_head,
-)
-from controller.protocol.bulk import (
-    LEADER_AND_ISR_VERSIONS,
-    UPDATE_METADATA_VERSIONS,
-    PartitionColumns,
-    common_part,
-    leader_and_isr_body,
-    own_part,
-    update_metadata_body,
 )
 from tests.protocol.recording import recorded
 

@@ -35,6 +35,7 @@ from controller.protocol import (
 )
 from controller.protocol.admin import DescribeConfigsRequest, DescribeConfigsResource
 from controller.protocol.client import COORDINATOR_OF_TRANSACTION, FindCoordinatorRequest
+from controller.protocol.codec import MESSAGES
 from controller.protocol.compiler import compile_struct, layout
 from controller.protocol.control import (
     SHUTDOWN_FORCED,
@@ -56,7 +57,6 @@ from controller.protocol.fetch import (
     ListOffsetsTopic,
     ReplicaState,
 )
-from controller.protocol.messages import MESSAGES
 from controller.protocol.produce import InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic
 from controller.protocol.schema import (
     INT32,

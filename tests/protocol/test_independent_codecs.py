@@ -90,10 +90,10 @@ from controller.protocol.admin import (
     UpdateFeaturesResponse,
 )
 from controller.protocol.client import FindCoordinatorResponse
+from controller.protocol.codec import MESSAGES
 from controller.protocol.compiler import layout
 from controller.protocol.control import AllocateProducerIdsResponse
 from controller.protocol.fetch import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
-from controller.protocol.messages import MESSAGES
 from controller.protocol.produce import InitProducerIdResponse, ProduceResponse
 from controller.protocol.schema import Message
 from tests.protocol.strategies import values

@@ -29,8 +29,8 @@ from controller.protocol import (
     encode_request,
     unsupported_api_versions,
 )
+from controller.protocol.codec import MESSAGES
 from controller.protocol.compiler import layout
-from controller.protocol.messages import MESSAGES
 from controller.protocol.primitives import read_varint
 from tests.protocol.recording import recorded
 from tests.protocol.strategies import values

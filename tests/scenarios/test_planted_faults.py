@@ -13,11 +13,11 @@ import pytest
 
 from controller.broker.isr_manager import IsrManager
 from controller.broker.node import Node
+from controller.clock import Coro
 from controller.core import loading
 from controller.core.controller import Controller
 from controller.core.handlers import broker_changes
-from controller.core.term import Term
-from controller.future import Coro
+from controller.core.leadership import Term
 from controller.scenarios.files import load_scenario
 from controller.scenarios.language import Scenario
 from controller.simulator.run import simulate

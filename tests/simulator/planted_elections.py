@@ -14,9 +14,9 @@ from controller.core import state_changes
 from controller.core.context import ControllerContext
 from controller.core.events import ElectionKind
 from controller.core.handlers import elections
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import Decision, ElectionRule, set_states
-from controller.core.term import Term
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
 from statemachines.leader_election_columns import elect_preferred_columns

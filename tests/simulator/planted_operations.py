@@ -19,10 +19,10 @@ from controller.core.handlers import controlled_shutdown, elections, log_directo
 from controller.core.handlers import elections as asked_elections
 from controller.core.handlers import reassignment as asked
 from controller.core.handlers.elections import to_rebalance
+from controller.core.leadership import Term
 from controller.core.reassignment import Partition, Removed
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import Decision, ElectionRule, bring_partitions_online
-from controller.core.term import Term
 from statemachines.leader_election_columns import elect_controlled_shutdown_columns, elect_offline_columns
 from statemachines.reassignment import Assignment
 

@@ -9,8 +9,8 @@ import pytest
 
 from controller.core import reassignment, state_changes
 from controller.core.handlers import reassignment as asked
+from controller.core.leadership import Term
 from controller.core.reassignment import Partition
-from controller.core.term import Term
 from statemachines.leader_election_columns import elect_reassigned_columns
 from statemachines.reassignment import Assignment
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.clock import Future, spawn
 from controller.core.channels import PeerError
-from controller.future import Future, spawn
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.admin import SAFE_DOWNGRADE, FeatureUpdate, UpdateFeaturesRequest
 from controller.scenarios.faults import BreakLogDirectory, ElectLeaders, Reassign, SetConfig

@@ -16,9 +16,16 @@ import pytest
 from controller.broker.broker import Broker
 from controller.broker.lifecycle import controlled_shutdown
 from controller.broker.partition import Partition
-from controller.future import Coro, Future, spawn
-from controller.protocol.codec import RequestHeader, decode_request, decode_response_body, encode_request_body
-from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
+from controller.clock import Coro, Future, spawn
+from controller.protocol.codec import (
+    SUPPORTED,
+    ApiKey,
+    RequestHeader,
+    VersionRange,
+    decode_request,
+    decode_response_body,
+    encode_request_body,
+)
 from controller.protocol.schema import RequestValue
 from controller.scenarios.host import Workload
 from controller.scenarios.language import ClusterSpec

@@ -17,7 +17,7 @@ from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.protocol import ApiKey, decode_request, encode_request, encode_response
 from controller.protocol.client import ApiVersion, ApiVersionsResponse
-from controller.protocol.codec import decode_response
+from controller.protocol.codec import SUPPORTED, decode_response
 from controller.protocol.control import (
     AlterIsrPartitionResult,
     AlterIsrRequest,
@@ -32,7 +32,6 @@ from controller.protocol.control import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import joined
-from controller.protocol.messages import SUPPORTED
 from controller.protocol.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
 from controller.protocol.schema import RequestValue
 from controller.simulator.disk import MemoryDisk

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from controller.clock import Coro, spawn
 from controller.core import topic_deletion
 from controller.core.request_batch import RequestBatch
-from controller.future import Coro, spawn
 from controller.protocol.client import DeleteTopicsRequest, DeleteTopicState
-from controller.protocol.codec import encode_request_body
-from controller.protocol.messages import ApiKey
+from controller.protocol.codec import ApiKey, encode_request_body
 from controller.scenarios.faults import Expire, Kill, Link, Pause
 from controller.scenarios.host import TopicSpec, Workload
 from controller.scenarios.language import ClusterSpec

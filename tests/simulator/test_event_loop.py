@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from controller.clock import VirtualClock
+from controller.clock import Coro, Future, VirtualClock
 from controller.core.channels import Resign
 from controller.core.event_loop import EventLoop, EventQueue
 from controller.core.events import BrokerModifications, Event, Reelect
-from controller.future import Coro, Future
 from controller.simulator.process import PacedExecutor, Process, ProcessClock
 
 Body = Callable[["Toy", Event], Coro[None]]

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import simpy
 
+from controller.clock import Future
 from controller.core.event_loop import EventQueue
-from controller.future import Future
 from controller.simulator import BrokenInvariant, Simulation
 from controller.simulator.simpy_bridge import SimPyBridge
 from controller.zookeeper.client import Leadership, ZooKeeperClient

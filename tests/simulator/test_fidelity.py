@@ -26,13 +26,13 @@ from controller.protocol.client import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from controller.protocol.codec import ApiKey
 from controller.protocol.control import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     SHUTDOWN_UNSAID,
     ControlledShutdownRequest,
 )
-from controller.protocol.messages import ApiKey
 from tests.kafka_recording import (
     ALTER_ISRS,
     DEATH_OF_2,

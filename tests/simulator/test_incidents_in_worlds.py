@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from controller.broker.isr_manager import IsrManager
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
-from controller.future import Future
+from controller.clock import Future
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.control import NO_EPOCH, StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic

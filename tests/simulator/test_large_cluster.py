@@ -19,7 +19,7 @@ from controller.broker.metadata import NOTHING_KNOWN, MetadataSnapshot
 from controller.broker.node import Node
 from controller.broker.partition import Role
 from controller.broker.records.fetch import DelayedFetch
-from controller.protocol.codec import RequestHeader, decode_request, encode_request_body, request_head
+from controller.protocol.codec import ApiKey, RequestHeader, decode_request, encode_request_body, request_head
 from controller.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -27,7 +27,6 @@ from controller.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from controller.protocol.messages import ApiKey
 from controller.simulator.large_cluster import LargeClusterSpec, LargeClusterWorld, NotConverged, missing
 from controller.simulator.metadata_interning import KEPT, MetadataInterning
 from controller.simulator.network import Pipe, SharedFrame, Socket

@@ -12,8 +12,7 @@ from controller.broker.broker import Broker
 from controller.broker.isr_manager import IsrManager
 from controller.broker.settings import BrokerSettings
 from controller.protocol.client import ApiVersion
-from controller.protocol.codec import Request
-from controller.protocol.messages import SUPPORTED, ApiKey, VersionRange
+from controller.protocol.codec import SUPPORTED, ApiKey, Request, VersionRange
 from controller.simulator import Simulation
 
 OLD = VersionRange(0, 0)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.clock import VirtualClock
+from controller.clock import Future, VirtualClock
 from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
-from controller.future import Future
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
 from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse
 from controller.simulator.network import Address, Network, Socket

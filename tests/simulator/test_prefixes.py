@@ -9,7 +9,7 @@ import pytest
 
 from controller.core import topic_deletion
 from controller.core.handlers import reassignment
-from controller.core.term import Term
+from controller.core.leadership import Term
 from controller.simulator.simulation import NotInTime
 from tests.simulator.prefixes import OPERATIONS, Operation, Strike, carried_out
 

@@ -10,9 +10,8 @@ from typing import cast
 import pytest
 
 from controller.broker.replica_manager import api_error_of
-from controller.clock import VirtualClock
+from controller.clock import Future, VirtualClock
 from controller.core.channels import PeerError
-from controller.future import Future
 from controller.protocol import (
     ApiKey,
     ErrorCode,
@@ -22,8 +21,7 @@ from controller.protocol import (
     request_head,
 )
 from controller.protocol.client import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
-from controller.protocol.codec import encode_response_body
-from controller.protocol.messages import MESSAGES
+from controller.protocol.codec import MESSAGES, encode_response_body
 from controller.protocol.produce import (
     InitProducerIdResponse,
     ProducePartitionResult,

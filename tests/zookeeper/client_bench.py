@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from controller.clock import VirtualClock
-from controller.future import Coro, Future, spawn
+from controller.clock import Coro, Future, VirtualClock, spawn
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import ANY_VERSION, Create, SessionState, SetData, Stat, Write, WriteResults, Znode

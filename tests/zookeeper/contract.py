@@ -11,8 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from controller.clock import VirtualClock
-from controller.future import Future
+from controller.clock import Future, VirtualClock
 from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.kazoo_connection import KazooConnection

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from controller.clock import VirtualClock
-from controller.future import Future
+from controller.clock import Future, VirtualClock
 from controller.zookeeper import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import SessionState, WatchEvent
 

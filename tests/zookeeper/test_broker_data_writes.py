@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from controller.future import spawn
+from controller.clock import spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import LAST_PRODUCER_ID, BrokerDataWrites, ProducerIdsExhausted
 from controller.zookeeper.operations import ANY_VERSION, Create, DamagedZnode, Delete, NoNode, SessionGone, SetData

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.future import Future, spawn
+from controller.clock import Future, spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import PRODUCER_IDS_A_BLOCK, BrokerDataWrites
 from controller.zookeeper.codecs import decode_config

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.future import Coro, spawn
+from controller.clock import Coro, spawn
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import (
     OTHER_SESSION_TIMEOUTS,

@@ -10,8 +10,7 @@ from typing import cast
 import pytest
 from tenacity import RetryCallState
 
-from controller.clock import VirtualClock
-from controller.future import Future, spawn
+from controller.clock import Future, VirtualClock, spawn
 from controller.zookeeper.client import ATTEMPTS, FIRST_DELAY_MS, LONGEST_DELAY_MS, JitteredBackoff, Retrier
 from controller.zookeeper.operations import BadVersion, ConnectionLost, NoNode
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from controller.clock import VirtualClock
-from controller.future import Future
+from controller.clock import Future, VirtualClock
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.operations import (
     ANY_VERSION,

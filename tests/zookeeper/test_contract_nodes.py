@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper.operations import (
     ANY_VERSION,
     BATCH,

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper.operations import (
     ConnectionLost,
     Create,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.future import Future
+from controller.clock import Future
 from controller.zookeeper.operations import (
     ConnectionLost,
     Create,

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.clock import VirtualClock
-from controller.future import Future
+from controller.clock import Future, VirtualClock
 from controller.zookeeper import InMemoryZooKeeper
 from controller.zookeeper.operations import Check, Create, SetData, UnknownOutcome, WatchEvent, WatchKind
 from tests.zookeeper.memory_world import (

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from controller.future import Future, spawn
+from controller.clock import Future, spawn
 
 
 async def summed(first: Future[int], second: Future[int]) -> int:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from controller.clock import VirtualClock
-from controller.future import Future, spawn
+from controller.clock import Future, VirtualClock, spawn
 from controller.zookeeper import paths
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.cluster_state import Tree, cluster_state, load, read_cluster_tree

@@ -35,7 +35,7 @@ from controller.protocol.fetch import (
     FetchTopicData,
 )
 from controller.storage import PartitionLog
-from controller.zookeeper.znode_sense import TOPIC_NAME_LENGTH_MAX
+from controller.zookeeper.codecs_columns import TOPIC_NAME_LENGTH_MAX
 
 EPOCH_MAX = 2**31 - 1
 Key: TypeAlias = tuple[str, int]

@@ -9,9 +9,9 @@ from controller.core.broker_bounces import restart_replicas
 from controller.core.context import LiveBroker, Replicas, Rows
 from controller.core.events import BrokerChange, BrokerModifications
 from controller.core.handlers import reassignment
+from controller.core.leadership import Term
 from controller.core.loading import live_broker, read_brokers, watch_brokers
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
 from controller.trace import BrokersChanged
 from controller.zookeeper import paths
 from statemachines.partition import PartitionState

@@ -7,10 +7,10 @@ import numpy as np
 from controller.core import state_changes
 from controller.core.context import NO_BROKER, NO_STATE, Bools, Replicas, Rows
 from controller.core.events import ControlledShutdownRequested
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
 from controller.core.shutdown_safety import held_back
 from controller.core.state_changes import CONTROLLED_SHUTDOWN
-from controller.core.term import Term
 from controller.protocol.control import NO_BROKER_EPOCH, ControlledShutdownResponse, RemainingPartition
 from controller.protocol.errors import ErrorCode
 

@@ -33,9 +33,9 @@ from controller.core.events import (
     PreferredElectionAsked,
     TopicPartition,
 )
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import Decision, ElectionRule
-from controller.core.term import Term
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_preferred_election

@@ -30,10 +30,9 @@ from controller.core.events import (
     TopicDeletion,
 )
 from controller.core.handlers import elections, pause, reassignment
-from controller.core.leadership import HIGHEST_EPOCH, EpochTooLow
+from controller.core.leadership import HIGHEST_EPOCH, EpochTooLow, Term
 from controller.core.loading import load
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
 from controller.core.znode_changes import delete_children, list_children
 from controller.trace import FailoverCompleted, FailoverPhase
 from controller.zookeeper import paths

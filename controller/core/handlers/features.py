@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controller.core.events import UpdateFeaturesRequested
-from controller.core.term import Term
+from controller.core.leadership import Term
 from controller.core.znode_changes import NeverStill, change_znode
 from controller.protocol.admin import (
     UPGRADE,

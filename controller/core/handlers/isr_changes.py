@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from controller.core.context import NO_STATE, Rows, all_members, padded
 from controller.core.events import AlterIsrRequested, IsrChangeNotification
 from controller.core.handlers import reassignment
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
-from controller.core.state_changes import NewStates, set_states, state_paths, take_in
-from controller.core.term import Term
+from controller.core.state_changes import NewStates, set_states, take_in
 from controller.core.znode_changes import delete_children, list_children
 from controller.protocol.control import (
     NO_BROKER_EPOCH,
@@ -172,7 +172,7 @@ async def _catch_up(term: Term, request: AlterIsrRequest) -> None:
     if not ahead:
         return
     rows = np.array(sorted(ahead), dtype=np.int64)
-    names = state_paths(term, rows)
+    names = term.context.partitions.state_paths(rows)
     await term.zookeeper.sync(names[0])
     for row, state in zip(rows.tolist(), (await term.zookeeper.read(names)).rows, strict=True):
         take_in(term, row, state)
@@ -306,7 +306,7 @@ async def isr_change_notification(term: Term, event: IsrChangeNotification) -> N
         named.update(row for row in known if row is not None)
     rows = np.array(sorted(named), dtype=np.int64)
     if len(rows):
-        states = await term.zookeeper.read(state_paths(term, rows))
+        states = await term.zookeeper.read(term.context.partitions.state_paths(rows))
         for row, state in zip(rows.tolist(), states.rows, strict=True):
             take_in(term, row, state)
         batch = RequestBatch(term)

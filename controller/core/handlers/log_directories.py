@@ -12,8 +12,8 @@ from controller.core import state_changes, topic_deletion
 from controller.core.context import Key
 from controller.core.events import LeaderAndIsrResponseReceived, LogDirEventNotification
 from controller.core.handlers.broker_changes import on_replicas_lost
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
 from controller.core.znode_changes import delete_children, list_children
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths

@@ -10,7 +10,7 @@ it goes.
 from __future__ import annotations
 
 from controller.core.events import PauseChanged, PreferredElectionAsked, ReassignmentAsked
-from controller.core.term import Term
+from controller.core.leadership import Term
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import decode_pause
 from controller.zookeeper.operations import DamagedZnode

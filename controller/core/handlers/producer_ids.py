@@ -5,7 +5,7 @@ inter-broker protocol 2.8 take their blocks from the same znode themselves; both
 from __future__ import annotations
 
 from controller.core.events import AllocateProducerIdsRequested
-from controller.core.term import Term
+from controller.core.leadership import Term
 from controller.core.znode_changes import NeverStill, change_znode
 from controller.protocol.control import AllocateProducerIdsResponse
 from controller.protocol.errors import ErrorCode

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core import quarantine, reassignment
+from controller.core import reassignment
 from controller.core.context import Rows
 from controller.core.events import (
     AlterReassignmentsRequested,
@@ -21,9 +21,10 @@ from controller.core.events import (
     TopicChange,
 )
 from controller.core.handlers.topic_changes import topic_change
+from controller.core.leadership import Term
+from controller.core.loading import quarantine
 from controller.core.reassignment import NotWritten, Partition, change_asked, read_asked, serve_repaired, too_large
 from controller.core.state_changes import read_states
-from controller.core.term import Term
 from controller.core.znode_changes import ROUNDS
 from controller.protocol.admin import (
     AlterPartitionReassignmentsResponse,
@@ -35,8 +36,8 @@ from controller.protocol.admin import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
+from controller.zookeeper.codecs_columns import replicas_fault
 from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
-from controller.zookeeper.znode_sense import replicas_fault
 from statemachines.reassignment import (
     Assignment,
     ReassignmentLimits,
@@ -168,7 +169,7 @@ async def _take_out(term: Term, refused: Collection[Partition]) -> None:
     try:
         await change_asked(term, lambda now: {key: target for key, target in now.items() if key not in refused})
     except NotWritten as why:
-        quarantine.report(term, paths.REASSIGN_PARTITIONS, str(why))
+        quarantine(term, paths.REASSIGN_PARTITIONS, str(why))
 
 
 # -- by request

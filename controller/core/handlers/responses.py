@@ -14,11 +14,10 @@ from controller.core.events import (
 )
 from controller.core.handlers.log_directories import replicas_answered
 from controller.core.handlers.topic_deletion import stop_replica_answered
-from controller.core.leadership import EpochRefused
+from controller.core.leadership import EpochRefused, Term
 from controller.core.request_batch import NAMES
-from controller.core.term import Term
+from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.messages import ApiKey
 
 Response = LeaderAndIsrResponseReceived | UpdateMetadataResponseReceived | StopReplicaResponseReceived
 _API = {

@@ -9,19 +9,29 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.core import quarantine, state_changes, topic_deletion
+from controller.core import state_changes, topic_deletion
 from controller.core.context import Replicas, Rows, padded
 from controller.core.events import PartitionModifications, TopicChange
-from controller.core.loading import decode_topic_id, list_topics, load_topics, shared_id_fault, topic_id_text
+from controller.core.leadership import Term
+from controller.core.loading import (
+    decode_topic_id,
+    describe_damage,
+    forget_quarantined_topics,
+    list_topics,
+    load_topics,
+    quarantine,
+    release_from_quarantine,
+    shared_id_fault,
+    topic_id_text,
+)
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import names_of
-from controller.core.term import Term
 from controller.core.znode_changes import delete_children
 from controller.protocol.control import NO_TOPIC_ID
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
+from controller.zookeeper.codecs_columns import sound_topic_assignment
 from controller.zookeeper.operations import DamagedZnode, SetData, Znode
-from controller.zookeeper.znode_sense import sound_topic_assignment
 from statemachines.partition import PartitionState
 
 
@@ -45,7 +55,7 @@ async def topic_change(term: Term, event: TopicChange) -> None:
 def _forget(term: Term, topics: list[str]) -> None:
     term.note("info", f"{len(topics)} topics are gone, {topics[0]} among them")
     term.zookeeper.unwatch([paths.topic(name) for name in topics])
-    quarantine.forget_topics(term, topics)
+    forget_quarantined_topics(term, topics)
     term.context.forget_topics(topics)
     term.context.left_out -= set(topics)
 
@@ -78,14 +88,14 @@ async def partition_modifications(term: Term, event: PartitionModifications) -> 
         assignment = sound_topic_assignment(row.path, row.data)
     except DamagedZnode as damaged:
         left = "is left out" if name in context.left_out else "stays as it was known"
-        quarantine.report(term, row.path, f"topic {name} {left}: {quarantine.describe(damaged)}")
+        quarantine(term, row.path, f"topic {name} {left}: {describe_damage(damaged)}")
         return
     if name in context.partitions and (holder := _holder_of_its_id(term, name, assignment)) is not None:
         fault = shared_id_fault(name, assignment.topic_id, holder)
-        quarantine.report(term, row.path, f"topic {name} stays as it was known: {fault}")
+        quarantine(term, row.path, f"topic {name} stays as it was known: {fault}")
         return
     if name not in context.left_out:
-        quarantine.released(term, row.path)
+        release_from_quarantine(term, row.path)
     if _is_another_topic(term, name, assignment):
         _forget(term, [name])
     if name not in context.partitions:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
+from controller.core.leadership import Term
 from controller.core.loading import new_topic_id, topic_id_text
 from controller.core.placement import (
     BadPartitions,
@@ -18,7 +19,6 @@ from controller.core.placement import (
     assign_replicas,
     expand_assignment,
 )
-from controller.core.term import Term
 from controller.core.topic_settings import collisions, config_fault, name_fault
 from controller.protocol.client import (
     CONFIG_SOURCE_TOPIC,
@@ -40,9 +40,9 @@ from controller.zookeeper.codecs import (
     encode_config,
     encode_topic_assignment,
 )
+from controller.zookeeper.codecs_columns import replicas_fault, sound_topic_assignment
 from controller.zookeeper.operations import BadVersion, DamagedZnode, NoAuth, NodeExists, NoNode
 from controller.zookeeper.row_writes import ZNODE_BYTES_MAX
-from controller.zookeeper.znode_sense import replicas_fault, sound_topic_assignment
 
 UNSET = -1
 Assignment = Mapping[int, tuple[int, ...]]

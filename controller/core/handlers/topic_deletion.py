@@ -11,7 +11,7 @@ from controller.core import topic_deletion as deletion
 from controller.core.context import Replicas
 from controller.core.events import DeleteTopicsRequested, StopReplicaResponseReceived, TopicChange, TopicDeletion
 from controller.core.handlers.topic_changes import topic_change
-from controller.core.term import Term
+from controller.core.leadership import Term
 from controller.core.topic_settings import name_fault
 from controller.core.znode_changes import delete_children, list_children
 from controller.protocol.errors import ErrorCode

@@ -9,8 +9,8 @@ import numpy as np
 
 from controller.core import state_changes
 from controller.core.events import TopicConfigChange, UncleanLeaderElectionEnabled
+from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
-from controller.core.term import Term
 from statemachines.partition import PartitionState
 
 

@@ -24,9 +24,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from controller.clock import Clock
+from controller.clock import Clock, Future
 from controller.few import Few
-from controller.future import Future
 from controller.zookeeper.operations import (
     ACL,
     ANY_VERSION,

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from controller.clock import Clock, Timer
-from controller.future import Future
+from controller.clock import Clock, Future, Timer
 from controller.zookeeper.memory.database import (
     CHILDREN,
     CLOSE,

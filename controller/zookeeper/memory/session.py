@@ -11,8 +11,7 @@ import math
 from collections import deque
 from typing import Any, Protocol
 
-from controller.clock import Clock, Timer
-from controller.future import Future
+from controller.clock import Clock, Future, Timer
 from controller.zookeeper.memory.database import (
     CLOSE,
     CONNECT,
