@@ -29,6 +29,14 @@ STANDS_FOR = ("controller/simulator/", "controller/scenarios/", "controller/zook
 REPLACED = re.compile(r"\b(told|tells|whoever|nobody|befalls?|struck|doomed|trouble|mend(s|ed)?|hears? of)\b")
 """Words for which the field has a term, or plain English a better one."""
 
+FORMER_FORMATS = frozenset({"FORMER_WORDS:", "FORMER_ERROR_KEY ="})
+"""Lines that name the words of files written by earlier versions, which are still read."""
+
+SHARED_NAMES: Mapping[str, str] = {
+    "ReplicaState": "a state of the replica machine, and the tagged field of Fetch 15 that Kafka's schema calls so",
+}
+"""Names that several public classes have, and why."""
+
 
 def sources(folders: Sequence[str] = (*PACKAGES, BENCHMARKS)) -> Iterator[Path]:
     for folder in folders:
@@ -43,18 +51,19 @@ def files(folders: Sequence[str] = (*PACKAGES, BENCHMARKS)) -> int:
     return len(list(sources(folders)))
 
 
-def shared_class_names() -> int:
-    """Public classes whose name another public class has too, counted once a name."""
+def shared_class_names() -> set[str]:
+    """Names that more than one public class has."""
     found: dict[str, int] = defaultdict(int)
     for path in sources():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name] += 1
-    return sum(count > 1 for count in found.values())
+    return {name for name, count in found.items() if count > 1}
 
 
 def lines_with_replaced_words() -> int:
-    return sum(bool(REPLACED.search(line)) for path in sources() for line in path.read_text().splitlines())
+    text = (line for path in sources() for line in path.read_text().splitlines())
+    return sum(bool(REPLACED.search(line)) for line in text if not line.startswith(tuple(FORMER_FORMATS)))
 
 
 def lines_with_replaced_words_in_docs() -> int:
@@ -123,15 +132,15 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 72_842),
-    "files of the packages and benchmarks": (files, 279),
-    "lines of the packages": (lambda: lines(PACKAGES), 68_057),
-    "files of the packages": (lambda: files(PACKAGES), 265),
-    "public classes that share a name": (shared_class_names, 9),
-    "lines of the packages with replaced words": (lines_with_replaced_words, 12),
+    "lines of the packages and benchmarks": (lines, 72_741),
+    "files of the packages and benchmarks": (files, 273),
+    "lines of the packages": (lambda: lines(PACKAGES), 67_960),
+    "files of the packages": (lambda: files(PACKAGES), 259),
+    "public classes that share a name": (lambda: len(shared_class_names()), 1),
+    "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),
-    "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 26),
-    "files passed by a broker's death": (lambda: len(files_of_a_brokers_death()), 32),
+    "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 25),
+    "files passed by a broker's death": (lambda: len(files_of_a_brokers_death()), 25),
 }
 """Each figure, and what it may not exceed."""
 

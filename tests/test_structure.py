@@ -18,6 +18,10 @@ def test_a_figure_is_within_its_limit_and_near_it(name: str) -> None:
     assert limit <= figure * SLACK + 1, "lower the limit in tests/structure.py"
 
 
+def test_a_name_that_several_classes_have_is_justified() -> None:
+    assert structure.shared_class_names() == set(structure.SHARED_NAMES)
+
+
 def test_the_words_that_are_replaced_are_found() -> None:
     for line in ("It is told so.", "nobody = -1", "whoever asks", "trouble: str"):
         assert structure.REPLACED.search(line)

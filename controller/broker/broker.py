@@ -59,7 +59,6 @@ from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.broker.zookeeper_services import ZooKeeperServices
 from controller.clock import Clock
-from controller.core.channels import EventSink
 from controller.core.events import (
     AllocateProducerIdsRequested,
     AlterIsrRequested,
@@ -106,6 +105,7 @@ from controller.storage import LogDirectory
 from controller.timer.purgatory import DelayedOperation, Purgatory
 from controller.trace import Noted, RequestRefused, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
+from controller.zookeeper.client import EventSink
 
 NO_GROUPS = "Consumer groups are not supported: use assign() instead of subscribe()."
 NO_TRANSACTIONS = "Transactions are not supported."

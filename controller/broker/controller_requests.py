@@ -28,7 +28,6 @@ from controller.broker.metadata import (
 from controller.broker.request_context import SLICE, Job, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
-from controller.core.channels import EventSink
 from controller.core.events import (
     AlterReassignmentsRequested,
     CreatePartitionsRequested,
@@ -68,6 +67,7 @@ from controller.protocol.client import (
 from controller.protocol.control import NO_TOPIC_ID
 from controller.protocol.errors import ErrorCode
 from controller.timer.purgatory import DelayedOperation, Purgatory
+from controller.zookeeper.client import EventSink
 
 A = TypeVar("A")
 

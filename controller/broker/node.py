@@ -21,14 +21,14 @@ from controller.broker.request_context import Drive, finish
 from controller.broker.settings import BrokerSettings
 from controller.broker.zookeeper_services import ConfigsChanged, OpenLogs, ZooKeeperServices
 from controller.clock import Clock, Future
-from controller.core.channels import Channels, EventSink
+from controller.core.channels import Channels
 from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
 from controller.core.leadership import ControllerSettings
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
-from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.client import EventSink, ZooKeeperClient
 from controller.zookeeper.operations import SessionState, ZooKeeperConnection
 
 EVENTS_MAX = 10_000

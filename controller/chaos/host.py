@@ -221,7 +221,7 @@ class RealHost:
         await REAL_FAULTS[step](self, step)
 
     async def heal_all(self) -> None:
-        raise HostFailure("mend is supported only in simulation")
+        raise HostFailure("heal-all is supported only in simulation")
 
     @REAL_FAULTS.of(Expire)
     async def _expire(self, fault: Expire) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from controller import sync_points
 from controller.backoff import backoff_ms
 from controller.clock import Clock, Future, spawn
+from controller.zookeeper.client import EventSink
 
 
 class Resign(BaseException):
@@ -109,11 +110,6 @@ class Channels(Protocol):
 
     def close(self) -> None:
         """End the term's channels: drop queued requests and close all connections; no response becomes an event."""
-
-
-class EventSink(Protocol):
-    def put(self, event: Any) -> None:
-        """Queues an event, from any thread. Equal pending events that coalesce are queued once."""
 
 
 EVENT_HANDLER = (

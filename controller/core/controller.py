@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from controller.backoff import backoff_ms
 from controller.clock import Clock, Coro, Timer
 from controller.core import events
 from controller.core.channels import Channels, Resign
+from controller.core.event_loop import EventQueue
 from controller.core.events import Event, Reelect, RegisterBrokerAndReelect, is_answerable
 from controller.core.handlers import (
     broker_changes,
@@ -161,14 +162,6 @@ HANDLERS: Mapping[type, Handler] = {
 """What only an active controller does anything about."""
 
 
-class Events(Protocol):
-    """The queue, as far as the controller puts into it."""
-
-    def put(self, event: Any) -> None: ...
-
-    def close_callbacks(self) -> None: ...
-
-
 class Controller:
     """The controller role of one broker.
 
@@ -190,7 +183,7 @@ class Controller:
         trace: Trace,
         settings: ControllerSettings,
         register: Callable[[], Coro[int]],
-        events: Events,
+        events: EventQueue,
         rng: Rng,
         cluster_id: Callable[[], str | None] = lambda: None,
         epoch_seen: Callable[[], int] = lambda: 0,

@@ -137,7 +137,7 @@ class Executor(Protocol):
         """Run `action` after the delay. Called from actions only."""
 
 
-class Term(Protocol):
+class TermControl(Protocol):
     """The event loop's view of the controller's term."""
 
     def void_reason(self) -> str | None:
@@ -167,7 +167,7 @@ class EventHandler(Protocol):
     def events(self) -> Events: ...
 
     @property
-    def controller(self) -> Term: ...
+    def controller(self) -> TermControl: ...
 
     def process(self, event: Any) -> Coro[None]:
         """Return the coroutine that handles one event."""

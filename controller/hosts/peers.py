@@ -10,12 +10,13 @@ from typing import TypeAlias
 
 from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Future, Timer
-from controller.core.channels import ControllerChannels, EventSink, PeerError, PeerTimedOut, PeerUnreachable
+from controller.core.channels import ControllerChannels, PeerError, PeerTimedOut, PeerUnreachable
 from controller.hosts.network import NetworkThread
 from controller.protocol.codec import ApiKey, RequestHeader, read_response_header, request_head, response_body
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import SIZE_BYTES, frame_size
 from controller.trace import Noted, Trace
+from controller.zookeeper.client import EventSink
 
 PIECE_BYTES = 256 * 1024
 """A longer request is written in pieces, each once the socket has taken the one before: the transport copies what the
@@ -82,7 +83,7 @@ class SocketConnection:
         self._client_id = client_id
         self._address = address
         self._dialled = dialled
-        self._link: Link | None = None
+        self._link: PeerSocket | None = None
         self._opening: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._opened: Future[None] | None = None
@@ -143,7 +144,7 @@ class SocketConnection:
 
     async def _open(self) -> None:
         """Open the connection, and stay until it is over, so that what is waited for is answered when the loop ends."""
-        self._link = link = await Link.connect(self._dialled)
+        self._link = link = await PeerSocket.connect(self._dialled)
         if self._opened is not None:
             opened, self._opened = self._opened, None
             self._stop_timer()
@@ -157,7 +158,7 @@ class SocketConnection:
         why = "this broker's network is closed" if error is None else str(error)
         self._end(PeerUnreachable(f"{self}: {why}"))
 
-    def _send(self, link: Link, asking: _Asking) -> None:
+    def _send(self, link: PeerSocket, asking: _Asking) -> None:
         link.expect(lambda outcome: self._answered(asking, outcome))
         size = len(asking.body) + len(asking.rest)
         head = framed_head(asking.header, size)
@@ -215,7 +216,7 @@ class _Asking:
     answer: Future[bytes] = field(default_factory=Future)
 
 
-async def _write(link: Link, *parts: bytes) -> None:
+async def _write(link: PeerSocket, *parts: bytes) -> None:
     """Write the parts, and stop if the connection breaks: the callback for the response gets the error."""
     for part in parts:
         for start in range(0, len(part), PIECE_BYTES):
@@ -245,7 +246,7 @@ def body_of(header: RequestHeader, frame: Frame) -> bytes:
     return body
 
 
-class Link(asyncio.Protocol):
+class PeerSocket(asyncio.Protocol):
     """The socket: what is written waits for it, and what comes is handed over when it is a whole frame."""
 
     def __init__(self) -> None:
@@ -260,7 +261,7 @@ class Link(asyncio.Protocol):
         self._broken: Exception | None = None
 
     @classmethod
-    async def connect(cls, address: Address) -> Link:
+    async def connect(cls, address: Address) -> PeerSocket:
         _, link = await asyncio.get_running_loop().create_connection(cls, *address)
         return link
 

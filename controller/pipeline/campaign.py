@@ -86,7 +86,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     point: int
     seed: int
     verdict: str
-    error: str = msgspec.field(name="trouble")
+    error: str
     trace_hash: str
     duration_ms: float
     broker_recoveries_ms: tuple[float, ...]
@@ -96,6 +96,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         return self.verdict == PASS
 
+
+FORMER_ERROR_KEY = b'"trouble":'
+"""The key of `Result.error` in files of earlier campaigns."""
 
 _RESULT = msgspec.json.Decoder(Result)
 
@@ -204,7 +207,7 @@ def read_results(files: Iterable[Path]) -> list[Result]:
             continue
         for line in file.read_bytes().splitlines():
             try:
-                result = _RESULT.decode(line)
+                result = _RESULT.decode(line.replace(FORMER_ERROR_KEY, b'"error":', 1))
             except msgspec.DecodeError:
                 continue  # torn: its run is not done
             found[result.number] = result

@@ -25,7 +25,7 @@ from controller.pipeline.log_parsing import BEGINNING, EVENT, LogFile, Parsed, p
 from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
     AroundFault,
-    Fault,
+    InjectedFault,
     Latency,
     Timed,
     around_faults,
@@ -165,10 +165,10 @@ def workload_of(run: str, trace: Path, table: pa.Table) -> RunRecords:
     )
 
 
-def _faults(table: pa.Table) -> Iterator[Fault]:
+def _faults(table: pa.Table) -> Iterator[InjectedFault]:
     faults = table.filter(pc.equal(table.column("event"), "FaultInjected"))
     for row in faults.select(["at_ms", "fault", "target"]).to_pylist():
-        yield Fault(row["at_ms"], row["fault"], row["target"])
+        yield InjectedFault(row["at_ms"], row["fault"], row["target"])
 
 
 def _whole_run(audit: DeliveryAudit) -> Iterator[dict[str, Any]]:

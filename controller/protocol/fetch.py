@@ -65,8 +65,8 @@ class ForgottenTopic(Structure):
 
 
 class ReplicaState(Structure):
-    """Which life of a broker fetches: its registration's czxid, -1 untold. A tagged field of Fetch 15 (KIP-903), spoken
-    in 12 already: who does not know a tag passes over it, as Kafka 2.8 does."""
+    """Which registration of a broker fetches: its czxid, -1 if it is not given. A tagged field of Fetch 15 (KIP-903),
+    sent in version 12 already: Kafka 2.8 ignores tags that it does not know."""
 
     replica_id: Int32 = CONSUMER
     replica_epoch: Int64 = -1

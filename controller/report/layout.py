@@ -38,7 +38,7 @@ from controller.report.timeline import (
     OfflinePoint,
     Phase,
     SessionSpan,
-    Term,
+    TermSpan,
     Timeline,
 )
 
@@ -151,7 +151,7 @@ def _life(lane: Lane, span: LifeSpan, scale: TimeScale, y: float, height: float)
     return labelled_box(span.state.value, scale, span.from_ms, span.to_ms, y, height, labels, detail, dashed=dashed)
 
 
-def _rule(lane: Lane, term: Term, scale: TimeScale, y: float, height: float) -> str:
+def _rule(lane: Lane, term: TermSpan, scale: TimeScale, y: float, height: float) -> str:
     """A term, on the lane of the broker that has it: below the process's outline, so that a pause is seen."""
     if not scale.holds(term.from_ms, term.to_ms):
         return ""
@@ -234,9 +234,9 @@ def _vacant(from_ms: float, to_ms: float, scale: TimeScale) -> Iterator[str]:
         yield labelled_box("vacant", scale, from_ms, to_ms, 3, 15, ["no controller", "none"], detail, dashed=True)
 
 
-def _apart(terms: Sequence[Term]) -> list[list[Term]]:
+def _apart(terms: Sequence[TermSpan]) -> list[list[TermSpan]]:
     """Terms in as few lines as keep those apart that overlap: a zombie's runs on beside its successor's."""
-    lines: list[list[Term]] = []
+    lines: list[list[TermSpan]] = []
     for term in sorted(terms, key=lambda term: term.from_ms):
         line = next((line for line in lines if line[-1].to_ms <= term.from_ms), None)
         if line is None:
@@ -246,7 +246,7 @@ def _apart(terms: Sequence[Term]) -> list[list[Term]]:
     return lines
 
 
-def _term(term: Term, scale: TimeScale, y: float, *, disputed: bool) -> Iterator[str]:
+def _term(term: TermSpan, scale: TimeScale, y: float, *, disputed: bool) -> Iterator[str]:
     name = f"broker {term.broker}, epoch {term.controller_epoch}"
     detail = f"{name}: {lasting(term.from_ms, term.to_ms)}; {term.ending}"
     labels = [name, f"epoch {term.controller_epoch}", str(term.controller_epoch)]
@@ -266,7 +266,7 @@ def _term(term: Term, scale: TimeScale, y: float, *, disputed: bool) -> Iterator
         yield from _phases(term, phases, scale, y + 20)
 
 
-def _phases(term: Term, phases: Sequence[Phase], scale: TimeScale, y: float) -> Iterator[str]:
+def _phases(term: TermSpan, phases: Sequence[Phase], scale: TimeScale, y: float) -> Iterator[str]:
     from_ms, to_ms = min(phase.from_ms for phase in phases), max(phase.to_ms for phase in phases)
     left, right = scale.x(from_ms), scale.x(to_ms)
     whole = "\n".join(f"{phase.name}: {phase.to_ms - phase.from_ms:.1f} ms, {phase.items} items" for phase in phases)

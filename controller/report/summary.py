@@ -19,7 +19,7 @@ from controller.scenarios.judge import Judgement
 from controller.scenarios.language import Scenario
 from controller.scenarios.records.figures import (
     AroundFault,
-    Fault,
+    InjectedFault,
     Latency,
     RecordCounts,
     Windows,
@@ -119,7 +119,7 @@ def latency_around_faults(report: Report) -> tuple[AroundFault, ...]:
     if audit is None:
         return ()
     faults = [
-        Fault(record.at_ms, record.event.fault, record.event.target)
+        InjectedFault(record.at_ms, record.event.fault, record.event.target)
         for record in report.records
         if isinstance(record.event, FaultInjected)
     ]

@@ -129,7 +129,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class TermSpan:
     """A controller's term as its holder had it. `backed_until_ms` is earlier than `to_ms` where /controller was gone
     before the holder knew: a zombie's time. `ending` in words; `completed_at_ms`: when its failover was through."""
 
@@ -203,7 +203,7 @@ class Timeline:
 
     duration_ms: float
     lanes: tuple[Lane, ...]
-    terms: tuple[Term, ...]
+    terms: tuple[TermSpan, ...]
     disputed_epochs: tuple[int, ...]
     holders: tuple[Holder, ...]
     faults: tuple[FaultMark, ...]
@@ -522,16 +522,16 @@ class Terms:
             if term is not None and term.session == seen.session and term.unbacked_ms is None:
                 term.unbacked_ms = at_ms
 
-    def finish(self, end_ms: float) -> tuple[tuple[Term, ...], tuple[Holder, ...]]:
+    def finish(self, end_ms: float) -> tuple[tuple[TermSpan, ...], tuple[Holder, ...]]:
         if self._holder is not None:
             broker, since_ms = self._holder
             self._holders.append(Holder(broker, since_ms, end_ms))
         return tuple(_finished_term(term, end_ms) for term in self._terms), tuple(self._holders)
 
 
-def _finished_term(term: _Term, end_ms: float) -> Term:
+def _finished_term(term: _Term, end_ms: float) -> TermSpan:
     to_ms = end_ms if term.to_ms is None else term.to_ms
-    return Term(
+    return TermSpan(
         term.epoch,
         term.broker,
         term.from_ms,
@@ -543,7 +543,7 @@ def _finished_term(term: _Term, end_ms: float) -> Term:
     )
 
 
-def disputed_epochs(terms: tuple[Term, ...]) -> tuple[int, ...]:
+def disputed_epochs(terms: tuple[TermSpan, ...]) -> tuple[int, ...]:
     claims = Counter(term.controller_epoch for term in terms)
     return tuple(sorted(epoch for epoch, count in claims.items() if count > 1))
 

@@ -68,7 +68,7 @@ class Fault(Step, frozen=True, kw_only=True):
     """
 
     hosts: ClassVar[tuple[str, ...]] = (SIMULATED,)
-    ended_by: ClassVar[str] = "mend"
+    ended_by: ClassVar[str] = "heal-all"
     expected_errors: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -195,8 +195,8 @@ class BreakDisk(_LastingOnNode, frozen=True, kw_only=True, tag="break-disk"):
 class BreakLogDirectory(_LastingOnNode, frozen=True, kw_only=True, tag="break-log-directory"):
     """Every change to one of the broker's log directories, as `log.dirs` names it, fails.
 
-    When the directory works again, the broker is restarted. With `for_ms` 0 the fault is permanent: neither `mend` nor
-    the calm ends it.
+    When the directory works again, the broker is restarted. With `for_ms` 0 the fault is permanent: neither
+    `heal-all` nor the calm ends it.
     """
 
     expected_errors = _ERRORS_OF_DISKS
@@ -252,7 +252,7 @@ class Depose(_LastingFault, frozen=True, kw_only=True, tag="depose"):
 
 # -- what an administrator or another tool writes into ZooKeeper
 
-ControllerEdit = Literal["another", "nobody", "garbage", "persistent"]
+ControllerEdit = Literal["another", "no-broker", "garbage", "persistent"]
 EpochEdit = Literal["deleted", "garbage", "negative", "lowered", "raised", "highest"]
 _ERRORS_OF_HAND_EDITS = (
     "no controller can be elected",
@@ -309,7 +309,7 @@ class ChangeRegistration(_OnNode, frozen=True, kw_only=True, tag="change-registr
 
 class PauseController(Fault, frozen=True, kw_only=True, tag="pause-controller"):
     """No controller may make optional moves for `for_ms`. With 0 the pause is permanent: it is an operator's order, and
-    neither `mend` nor the calm revokes it.
+    neither `heal-all` nor the calm revokes it.
 
     The pause of a plan lasts for good if the calm comes first. With `after_calm_ms` above 0 the pause ends that long
     after the calm instead, and the core must become quiescent after that.
@@ -491,7 +491,7 @@ class StartZooKeeper(OnServer, frozen=True, kw_only=True, tag="start-zookeeper")
     """Starts a server that was killed, on its own data, and waits until it serves."""
 
 
-class HealAll(Step, frozen=True, kw_only=True, tag="mend"):
+class HealAll(Step, frozen=True, kw_only=True, tag="heal-all"):
     """Ends every lasting fault, including those of `cut` and `pause`. Dead brokers stay dead."""
 
     hosts = (SIMULATED,)

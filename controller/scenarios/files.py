@@ -49,6 +49,10 @@ _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _LIMITS = {"brokers": (1, 1000), "zookeeper_servers": (1, 3), "session_timeout_ms": (100, 600_000)}
 
 
+FORMER_WORDS: Mapping[tuple[str, str], str] = {("do", "mend"): "heal-all", ("how", "nobody"): "no-broker"}
+"""Words that older files have, by key and value, and what is read in their place."""
+
+
 class ScenarioError(Exception):
     """A scenario or plan that can't be used; the message names the file and the place, and says what was expected."""
 
@@ -103,9 +107,19 @@ def _text(path: Path) -> str:
 
 def _tree(text: str, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        tree: dict[str, Any] = _with_current_words(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{source}: not TOML: {error}") from error
+    return tree
+
+
+def _with_current_words(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: FORMER_WORDS.get((key, item), item) if isinstance(item, str) else _with_current_words(item)
+            for key, item in value.items()
+        }
+    return [_with_current_words(item) for item in value] if isinstance(value, list) else value
 
 
 def _converted(tree: dict[str, Any], kind: type[Any], source: str) -> Any:

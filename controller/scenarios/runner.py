@@ -380,7 +380,7 @@ def _describe(step: Step) -> str:
         case Restart():
             return f"restart broker {step.broker} ({step.how})"
         case HealAll():
-            return "mend (end all lasting faults)"
+            return "heal all (end all lasting faults)"
         case KillZooKeeper() | StartZooKeeper():
             return f"{kind.partition('-')[0]} ZooKeeper server {step.number}"
         case Kill() | Stop() | Pause() | Resume() | Expire():

@@ -264,7 +264,7 @@ class SimulatedBroker:
             self.connection.pause()
 
     def _wait_for_disk(self, for_ms: float) -> None:
-        """Its one thread that serves requests stands still; what it hears of ZooKeeper has a thread of its own."""
+        """Its one thread that serves requests stands still; events of ZooKeeper arrive on another thread."""
         if self.process.state is ProcessState.RUNNING:
             self.process.pause()
             self._disk_until_ms = self._world.clock.now_ms()

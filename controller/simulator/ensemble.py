@@ -23,7 +23,7 @@ JOIN_MS = (100.0, 600.0)
 
 class Ensemble:
     """`clients` gives the connections that servers share out among themselves; any other is never on a server that
-    dies, and only hears of a time without service."""
+    dies, which sees only a time without service."""
 
     def __init__(
         self,

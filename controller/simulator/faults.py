@@ -61,7 +61,7 @@ from controller.scenarios.faults import (
 from controller.simulator.broker_process import SimulatedBroker, World
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.hostile_clients import HostileClients
-from controller.simulator.network import GOOD, Condition
+from controller.simulator.network import GOOD, LinkCondition
 from controller.simulator.observer import controller_named
 from controller.simulator.process import ProcessState
 from controller.trace import FaultInjected, TraceEvent
@@ -375,7 +375,7 @@ class Faults:
             deletion = [] if row is None else [Delete(paths.CONTROLLER, ANY_VERSION)]
             self._write([*deletion, Create(paths.CONTROLLER, _controller_data(fault.broker))])
             return self._delete_persistent
-        data = {"another": _controller_data(fault.broker), "nobody": _controller_data(-1), "garbage": GARBAGE}
+        data = {"another": _controller_data(fault.broker), "no-broker": _controller_data(-1), "garbage": GARBAGE}
         self._write([SetData(paths.CONTROLLER, data[fault.how], ANY_VERSION)])
         return _nothing
 
@@ -522,17 +522,17 @@ class Faults:
 
     @SIMULATED_FAULTS.of(Shut)
     def _shut(self, fault: Shut) -> Undo:
-        return self._way(fault.link, Condition(shut=True))
+        return self._way(fault.link, LinkCondition(shut=True))
 
     @SIMULATED_FAULTS.of(Slow)
     def _slow(self, fault: Slow) -> Undo:
-        return self._way(fault.link, Condition(slower=fault.slower, more_ms=fault.more_ms))
+        return self._way(fault.link, LinkCondition(slower=fault.slower, more_ms=fault.more_ms))
 
     @SIMULATED_FAULTS.of(Lossy)
     def _lossy(self, fault: Lossy) -> Undo:
-        return self._way(fault.link, Condition(loss=fault.loss))
+        return self._way(fault.link, LinkCondition(loss=fault.loss))
 
-    def _way(self, link: Link, condition: Condition) -> Undo:
+    def _way(self, link: Link, condition: LinkCondition) -> Undo:
         self._world.network.set_way(link.source, link.target, condition)
         return partial(self._world.network.set_way, link.source, link.target, GOOD)
 

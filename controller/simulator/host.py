@@ -36,7 +36,7 @@ from controller.simulator.client import SimulatedClient
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults import Faults
 from controller.simulator.network import Address, Network
-from controller.simulator.observer import Observer, controller_epoch, partitions
+from controller.simulator.observer import MembershipObserver, controller_epoch, partitions
 from controller.simulator.process import Process, ProcessClock
 from controller.simulator.randomness import Streams
 from controller.simulator.record_clients import SimulatedRecordClients
@@ -75,7 +75,7 @@ class SimulatedHost:
         self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
         self._client: SimulatedClient | None = None
         self._record_clients: SimulatedRecordClients | None = None
-        self._observer: Observer | None = None
+        self._observer: MembershipObserver | None = None
         self._outside = Process("outside")
         self._places: dict[Address, int] = {}
         self._faults: Faults | None = None
@@ -163,7 +163,7 @@ class SimulatedHost:
             self._see_metadata,
         )
         connection = zookeeper.connect(OBSERVER_SESSION_MS)  # at no distance: what it sees is when it happened
-        self._observer = Observer(connection, outside_clock, self.seed or 0, self._see_ephemeral)
+        self._observer = MembershipObserver(connection, outside_clock, self.seed or 0, self._see_ephemeral)
         await self._observer.start()
 
     def _delays(self, purpose: str, usual_ms: tuple[float, float]) -> Callable[[], float]:

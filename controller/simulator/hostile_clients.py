@@ -47,7 +47,7 @@ from controller.simulator.broker_process import World
 from controller.simulator.network import Address, Socket
 from controller.simulator.observer import controller_named
 from controller.simulator.process import Process, ProcessClock
-from controller.simulator.senseless_requests import BAD_NAMES, INT_MAX, OF_BROKERS, OF_CLIENTS, Drawing
+from controller.simulator.senseless_requests import BAD_NAMES, INT_MAX, OF_BROKERS, OF_CLIENTS, ValueGenerator
 from controller.trace_records import OBSERVER
 
 TOPICS = ("hostile-0", "hostile-1", "hostile-2")
@@ -203,7 +203,7 @@ class _Client:
         self._fault = fault
         name = f"hostile-client/{fault.kind}/{fault.node}/{fault.at_ms:g}"
         self._rng = world.streams.stream(name)
-        self._drawing = Drawing(self._rng, NAMES)
+        self._drawing = ValueGenerator(self._rng, NAMES)
         self._operations = Operations(self._rng, sorted(world.addresses))
         self._process = Process(name)
         self._clock = ProcessClock(world.clock, self._process)
@@ -307,7 +307,7 @@ class _Connection:
         """Answers are of no interest to it."""
 
 
-def senseless_request(drawing: Drawing, key: ApiKey) -> bytes:
+def senseless_request(drawing: ValueGenerator, key: ApiKey) -> bytes:
     """A frame with a request of that API. No election of every partition's leader from outside the ISR: that one would
     make sense, and lose the records of a plan's topics."""
     while True:

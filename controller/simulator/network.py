@@ -7,7 +7,7 @@ machine closes its sockets: the other end learns of it, over a cut link only aft
 its connections accepted and its bytes buffered. Frames are never split here: the real host divides a stream into
 frames.
 
-Other defects of a link are a `Condition`. No single message is lost or duplicated. But if a client
+Other defects of a link are a `LinkCondition`. No single message is lost or duplicated. But if a client
 repeats a request over a new connection while the bytes of the old one are still under way (`reset` with `late_ms`), the
 receiver gets both, the later one first, as it happens in a cluster.
 """
@@ -31,7 +31,7 @@ ATTEMPTS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class LinkCondition:
     """`slower` times the usual latency and `more_ms`; `loss` is the chance of each packet; `shut`: nothing arrives."""
 
     slower: float = 1.0
@@ -44,7 +44,7 @@ class Condition:
             raise ValueError(f"{self}: expected slower above 0, more_ms of 0 or more, loss from 0 to below 1")
 
 
-GOOD: Final = Condition()
+GOOD: Final = LinkCondition()
 
 
 def retransmissions_ms(rng: Random, loss: float) -> float | None:
@@ -406,7 +406,7 @@ class Network:
         self._connections: dict[tuple[int, int], _Connection | tuple[_Connection, ...]] = {}
         """By link: nearly always one."""
         self._cut: dict[tuple[int, int], None] = {}
-        self._ways: dict[tuple[int, int], Condition] = {}
+        self._ways: dict[tuple[int, int], LinkCondition] = {}
 
     def listen(self, process: Process, address: Address, accept: Callable[[Socket], None]) -> None:
         """From now on, until the process dies, connections to `address` are accepted. ValueError if it is taken."""
@@ -454,7 +454,7 @@ class Network:
         self._cut.pop((source, target), None)
         self._set((source, target))
 
-    def set_way(self, source: int, target: int, condition: Condition) -> None:
+    def set_way(self, source: int, target: int, condition: LinkCondition) -> None:
         """How what `source` sends to `target` fares from now on, whichever of them opened the connection."""
         if condition == GOOD:
             self._ways.pop((source, target), None)
@@ -463,11 +463,11 @@ class Network:
         self._set((source, target))
         self._set((target, source))
 
-    def way(self, source: int, target: int) -> Condition:
+    def way(self, source: int, target: int) -> LinkCondition:
         return self._ways.get((source, target), GOOD)
 
     def reset(self, source: int, target: int, late_ms: float | None = None) -> None:
-        """Breaks what `source` has opened to `target`: both hear of it and what was on its way is lost; or, with
+        """Breaks what `source` has opened to `target`: both ends see it, and what was on its way is lost; or, with
         `late_ms`, `source` alone does, and what it had sent arrives so much later."""
         for connection in self._opened((source, target)):
             if connection.near.open:

@@ -28,8 +28,8 @@ from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKe
 _LOOK = "look"
 
 
-class Observer:
-    """Tells `seen` of what came and went."""
+class MembershipObserver:
+    """Reports to `seen` which brokers and controllers came and went."""
 
     def __init__(
         self, connection: InMemoryConnection, clock: Clock, seed: int, seen: Callable[[EphemeralSeen], None]

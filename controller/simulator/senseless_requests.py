@@ -81,7 +81,7 @@ MANY_BYTES = 1 << 20
 in flight (queued.max.request.bytes), which do not pass through it here."""
 
 
-class Drawing:
+class ValueGenerator:
     """Draws values with `rng`. Sizes of arrays are small, rarely some hundreds. `names`: legal names to draw from; the
     others are `BAD_NAMES`."""
 

@@ -81,7 +81,8 @@ SET_WATCHES_PATHS = 2_000
 class EventSink(Protocol):
     """The receiver of events. Called on the connection's threads: must not block."""
 
-    def put(self, event: Any) -> None: ...
+    def put(self, event: Any) -> None:
+        """Queue an event, from any thread. Equal pending events that coalesce are queued once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from controller.protocol import ApiKey
 from controller.protocol.framing import Part
-from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, Drawing
+from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, ValueGenerator
 from controller.simulator.simulation import BrokenInvariant, Simulation
 from tests.broker.data_node import DataNode
 from tests.fuzz.campaign import (
@@ -123,7 +123,7 @@ def _frames(sent: Sequence[Sent]) -> str:
 def campaign(inputs: int, seed: int, *, growth_kib: int = GROWTH_LIMIT_KIB) -> Figures:
     """The same requests for the same seed. Failure."""
     rng = random.Random(seed)
-    drawing = Drawing(rng)
+    drawing = ValueGenerator(rng)
     figures = Figures(inputs)
     began_s = time.perf_counter()
     cluster: Cluster | None = None
@@ -158,7 +158,7 @@ def _count(figures: Figures, answered: Sequence[Sent]) -> None:
 def control_campaign(inputs: int, seed: int, *, growth_kib: int = 2 * GROWTH_LIMIT_KIB) -> Figures:
     """Requests of a controller to one broker, which keeps what it was told until another takes its place. Failure."""
     rng = random.Random(seed)
-    drawing = Drawing(rng)
+    drawing = ValueGenerator(rng)
     figures = Figures(inputs)
     began_s = time.perf_counter()
     node: DataNode | None = None

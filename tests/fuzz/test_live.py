@@ -10,7 +10,7 @@ import pytest
 from controller.broker.broker import Broker
 from controller.core.handlers import topic_creation
 from controller.protocol import SUPPORTED, decode_request
-from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, Drawing
+from controller.simulator.senseless_requests import OF_CLIENTS, OF_CONTROLLERS, ValueGenerator
 from tests.fuzz import live
 from tests.fuzz.campaign import Failure
 
@@ -30,7 +30,7 @@ def test_requests_of_a_controller_leave_a_broker_running() -> None:
 
 def test_what_is_drawn_is_well_formed_and_the_same_for_the_same_seed() -> None:
     def drawn(seed: int) -> list[bytes]:
-        drawing = Drawing(random.Random(seed))
+        drawing = ValueGenerator(random.Random(seed))
         return [drawing.request(key) for key in (*OF_CLIENTS, *OF_CONTROLLERS) * 10]
 
     frames = drawn(3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.scenarios.faults import Cut, Kill, Start
+from controller.scenarios.faults import Cut, HealAll, Kill, Start, Step
 from controller.scenarios.files import ScenarioError, built_in, load_scenario, parse_scenario
 from controller.scenarios.language import CreateTopics, Wait
 from controller.scenarios.records.section import expected_loss, workload_of
@@ -169,3 +169,10 @@ def test_loss_is_expected_of_no_one_who_waits_for_all() -> None:
 def test_records_that_cant_be_are_refused(text: str, said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         parse_scenario(text, "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("former", "now"), [('do = "mend"', HealAll()), ('do = "kill"\nnode = "nobody"', Kill(node="nobody"))]
+)
+def test_words_of_older_files_are_read_as_todays(former: str, now: Step) -> None:
+    assert parse_scenario(SMALL + f"\n[[steps]]\n{former}\n", "x").steps[-1] == now

@@ -82,7 +82,7 @@ class ScriptedHost:
                 self.calls.append(f"inject {kind_of(step)}{''.join(nodes)}")
 
     async def heal_all(self) -> None:
-        self.calls.append("mend")
+        self.calls.append("heal-all")
 
     async def zookeeper_leader(self) -> int:
         return 2
@@ -195,7 +195,7 @@ def test_a_step_names_its_node_by_what_it_is(selector: str, expected: int) -> No
         ('do = "slow"\nsource = "controller"\ntarget = 3\nslower = 20.0', ["inject slow source=1 target=3"]),
         ('do = "drift"\nnode = "not-controller"\nrate = 1.5', ["inject drift node=2"]),
         ('do = "elect-zookeeper"', ["inject elect-zookeeper"]),
-        ('do = "mend"', ["mend"]),
+        ('do = "heal-all"', ["heal-all"]),
     ],
 )
 def test_every_step_reaches_the_host(step: str, calls: list[str]) -> None:

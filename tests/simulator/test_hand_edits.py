@@ -74,7 +74,7 @@ def test_the_table_of_edits_is_whole() -> None:
     assert set(UNREADABLE) <= set(EPOCHS)
 
 
-@pytest.mark.parametrize("how", ["another", "nobody", "garbage"])
+@pytest.mark.parametrize("how", ["another", "no-broker", "garbage"])
 def test_a_controller_whose_znode_is_rewritten_steps_down(how: ControllerEdit) -> None:
     world = resting()
     controller = world.controller

@@ -80,7 +80,7 @@ TAIL = """
 do = "let-run"
 ms = 1500
 [[steps]]
-do = "mend"
+do = "heal-all"
 [[steps]]
 do = "wait"
 until = "registered"
@@ -214,7 +214,7 @@ def test_a_scenario_has_operations_too() -> None:
     assert "delete-topic topic=no-such-topic: error" in str(refused.report.judgement.invariants)
 
 
-@pytest.mark.parametrize("step", ['do = "lossy"\nsource = 1\ntarget = 2\nloss = 0.1', 'do = "mend"'])
+@pytest.mark.parametrize("step", ['do = "lossy"\nsource = 1\ntarget = 2\nloss = 0.1', 'do = "heal-all"'])
 def test_real_processes_refuse_it_by_name_before_anything_is_started(
     step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

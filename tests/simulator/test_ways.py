@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from controller.simulator.network import ATTEMPTS, GOOD, Condition, Network, Socket, retransmissions_ms
+from controller.simulator.network import ATTEMPTS, GOOD, LinkCondition, Network, Socket, retransmissions_ms
 from controller.simulator.process import MachineClock, Process, ProcessClock
 from tests.simulator.test_network import World, closings, frames
 
@@ -16,7 +16,7 @@ def test_a_way_that_is_shut_lets_the_other_direction_through_and_loses_nothing()
     world = World()
     near, far = world.connected()
     to_far, to_near = frames(far), frames(near)
-    world.network.set_way(1, 2, Condition(shut=True))
+    world.network.set_way(1, 2, LinkCondition(shut=True))
     near.send(b"asked")
     far.send(b"told")
     world.pass_ms(10_000)
@@ -28,7 +28,7 @@ def test_a_way_that_is_shut_lets_the_other_direction_through_and_loses_nothing()
 
 def test_a_way_that_is_shut_is_so_for_connections_that_either_end_opens() -> None:
     world = World()
-    world.network.set_way(2, 1, Condition(shut=True))
+    world.network.set_way(2, 1, LinkCondition(shut=True))
     _, answers = world.dial()
     world.pass_ms(10_000)
     assert answers == []
@@ -43,7 +43,7 @@ def test_mending_heals_cuts_and_ways_alike() -> None:
     near, far = world.connected()
     to_far = frames(far)
     world.network.cut(1, 2)
-    world.network.set_way(1, 2, Condition(shut=True))
+    world.network.set_way(1, 2, LinkCondition(shut=True))
     near.send(b"kept")
     world.pass_ms(1_000)
     world.network.heal(1, 2)
@@ -67,7 +67,7 @@ def arrivals_ms(world: World, near: Socket, far: Socket, count: int = 40) -> lis
 def test_a_slow_way_takes_so_many_times_as_long() -> None:
     world = World()
     near, far = world.connected()
-    world.network.set_way(1, 2, Condition(slower=100.0, more_ms=1_000.0))
+    world.network.set_way(1, 2, LinkCondition(slower=100.0, more_ms=1_000.0))
     (late,) = arrivals_ms(world, near, far, 1)
     assert 1_010.0 <= late <= 1_500.0
 
@@ -76,7 +76,7 @@ def test_a_lossy_way_stalls_what_comes_behind_and_keeps_the_order() -> None:
     world = World()
     near, far = world.connected()
     to_far = frames(far)
-    world.network.set_way(1, 2, Condition(loss=0.4))
+    world.network.set_way(1, 2, LinkCondition(loss=0.4))
     sent = [bytes([number]) for number in range(30)]
     for frame in sent:
         near.send(frame)
@@ -95,7 +95,7 @@ def test_a_way_that_loses_nearly_all_breaks_the_connection_at_both_ends(seed: in
     world.network.listen(world.far, ("server", 9092), world.accepted.append)
     near, far = world.connected()
     heard = closings(near), closings(far)
-    world.network.set_way(1, 2, Condition(loss=0.999))
+    world.network.set_way(1, 2, LinkCondition(loss=0.999))
     near.send(b"lost for good")
     world.pass_ms(100_000)
     assert heard == ([True], [True])
@@ -117,7 +117,7 @@ def test_how_late_a_lost_packet_is_doubles_and_has_an_end() -> None:
 @pytest.mark.parametrize("wrong", [{"slower": 0.0}, {"more_ms": -1.0}, {"loss": 1.0}])
 def test_a_condition_that_cant_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="expected slower above 0"):
-        Condition(**wrong)  # type: ignore[arg-type]
+        LinkCondition(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_reset_is_heard_at_both_ends_and_loses_what_was_on_its_way() -> None:

@@ -105,7 +105,7 @@ def fetch_times(audit: DeliveryAudit) -> Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     at_ms: float
     fault: str
     target: str
@@ -130,13 +130,13 @@ class AroundFault:
     """`recovered_at_ms`: when every partition that was written to after the fault had acknowledged something sent
     after it; None if that was not before the next fault."""
 
-    fault: Fault
+    fault: InjectedFault
     recovered_at_ms: float | None
     produce: Windows
     fetch: Windows
 
 
-def around_faults(audit: DeliveryAudit, faults: Sequence[Fault]) -> tuple[AroundFault, ...]:
+def around_faults(audit: DeliveryAudit, faults: Sequence[InjectedFault]) -> tuple[AroundFault, ...]:
     """Return the latencies around each fault that was injected while records were sent. `faults` are sorted by time."""
     sent_at_ms = audit.history.sends.sent_at_ms
     if not len(sent_at_ms):

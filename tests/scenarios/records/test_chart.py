@@ -17,7 +17,7 @@ from controller.scenarios.files import parse_scenario
 from controller.scenarios.judge import Judgement
 from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
-    Fault,
+    InjectedFault,
     Timed,
     around_faults,
     latency_over_time,
@@ -30,7 +30,7 @@ from tests.scenarios.evidence import records
 from tests.scenarios.records.histories import PARTITIONS, Story, sound
 from tests.scenarios.records.test_figures_and_files import with_an_outage
 
-FAULTS = [Fault(295.0, "kill", "1"), Fault(800.0, "cut", "1->2")]
+FAULTS = [InjectedFault(295.0, "kill", "1"), InjectedFault(800.0, "cut", "1->2")]
 
 
 def drawn(audit: DeliveryAudit) -> list[ElementTree.Element]:

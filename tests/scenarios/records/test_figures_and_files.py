@@ -8,7 +8,7 @@ import pytest
 
 from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.figures import (
-    Fault,
+    InjectedFault,
     Latency,
     RecordCounts,
     around_faults,
@@ -80,7 +80,11 @@ def with_an_outage() -> DeliveryAudit:
 
 
 def test_latencies_are_told_before_during_and_after_a_fault() -> None:
-    before_all, fault, later = Fault(-1.0, "kill", "9"), Fault(295.0, "kill", "1"), Fault(800.0, "cut", "1->2")
+    before_all, fault, later = (
+        InjectedFault(-1.0, "kill", "9"),
+        InjectedFault(295.0, "kill", "1"),
+        InjectedFault(800.0, "cut", "1->2"),
+    )
     first, second = around_faults(with_an_outage(), [before_all, fault, later])
     assert first.fault == fault
     assert first.recovered_at_ms is not None
@@ -95,14 +99,16 @@ def test_latencies_are_told_before_during_and_after_a_fault() -> None:
 
 
 def test_a_fault_that_is_not_over_before_the_next_has_not_been_recovered_from() -> None:
-    first, second = around_faults(with_an_outage(), [Fault(295.0, "cut", "1->2"), Fault(400.0, "kill", "1")])
+    first, second = around_faults(
+        with_an_outage(), [InjectedFault(295.0, "cut", "1->2"), InjectedFault(400.0, "kill", "1")]
+    )
     assert first.recovered_at_ms is None
     assert first.produce.after is None
     assert second.recovered_at_ms is not None
 
 
 def test_a_run_without_records_has_no_latencies() -> None:
-    assert around_faults(DeliveryAudit(history_of(PARTITIONS, [], [])), [Fault(1.0, "kill", "1")]) == ()
+    assert around_faults(DeliveryAudit(history_of(PARTITIONS, [], [])), [InjectedFault(1.0, "kill", "1")]) == ()
 
 
 def test_a_record_counts_when_a_consumer_first_has_it() -> None:
