@@ -28,7 +28,7 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
     ("scenario", "room", "runs", "kinds"),
     [
         ("broker-kill", ROOM, 2, ["broker", "broker"]),
-        ("controller-kill --set records=false", ROOM, 2, ["broker", "controller", "broker", "controller"]),
+        ("controller-kill --set records=false", ROOM, 1, ["broker", "controller", "broker", "controller"]),
         ("rolling-restart --set records=false", OUTLASTED, 1, ["broker", "broker", "broker", "controller"]),
         ("zombie-controller --set records=false", ROOM, 1, ["broker", "controller"]),
         ("zookeeper-cut --set records=false", ROOM, 1, ["broker", "controller"]),
