@@ -563,7 +563,8 @@ def _candidates(view: ClusterView, name: str) -> Iterator[tuple[Kind, Subject]]:
     if name in state.partitions.assignments.names or name in state.deletions:
         yield Kind.TOPIC, Subject(Kind.TOPIC, name)
     topic, _, number = name.rpartition("-")
-    if number.isascii() and number.isdigit() and _row(view, topic, int(number)) is not None:
+    is_number = number.isascii() and number.isdigit()
+    if is_number and (_row(view, topic, int(number)) is not None or _is_damaged(view, topic)):
         yield Kind.PARTITION, Subject(Kind.PARTITION, topic, int(number))
 
 
@@ -577,8 +578,7 @@ def explain(view: ClusterView, subject: Subject) -> tuple[Diagnosis, ...]:
     match subject.kind:
         case Kind.PARTITION:
             row = _row(view, subject.name, subject.partition)
-            assert row is not None
-            return tuple(explain_partition(view, row))
+            return tuple(_explain_topic(view, subject.name) if row is None else explain_partition(view, row))
         case Kind.TOPIC:
             return tuple(_explain_topic(view, subject.name))
         case Kind.BROKER:
@@ -627,17 +627,23 @@ def _explain_topic(view: ClusterView, topic: str) -> Iterator[Diagnosis]:
     if topic in view.state.deletions:
         yield explain_deletion(view, topic)
         return
-    held = view.state.partitions.assignments
-    if not held.present[list(held.names).index(topic)]:
+    if _is_damaged(view, topic):
+        why = next((damage.why for damage in view.state.damaged if damage.path == paths.topic(topic)), "")
         yield Diagnosis(
             topic,
             "damaged",
-            f"{paths.topic(topic)} can't be read",
+            f"{paths.topic(topic)} can't be read{why and f': {why}'}",
             "what can't be read is left out by the controller and never overwritten",
             (f"repair {paths.topic(topic)}",),
         )
     for row in rows_of(view, topic):
         yield from explain_partition(view, row)
+
+
+def _is_damaged(view: ClusterView, topic: str) -> bool:
+    """Return whether the topic's znode is there and can't be used, so that its partitions are not known."""
+    held = view.state.partitions.assignments
+    return topic in held.names and not held.present[list(held.names).index(topic)]
 
 
 def _explain_broker(view: ClusterView, broker: int) -> Iterator[Diagnosis]:

@@ -319,6 +319,9 @@ def test_a_topic_that_can_not_be_read_and_a_pause_are_the_clusters() -> None:
     found = view(Case([], "", "", also={paths.topic("t"): b"{", paths.CONTROLLER_PAUSE: PAUSED}))
     assert names(explain(found, Subject(Kind.CLUSTER))) == [("controller", "paused"), (paths.topic("t"), "damaged")]
     assert names(explain(found, Subject(Kind.TOPIC, "t"))) == [("t", "damaged")]
+    (partition,) = explain(found, subject_named(found, "t-0"))
+    assert (partition.subject, partition.what) == ("t", "damaged")
+    assert "expected" in partition.why
 
 
 @pytest.mark.parametrize(
