@@ -65,7 +65,7 @@ class TimerLoad:
 @dataclass(frozen=True, slots=True)
 class WheelMemory:
     """`slots`: M, buckets in all. `wheels`: m, how many wheels scheme 7 deals them out over; for intervals up to some
-    length, `controller.labs.schemes_needed` gives the least."""
+    length, `controller.labs.schemes.wheels_needed` gives the least."""
 
     slots: int
     wheels: int

@@ -19,10 +19,12 @@ Within a tick, timers expire in the order in which they were started.
 from __future__ import annotations
 
 import heapq
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from controller.labs.search_tree import SearchTree, TreeNode
 from controller.timer.wheel import TimerTask, TimingWheel
 
 
@@ -381,6 +383,37 @@ def _before(one: SchemeTimer, other: SchemeTimer) -> bool:
     return one.due_tick < other.due_tick or (one.due_tick == other.due_tick and one.number < other.number)
 
 
+class _TimerInTree(SchemeTimer):
+    __slots__ = ("node",)
+    node: TreeNode[SchemeTimer]  # where it was inserted last
+
+
+class TreeOfTimers(Scheme):
+    """Start and stop O(log n) in a balanced tree, a tick O(1) and O(log n) for each timer that expires; in a plain one,
+    `balanced` False, a start is O(n) at worst: with equal intervals, each."""
+
+    def __init__(self, balanced: bool = True) -> None:
+        super().__init__()
+        self._tree = SearchTree[SchemeTimer](balanced)
+
+    def _new(self, action: Callable[[], object]) -> SchemeTimer:
+        return _TimerInTree(action)
+
+    def _insert(self, timer: SchemeTimer, interval: int) -> None:
+        assert isinstance(timer, _TimerInTree)
+        timer.node = self._tree.insert(timer.due_tick, timer)
+
+    def _remove(self, timer: SchemeTimer) -> None:
+        assert isinstance(timer, _TimerInTree)
+        self._tree.remove(timer.node)
+
+    def _collect(self) -> None:
+        tree = self._tree
+        while (first := tree.first) is not None and first.due_tick <= self.now_tick:
+            tree.remove(first)
+            self._due(first.item)
+
+
 class SlotWheel(Scheme):
     """`slots` buckets; time stands in bucket `now_tick` modulo `slots`. Raises ValueError without a slot."""
 
@@ -414,17 +447,44 @@ class SimpleWheel(SlotWheel):
 
 
 class OrderedHashedWheel(SlotWheel):
-    """Scheme 5. Start O(n) at worst, but O(1) on the average while there are no more timers than slots; stop and tick
-    O(1)."""
+    """Scheme 5. Start O(n) at worst, but O(1) on the average while there are no more timers than slots and their ticks
+    spread over these; stop and tick O(1). `place` is the turn of the wheel in which a timer is due: within a slot, that
+    is the order."""
+
+    def _turn_and_slot(self, tick: int) -> tuple[int, int]:
+        return divmod(tick, len(self._buckets))
 
     def _insert(self, timer: SchemeTimer, interval: int) -> None:
-        insert_in_order(self._bucket(timer.due_tick), timer)
+        turn, slot = self._turn_and_slot(timer.due_tick)
+        timer.place = turn
+        sentinel = self._buckets[slot]
+        place = sentinel.previous
+        while isinstance(place, SchemeTimer) and place.place > turn:
+            place = place.previous
+        insert_after(place, timer)
 
     def _collect(self) -> None:
-        bucket = self._bucket(self.now_tick)
-        while (timer := first_due(bucket, self.now_tick)) is not None:
-            unlink(timer)
-            self._due(timer)
+        turn, slot = self._turn_and_slot(self.now_tick)
+        bucket = self._buckets[slot]
+        while isinstance(head := bucket.next, SchemeTimer) and head.place == turn:
+            unlink(head)
+            self._due(head)
+
+
+class MaskedHashedWheel(OrderedHashedWheel):
+    """Scheme 5 as published for a table whose size is a power of two, 2**k: the low k bits of the due time are the
+    slot, which a mask takes, and the rest, by a shift, is what the list of the slot is ordered by. ValueError: another
+    number of slots."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots)
+        if slots & (slots - 1):
+            raise ValueError(f"{type(self).__name__}: {slots} slots, expected a power of two")
+        self._mask = slots - 1
+        self._bits = self._mask.bit_length()
+
+    def _turn_and_slot(self, tick: int) -> tuple[int, int]:
+        return tick >> self._bits, tick & self._mask
 
 
 class UnorderedHashedWheel(SlotWheel):
@@ -469,13 +529,25 @@ class _TimerWithTask(SchemeTimer):
         self.task = _Task(self)
 
 
+CLOCK_UNITS = (60, 60, 24, 100)
+"""Sizes of wheels of seconds, minutes, hours and days, for intervals of up to 100 days in ticks of a second."""
+
+
 class HierarchicalWheels(Scheme):
     """Scheme 7. Start O(m), stop O(1), a tick O(1) on the average: a timer migrates at most once from each of the m
-    wheels. `wheel_size`: buckets of each wheel, 2 or more (ValueError)."""
+    wheels. `sizes`: buckets of each wheel, 2 or more (ValueError). A number is the size of as many wheels as the
+    longest interval needs. A sequence has the size of each, from the lowest up, such as `CLOCK_UNITS`; intervals of up
+    to the product of all fit then."""
 
-    def __init__(self, wheel_size: int = 20) -> None:
+    def __init__(self, sizes: int | Sequence[int] = 20) -> None:
         super().__init__()
-        self._wheel = TimingWheel(1, wheel_size)
+        self._wheel = TimingWheel(1, sizes)
+        self._longest = None if isinstance(sizes, int) else math.prod(sizes)
+
+    def _check(self, interval: int) -> None:
+        super()._check(interval)
+        if self._longest is not None and interval > self._longest:
+            raise IntervalTooLong("hierarchical wheels", interval, self._longest)
 
     def _new(self, action: Callable[[], object]) -> SchemeTimer:
         return _TimerWithTask(action)
@@ -500,6 +572,42 @@ class HierarchicalWheels(Scheme):
 def _task_of(timer: SchemeTimer) -> TimerTask:
     assert isinstance(timer, _TimerWithTask)
     return timer.task
+
+
+class RequestOutstanding(ValueError):
+    """A timer was started for a request that has one already."""
+
+    def __init__(self, request: Hashable) -> None:
+        super().__init__(f"request {request!r}: its timer is outstanding, expected to be stopped or expired")
+
+
+class RequestTimers:
+    """Timers by request id on any scheme, as published: START_TIMER(interval, request id, action) and
+    STOP_TIMER(request id). PER_TICK_BOOKKEEPING is the scheme's `tick`. An id is free again once its timer is stopped
+    or its action is called."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+        self._timers: dict[Hashable, SchemeTimer] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def start_timer(self, interval: int, request: Hashable, action: Callable[[], object]) -> None:
+        """Call `action` once, `interval` ticks from now. Raises RequestOutstanding, IntervalError."""
+        if request in self._timers:
+            raise RequestOutstanding(request)
+
+        def expired() -> None:
+            del self._timers[request]
+            action()
+
+        self._timers[request] = self.scheme.start(interval, expired)
+
+    def stop_timer(self, request: Hashable) -> bool:
+        """Whether the request had a timer, which now does not expire."""
+        timer = self._timers.pop(request, None)
+        return timer is not None and self.scheme.stop(timer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,6 +647,16 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(2, "ordered list", "a list by due tick", "O(n)", "O(1)", "O(1)", lambda longest, slots: OrderedList()),
     Entry(3, "heap, lazy stop", "heapq", "O(log n)", "O(1)", "O(1)", lambda longest, slots: LazyHeap()),
     Entry(3, "heap, indexed", "a heap", "O(log n)", "O(log n)", "O(1)", lambda longest, slots: IndexedHeap()),
+    Entry(
+        3,
+        "tree, unbalanced",
+        "a binary search tree",
+        "worst O(n), mean O(log n)",
+        "worst O(n), mean O(1)",
+        "O(1)",
+        lambda longest, slots: TreeOfTimers(balanced=False),
+    ),
+    Entry(3, "tree, balanced", "an AVL tree", "O(log n)", "O(log n)", "O(1)", lambda longest, slots: TreeOfTimers()),
     Entry(4, "simple wheel", "a slot a tick", "O(1)", "O(1)", "O(1)", lambda longest, slots: SimpleWheel(longest)),
     Entry(
         5,
@@ -548,6 +666,15 @@ CATALOGUE: tuple[Entry, ...] = (
         "O(1)",
         "O(1)",
         lambda longest, slots: OrderedHashedWheel(slots),
+    ),
+    Entry(
+        5,
+        "hashed wheel, 2^k slots",
+        "2^k slots, slot by mask, turn by shift",
+        "worst O(n), mean O(1) if n < M",
+        "O(1)",
+        "O(1)",
+        lambda longest, slots: MaskedHashedWheel(1 << (slots.bit_length() - 1)),
     ),
     Entry(
         6,

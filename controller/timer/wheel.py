@@ -22,7 +22,8 @@ fires, comes last.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 T = TypeVar("T")
@@ -134,17 +135,24 @@ class AlreadyStarted(TimerError):
 
 
 class Wheel:
-    """One level: `size` buckets of `tick_ms` each. `limit_ms`: what is due from there on goes to the wheel above."""
+    """One level: `size` buckets of `tick_ms` each. `limit_ms`: what is due from there on goes to the wheel above.
 
-    __slots__ = ("above", "below", "buckets", "level", "limit_ms", "now_ms", "size", "span_ms", "tick_ms")
+    The topmost of wheels whose sizes are given reaches a bucket further: the bucket in which the clock stands is empty
+    there, and stands for the next turn as well.
+    """
 
-    def __init__(self, level: int, tick_ms: int, size: int, now_ms: int, below: Wheel | None = None) -> None:
+    __slots__ = ("above", "below", "buckets", "level", "limit_ms", "now_ms", "reach_ms", "size", "span_ms", "tick_ms")
+
+    def __init__(
+        self, level: int, tick_ms: int, size: int, now_ms: int, below: Wheel | None = None, topmost: bool = False
+    ) -> None:
         self.level = level
         self.tick_ms: i64 = tick_ms
         self.size: i64 = size
         self.span_ms: i64 = tick_ms * size
+        self.reach_ms: i64 = self.span_ms + tick_ms if topmost else self.span_ms
         self.now_ms: i64 = now_ms - now_ms % tick_ms
-        self.limit_ms: i64 = self.now_ms + self.span_ms
+        self.limit_ms: i64 = self.now_ms + self.reach_ms
         self.buckets = [Bucket(level) for _ in range(size)]
         self.above: Wheel | None = None
         self.below = below
@@ -154,40 +162,81 @@ class Wheel:
         return 0 if self.below is None else self.below.limit_ms
 
 
+@dataclass(frozen=True)
+class WheelCounts:
+    """What the clock of a wheel has done since the wheel was made.
+
+    `polls`: buckets taken off the queue, `empty_polls` of which held nothing, since everything in them was cancelled.
+    `advances`: how often the clock moved to a bucket that held tasks. `ticks`: how often a clock that ticks would have
+    moved.
+    """
+
+    polls: int
+    empty_polls: int
+    advances: int
+    ticks: int
+
+    @property
+    def advances_saved(self) -> int:
+        return self.ticks - self.advances
+
+
 class TimingWheel:
     """`tick_ms` is how finely time is cut: a task fires at the start of the tick in which it is due, so up to
     `tick_ms` - 1 early, as in Kafka. `wheel_size` trades buckets for cascades; the order of firing does not depend
     on it. Times are whole milliseconds on an axis that begins at `start_ms`. ValueError.
+
+    Where `wheel_size` is a sequence, it has the size of each wheel from the lowest up, as 60, 60, 24, 100 for seconds,
+    minutes, hours and days. Delays of up to `longest_ms`, the ticks of all together, fit then, and longer ones never
+    run; an integer is the size of as many wheels as are needed.
     """
 
     __slots__ = (
+        "_advances",
+        "_began_ms",
         "_beyond",
+        "_empty_polls",
         "_fresh",
         "_lowest",
+        "_polls",
         "_queue",
         "_ready",
+        "_sizes",
         "_soonest_ms",
+        "longest_ms",
         "next_ms",
         "now_ms",
         "tick_ms",
         "wheel_size",
     )
 
-    def __init__(self, tick_ms: int = 1, wheel_size: int = 20, start_ms: int = 0) -> None:
+    def __init__(self, tick_ms: int = 1, wheel_size: int | Sequence[int] = 20, start_ms: int = 0) -> None:
         if tick_ms < 1:
             raise ValueError(f"tick_ms {tick_ms}: expected 1 or more")
-        if not 2 <= wheel_size <= MAX_WHEEL_SIZE:
-            raise ValueError(f"wheel_size {wheel_size}: expected 2 to {MAX_WHEEL_SIZE}")
-        if tick_ms * wheel_size > MAX_DELAY_MS:
+        sizes: tuple[int, ...] = (wheel_size,) if isinstance(wheel_size, int) else tuple(wheel_size)
+        if not sizes:
+            raise ValueError("wheel_size: no wheel, expected the size of one or more")
+        span_ms = tick_ms
+        for size in sizes:
+            if not 2 <= size <= MAX_WHEEL_SIZE:
+                raise ValueError(f"wheel_size {size}: expected 2 to {MAX_WHEEL_SIZE}")
+            span_ms *= size
+        if span_ms > MAX_DELAY_MS:
             raise ValueError(
                 f"tick_ms {tick_ms}, wheel_size {wheel_size}: expected a span of {MAX_DELAY_MS} ms at most"
             )
         self.tick_ms = tick_ms
-        self.wheel_size = wheel_size
+        self.wheel_size = sizes[0]
+        self._sizes: tuple[int, ...] = () if isinstance(wheel_size, int) else sizes  # () if all have one size
+        self.longest_ms: i64 = span_ms if self._sizes else MAX_DELAY_MS
         self.now_ms: i64 = start_ms
         self.next_ms: i64 = NEVER_MS
         """A driver that has turned the wheel up to now need not come back earlier. Nothing may be due then either."""
-        self._lowest = Wheel(0, tick_ms, wheel_size, start_ms)
+        self._began_ms: i64 = start_ms
+        self._polls: i64 = 0
+        self._empty_polls: i64 = 0
+        self._advances: i64 = 0
+        self._lowest = Wheel(0, tick_ms, sizes[0], start_ms, None, len(self._sizes) == 1)
         self._queue: list[tuple[int, int, Bucket]] = []  # by time, then as the last paragraph above says
         self._fresh = Bucket(0)  # started, in no bucket of a wheel yet
         self._ready = Bucket(0)  # to be run
@@ -246,9 +295,13 @@ class TimingWheel:
         while queue and queue[0][0] <= limit_ms:
             at_ms, _, bucket = heapq.heappop(queue)
             bucket.queued = False
+            self._polls += 1
             if bucket.empty:
+                self._empty_polls += 1
                 continue
-            self._clock_to(at_ms)
+            if at_ms > self.now_ms:
+                self._advances += 1
+                self._clock_to(at_ms)
             if bucket.level == 0:
                 self._make_ready(bucket)
                 self._soonest_ms = queue[0][0] if queue else NEVER_MS
@@ -261,11 +314,18 @@ class TimingWheel:
             self._bring_down(below, bucket)
         while queue and queue[0][2].empty:  # all of it was cancelled: no need to wake for it
             heapq.heappop(queue)[2].queued = False
+            self._polls += 1
+            self._empty_polls += 1
         if limit_ms > self.now_ms:
             self._clock_to(limit_ms)
         self._soonest_ms = queue[0][0] if queue else NEVER_MS
         self.next_ms = self._soonest_ms if self._ready.empty else self.now_ms
         return False
+
+    def counts(self) -> WheelCounts:
+        """Count the polls and advances of the clock so far."""
+        ticks = self.now_ms // self.tick_ms - self._began_ms // self.tick_ms
+        return WheelCounts(self._polls, self._empty_polls, self._advances, ticks)
 
     def take(self) -> TimerTask | None:
         """The next task to be run, no longer pending; None if none is ready."""
@@ -309,7 +369,7 @@ class TimingWheel:
         one timeout, mostly, so those that come in one tick are due in one: a run of such moves as a whole."""
         fresh = self._fresh
         lowest = self._lowest
-        furthest_ms: i64 = self.now_ms + MAX_DELAY_MS
+        furthest_ms: i64 = self.now_ms + self.longest_ms
         task = fresh._next
         while task is not fresh:
             assert task is not None
@@ -389,7 +449,9 @@ class TimingWheel:
         heapq.heappush(self._queue, (at_ms, bucket.level or FIRES_LAST, bucket))
 
     def _wheel_above(self, wheel: Wheel) -> Wheel:
-        wheel.above = Wheel(wheel.level + 1, wheel.span_ms, wheel.size, self.now_ms, wheel)
+        level, sizes = wheel.level + 1, self._sizes
+        size = sizes[level] if sizes else wheel.size
+        wheel.above = Wheel(level, wheel.span_ms, size, self.now_ms, wheel, level + 1 == len(sizes))
         return wheel.above
 
     def _clock_to(self, now_ms: i64) -> None:
@@ -397,5 +459,5 @@ class TimingWheel:
         wheel: Wheel | None = self._lowest
         while wheel is not None and now_ms >= wheel.now_ms + wheel.tick_ms:
             wheel.now_ms = now_ms - now_ms % wheel.tick_ms
-            wheel.limit_ms = wheel.now_ms + wheel.span_ms
+            wheel.limit_ms = wheel.now_ms + wheel.reach_ms
             wheel = wheel.above

@@ -271,10 +271,14 @@ INTERVALS = (500, 1_000, 2_000, 4_000, 8_000, 16_000)
 WHEELS = 3
 OPERATIONS = ("start", "stop", "tick")
 CURVES_PNG, CROSSING_PNG = "timer-schemes.png", "timer-crossing.png"
-COLOUR_OF = {"heap, lazy stop": 2, "heap, indexed": 2} | {
-    entry.name: entry.number - 1 for entry in CATALOGUE if entry.number != 3
+COLOUR_OF = {entry.name: entry.number - 1 for entry in CATALOGUE}
+"""By the scheme's number, so that all heaps and trees share one."""
+LOOK_OF = {
+    "heap, indexed": Look.Dashed,
+    "tree, unbalanced": Look.Points,
+    "tree, balanced": Look.Computed,
+    "hashed wheel, 2^k slots": Look.Dashed,
 }
-"""By the scheme's number, so that both heaps share one."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -388,7 +392,7 @@ def curve_panels(points: Sequence[SchemeCosts]) -> list[Panel]:
                     [point.outstanding for point in mine],
                     [getattr(point, f"{operation}_ns") / 1_000 for point in mine],
                     COLOUR_OF[entry.name],
-                    Look.Dashed if entry.name == "heap, indexed" else Look.Measured,
+                    LOOK_OF.get(entry.name, Look.Measured),
                 )
             )
         panels.append(Panel(operation, "outstanding timers", "CPU time, µs", lines, log_x=True, log_y=True))

@@ -12,17 +12,20 @@ from controller.labs.schemes import (
     HierarchicalWheels,
     IndexedHeap,
     LazyHeap,
+    MaskedHashedWheel,
     OrderedHashedWheel,
     OrderedList,
     RingNode,
     SchemeTimer,
     SimpleWheel,
+    TreeOfTimers,
     UnorderedHashedWheel,
     UnorderedList,
     append,
     insert_after,
     unlink,
 )
+from controller.labs.search_tree import SearchTree, TreeNode
 from controller.timer.wheel import Bucket, TimingWheel
 from tests.timer.scheme_subject import Make, hold_to_model
 
@@ -74,6 +77,48 @@ class SinksOnly(IndexedHeap):
             self._sink(timer, hole)
 
 
+class _ForgetfulTree(SearchTree[SchemeTimer]):
+    """The right child of a node is lost where another takes its place."""
+
+    def _put_successor(self, node: TreeNode[SchemeTimer]) -> TreeNode[SchemeTimer]:
+        assert node.right is not None
+        kept = node.right.right
+        changed = super()._put_successor(node)
+        if kept is not None and kept.above is not None:
+            kept.above.right = None
+        return changed
+
+
+class _HastyTree(SearchTree[SchemeTimer]):
+    """The parent of the first is taken for the next, also where the first has a right child."""
+
+    def remove(self, node: TreeNode[SchemeTimer]) -> None:
+        hasty = node is self.first
+        above = node.above
+        super().remove(node)
+        if hasty:
+            self.first = above
+
+
+class SuccessorsChildLost(TreeOfTimers):
+    def __init__(self) -> None:
+        super().__init__()
+        self._tree = _ForgetfulTree(balanced=False)
+
+
+class NextIsTheParent(TreeOfTimers):
+    def __init__(self) -> None:
+        super().__init__()
+        self._tree = _HastyTree(balanced=True)
+
+
+class MaskOneShort(MaskedHashedWheel):
+    """Shifts by a bit more than the mask takes: two turns are one."""
+
+    def _turn_and_slot(self, tick: int) -> tuple[int, int]:
+        return tick >> (self._bits + 1), tick & self._mask
+
+
 class NextSlot(SimpleWheel):
     """The bucket's index is one too high."""
 
@@ -85,7 +130,8 @@ class BucketsWithoutOrder(OrderedHashedWheel):
     """Looks at the head as if the bucket were in order, which it is not."""
 
     def _insert(self, timer: SchemeTimer, interval: int) -> None:
-        append(self._bucket(timer.due_tick), timer)
+        timer.place, slot = self._turn_and_slot(timer.due_tick)
+        append(self._buckets[slot], timer)
 
 
 class RoundsOneShort(UnorderedHashedWheel):
@@ -146,6 +192,14 @@ class MigrationLeftOut(HierarchicalWheels):
         self._wheel = _FlatWheel(1, wheel_size)
 
 
+class OneTickPastTheTop(HierarchicalWheels):
+    """The topmost wheel reaches no further than the others of its kind: the longest intervals are never due."""
+
+    def __init__(self) -> None:
+        super().__init__((6, 10, 4))
+        self._wheel.longest_ms -= 1
+
+
 FAULTS: dict[str, tuple[Make, int]] = {
     fault.__name__: (make, longest)
     for fault, make, longest in (
@@ -154,6 +208,10 @@ FAULTS: dict[str, tuple[Make, int]] = {
         (TiesReversed, TiesReversed, 600),
         (StaleEntriesExpire, StaleEntriesExpire, 600),
         (SinksOnly, SinksOnly, 600),
+        (SuccessorsChildLost, SuccessorsChildLost, 600),
+        (NextIsTheParent, NextIsTheParent, 600),
+        (MaskOneShort, partial(MaskOneShort, 8), 600),
+        (OneTickPastTheTop, OneTickPastTheTop, 240),
         (NextSlot, partial(NextSlot, 8), 8),
         (BucketsWithoutOrder, partial(BucketsWithoutOrder, 8), 600),
         (RoundsOneShort, partial(RoundsOneShort, 8), 600),

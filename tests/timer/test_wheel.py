@@ -9,7 +9,7 @@ import pytest
 
 from controller.labs.virtual_timer import VirtualTimer
 from controller.timer import AlreadyStarted, TimerTask, TimingWheel
-from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS
+from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, Bucket, Wheel, WheelCounts
 
 
 class Note(TimerTask):
@@ -201,3 +201,69 @@ def test_wheels_are_made_when_they_are_needed() -> None:
         wheel.turn(0)
         counts.append(levels())
     assert counts == [1, 2, 2, 3, 4]
+
+
+def levels_and_slots(wheel: TimingWheel, task: TimerTask) -> tuple[int, int]:
+    """The level of the wheel that a task is on, and its bucket's place."""
+    wheel.turn(wheel.now_ms)
+    link = task._next
+    while not isinstance(link, Bucket):
+        assert link is not None
+        link = link._next
+    level: Wheel | None = wheel._lowest
+    while level is not None and link not in level.buckets:
+        level = level.above
+    assert level is not None
+    return level.level, level.buckets.index(link)
+
+
+def test_slots_of_a_wheel_of_20_buckets_of_1_ms() -> None:
+    """At 0 ms, 2 ms go to slot 2; at 2 ms, 8 ms go to slot 10 and 19 ms, past the end of the array, to slot 1; 350 ms
+    overflow to the second wheel, slot 17."""
+    wheel, started = TimingWheel(1, 20), {}
+    for at_ms, delay_ms in ((0, 2), (2, 8), (2, 19)):
+        assert not wheel.turn(at_ms) or wheel.take() is not None
+        wheel.start(task := TimerTask(), delay_ms)
+        started[at_ms, delay_ms] = levels_and_slots(wheel, task)
+    assert started == {(0, 2): (0, 2), (2, 8): (0, 10), (2, 19): (0, 1)}
+    wheel = TimingWheel(1, 20)
+    wheel.start(task := TimerTask(), 350)
+    assert levels_and_slots(wheel, task) == (1, 17)
+
+
+def test_450_ms_go_to_the_third_wheel_and_come_down_with_50_and_then_10_ms_left() -> None:
+    wheel, task = TimingWheel(1, 20), TimerTask()
+    wheel.start(task, 450)
+    found = {0: levels_and_slots(wheel, task)}
+    while not wheel.turn(wheel.next_ms):
+        found[task.due_ms - wheel.now_ms] = levels_and_slots(wheel, task)
+    assert found == {0: (2, 1), 50: (1, 2), 10: (0, 10)}
+    assert (wheel.take(), wheel.now_ms) == (task, 450)
+
+
+@pytest.mark.parametrize(
+    ("wheel_size", "counts"),
+    [
+        # One wheel: a bucket for 200 ms and one for 840 ms. Of 840 ticks, 199 and 639 find nothing.
+        (1_000, WheelCounts(polls=2, empty_polls=0, advances=2, ticks=840)),
+        # Three wheels: 200 ms at once from the second to the first, 840 ms by a bucket for 800 ms.
+        (20, WheelCounts(polls=5, empty_polls=0, advances=3, ticks=840)),
+    ],
+)
+def test_lists_for_200_and_840_ms_save_the_advances_in_between(wheel_size: int, counts: WheelCounts) -> None:
+    timer, ran = VirtualTimer(1, wheel_size), list[int]()
+    for delay_ms in (200, 840):
+        timer.call_later(delay_ms, lambda: ran.append(timer.now_ms))
+    timer.advance_to(840)
+    assert ran == [200, 840]
+    assert timer.counts() == counts
+    assert counts.advances_saved == {1_000: 199 + 639, 20: 837}[wheel_size]
+
+
+def test_buckets_of_cancelled_tasks_are_empty_polls() -> None:
+    timer = VirtualTimer()
+    tasks = [timer.call_later(delay_ms, lambda: None) for delay_ms in (3, 5, 7)]
+    timer.advance_to(1)
+    timer.cancel(tasks[1])
+    timer.advance_to(10)
+    assert timer.counts() == WheelCounts(polls=3, empty_polls=1, advances=2, ticks=10)
