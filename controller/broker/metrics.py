@@ -19,6 +19,7 @@ from controller.broker.node import Node
 from controller.core.leadership import Reason
 from controller.core.metrics import ControllerState, Histogram
 from controller.timer.purgatory import Purgatory
+from controller.timer.wheel import WheelCounts
 
 
 class _Collected(Collector):
@@ -38,6 +39,7 @@ _STATS = "kafka_controller_controllerstats"
 _MANAGER = "kafka_controller_controllereventmanager"
 _CHANNELS = "kafka_controller_controllerchannelmanager"
 _PURGATORY = "kafka_server_delayedoperationpurgatory"
+_TIMER = "camerlengo_timer"
 _SESSION = "kafka_server_sessionexpirelistener"
 
 
@@ -47,6 +49,18 @@ def metrics_of(node: Node, now_ms: float) -> Iterator[Metric]:
     yield from _channels(node)
     yield from _purgatories(node)
     yield from _session(node)
+
+
+def timer_metrics(wakes: int, counts: WheelCounts) -> Iterator[Metric]:
+    """A process's timing wheel: `wakes`, how often its driver was woken. A simulated broker has none."""
+    for name, value, about in (
+        ("wakeups", wakes, "How often the loop was woken for the wheel of timers"),
+        ("bucket_polls", counts.polls, "Buckets of the wheel taken off the queue of buckets"),
+        ("empty_bucket_polls", counts.empty_polls, "Of those, buckets in which every timer was cancelled"),
+        ("advances", counts.advances, "How often the wheel's clock moved to a bucket that held timers"),
+        ("advances_saved", counts.advances_saved, "Ticks of 1 ms over which the clock jumped"),
+    ):
+        yield CounterMetricFamily(f"{_TIMER}_{name}", about, float(value))
 
 
 def _controller(node: Node) -> Iterator[Metric]:

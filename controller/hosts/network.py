@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, JobLane, Steps, Yielded
 from controller.clock import Future, Timer
-from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, NOWHERE, TimerTask, TimingWheel
+from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, NOWHERE, TimerTask, TimingWheel, WheelCounts
 
 T = TypeVar("T")
 
@@ -114,6 +114,13 @@ class RealClock:
         self._wheel = TimingWheel(start_ms=int(self.now_ms()))
         self._handle: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
+        self.wakes = 0
+        """How often the loop was woken for the wheel."""
+
+    @property
+    def wheel_counts(self) -> WheelCounts:
+        """The wheel's polls and advances, up to when the loop was last woken for it. To be called on the loop."""
+        return self._wheel.counts()
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -162,6 +169,7 @@ class RealClock:
     def _run(self) -> None:
         """Run the timers that are due."""
         self._handle = None
+        self.wakes += 1
         self._armed_ms = -1  # what is started meanwhile needs not arm
         wheel = self._wheel
         try:

@@ -142,10 +142,15 @@ class BrokerProcess:
         if self.settings.metrics_address is None:
             return
         # prometheus_client takes 0.1 s of CPU to import: only a broker that serves metrics pays for it.
-        from controller.broker.metrics import metrics_of, text_of
+        from controller.broker.metrics import metrics_of, text_of, timer_metrics
 
         address = self._metrics.bind(self.settings.metrics_address)
-        self._metrics.serve(lambda: text_of(metrics_of(node, self._clock.now_ms())))
+
+        def text() -> str:
+            clock = self._clock
+            return text_of((*metrics_of(node, clock.now_ms()), *timer_metrics(clock.wakes, clock.wheel_counts)))
+
+        self._metrics.serve(text)
         self._trace.emit(Noted("info", f"metrics at http://{address_text(address)}/metrics"))
 
     def _open_logs(self, settings_of: SettingsOf) -> LogManager:

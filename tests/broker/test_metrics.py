@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import GaugeMetricFamily
 
-from controller.broker.metrics import metrics_of, text_of
+from controller.broker.metrics import metrics_of, text_of, timer_metrics
 from controller.clock import VirtualClock
+from controller.timer.wheel import WheelCounts
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from tests.broker.test_node import Hosted
 
@@ -41,7 +42,7 @@ KAFKAS = (
 
 def values_of(hosted: Hosted) -> dict[str, float]:
     """By name and labels."""
-    text = text_of(metrics_of(hosted.node, hosted.clock.now_ms()))
+    text = text_of((*metrics_of(hosted.node, hosted.clock.now_ms()), *timer_metrics(9, WheelCounts(8, 2, 5, 700))))
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
 
 
@@ -114,6 +115,17 @@ def test_a_connection_that_breaks_and_a_session_that_ends_are_counted(hosted: Ho
     after = values_of(hosted)
     disconnects = "kafka_server_sessionexpirelistener_zookeeperdisconnects_total"
     assert after[disconnects] == before[disconnects] + 1
+
+
+def test_the_wheel_of_timers_is_counted(hosted: Hosted) -> None:
+    found = values_of(hosted)
+    assert {name: value for name, value in found.items() if name.startswith("camerlengo_timer_")} == {
+        "camerlengo_timer_wakeups_total": 9,
+        "camerlengo_timer_bucket_polls_total": 8,
+        "camerlengo_timer_empty_bucket_polls_total": 2,
+        "camerlengo_timer_advances_total": 5,
+        "camerlengo_timer_advances_saved_total": 695,
+    }
 
 
 def test_the_dashboard_asks_for_what_there_is(hosted: Hosted) -> None:

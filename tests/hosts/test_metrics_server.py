@@ -98,5 +98,6 @@ def test_brokers_serve_what_they_are() -> None:
 
         eventually(lambda: [float(line.split()[1]) for line in controllers()] == [0, 1], "one controller of two")
         assert 'sessionstate{state="CONNECTED"} 1' in page(1)
+        eventually(lambda: bool(re.search(r"(?m)^camerlengo_timer_wakeups_total [1-9]", page(1))), "a timer fired")
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(pages[1] + "/nothing", timeout=LIMIT_S)
