@@ -132,8 +132,8 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 73_650),
-    "files of the packages and benchmarks": (files, 274),
+    "lines of the packages and benchmarks": (lines, 74_400),
+    "files of the packages and benchmarks": (files, 275),
     "lines of the packages": (lambda: lines(PACKAGES), 68_500),
     "files of the packages": (lambda: files(PACKAGES), 260),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),

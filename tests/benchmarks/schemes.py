@@ -1,5 +1,6 @@
 """`camerlengo bench schemes`: start, stop and tick in each of the seven timer schemes, by number of outstanding timers,
-and the mean interval at which a hierarchy becomes cheaper than a hashed wheel, measured and by the cost model.
+and the mean interval at which a hierarchy becomes cheaper than a hashed wheel, measured and by the cost model. Then
+what each scheme compares, counted, and wheels with units beside uniform ones (`scheme_steps`).
 
 Everything runs in this process and this thread, with the cyclic collector off, for a given CPU time a figure. Intervals
 are uniform, and a scheme is filled with what is left of them once it has run for long, so that it need not be warmed up
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ from controller.cli.gc_tuning import collector_off
 from controller.cli.values import seed
 from controller.labs.cost_model import UnitCosts, WheelMemory, crossing_interval, mean_migrations
 from controller.labs.schemes import CATALOGUE, Entry, HierarchicalWheels, Scheme, SchemeTimer, UnorderedHashedWheel
+from controller.timer.wheel import COMPILED
 from tests.benchmarks.common import (
     CouldNotRun,
     Line,
@@ -28,11 +31,16 @@ from tests.benchmarks.common import (
     Panel,
     add_count,
     add_output,
+    aligned,
+    circumstances,
+    markdown,
     plots_needed,
     progress,
+    put_table,
     save,
     show,
 )
+from tests.benchmarks.scheme_steps import loads_table, measure_shapes, measure_steps, shapes_table, steps_table
 
 FIRST_BATCH, MOST_BATCH = 8, 4_096
 REPEATS = 3
@@ -270,6 +278,14 @@ INTERVALS = (500, 1_000, 2_000, 4_000, 8_000, 16_000)
 """Mean intervals of the sweep, in ticks."""
 WHEELS = 3
 OPERATIONS = ("start", "stop", "tick")
+TABLES = (
+    "scheme costs",
+    "scheme growth",
+    "crossing",
+    "comparisons",
+    "comparisons of a start",
+    "wheels for 100 days",
+)
 CURVES_PNG, CROSSING_PNG = "timer-schemes.png", "timer-crossing.png"
 COLOUR_OF = {entry.name: entry.number - 1 for entry in CATALOGUE}
 """By the scheme's number, so that all heaps and trees share one."""
@@ -285,20 +301,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "CPU time of one start, one stop and one tick in each of Varghese and Lauck's schemes, in this process, with"
         " the cyclic collector off; then CPU time a tick of schemes 6 and 7 at several mean intervals, beside what the"
-        " cost model has for them."
+        " cost model has for them; then comparisons of times, counted, and wheels for 100 days with and without units."
     )
     add_count(parser, "--most", 100_000, "maximum number of outstanding timers", least=LEAST_OUTSTANDING)
     add_count(parser, "--slots", 256, "slots of the schemes that hash", least=64)
     add_count(parser, "--outstanding", 50_000, "outstanding timers in the sweep", least=1_000)
     add_count(parser, "--cpu-ms", 100, "CPU time for each figure of the curves, in ms")
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of the intervals (1)")
-    add_output(parser, f"{CURVES_PNG} and {CROSSING_PNG}")
+    add_count(parser, "--counted", 1_000, "number of timers whose comparisons are counted", least=10)
+    add_output(parser, f"{CURVES_PNG} and {CROSSING_PNG}", "docs/timer.md", TABLES)
 
 
 needs = plots_needed
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if COMPILED:
+        raise CouldNotRun("the wheel is compiled: comparisons can be counted in the pure build only")
+    load_before = os.getloadavg()[0]
     memory = WheelMemory(arguments.slots - arguments.slots % WHEELS, WHEELS)
     points = list(_points(arguments.most, arguments.slots, arguments.cpu_ms * 1_000_000, arguments.seed))
     sweep = _sweep(arguments.outstanding, memory, arguments.seed)
@@ -307,8 +327,80 @@ def run(arguments: argparse.Namespace) -> int:
         title = f"Timer schemes, {arguments.slots} slots"
         save(arguments.plots / CURVES_PNG, title, curve_panels(points), same_y=True)
         save(arguments.plots / CROSSING_PNG, "Hashed wheel or hierarchy", [crossing_panel(sweep, crossing)])
-    show(arguments, document(points, sweep, crossing), table(points, sweep, crossing))
+    steps = measure_steps(arguments.counted, arguments.slots)
+    shapes = measure_shapes(arguments.outstanding)
+    progress("")
+    counted = {"steps": asdict(steps), "shapes": [asdict(shape) for shape in shapes]}
+    words = [table(points, sweep, crossing), aligned_markdown(steps_table(steps))]
+    words += [aligned_markdown(loads_table(steps)), aligned_markdown(shapes_table(shapes))]
+    show(arguments, document(points, sweep, crossing) | counted, "\n\n".join(words))
+    if arguments.page is not None:
+        for name, lines in (
+            ("scheme costs", costs_table(points, circumstances(load_before))),
+            ("scheme growth", growth_table(points)),
+            ("crossing", crossing_table(sweep, crossing)),
+            ("comparisons", steps_table(steps)),
+            ("comparisons of a start", loads_table(steps)),
+            ("wheels for 100 days", shapes_table(shapes)),
+        ):
+            put_table(arguments.page, name, lines)
     return 0
+
+
+def aligned_markdown(lines: Sequence[str]) -> str:
+    """A Markdown table as aligned text."""
+    return aligned([[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "---" not in line])
+
+
+def costs_table(points: Sequence[SchemeCosts], state: str) -> list[str]:
+    """CPU µs of a start and a tick with 1,000 timers (or the fewest) and with the most, and the state of the run."""
+    counts = sorted({point.outstanding for point in points})
+    few, most = 1_000 if 1_000 in counts else counts[0], counts[-1]
+    found = {(point.scheme, point.outstanding): point for point in points}
+    head = [""]
+    for operation in ("start", "stop", "tick"):
+        head += [f"{operation}, n = {few:,}", f"n = {most:,}"]
+    rows = []
+    for entry in CATALOGUE:
+        row = [f"{entry.number} {entry.name}"]
+        for operation in ("start", "stop", "tick"):
+            row += [f"{getattr(found[entry.name, count], f'{operation}_ns') / 1_000:,.1f}" for count in (few, most)]
+        rows.append(row)
+    return [*markdown(head, rows), "", state]
+
+
+def growth_table(points: Sequence[SchemeCosts]) -> list[str]:
+    counts = sorted({point.outstanding for point in points})
+    found = {(point.scheme, point.outstanding): point for point in points}
+    rows = []
+    for entry in CATALOGUE:
+        powers = [
+            growth(counts, [getattr(found[entry.name, count], f"{operation}_ns") for count in counts]).strip()
+            for operation in ("start", "tick")
+        ]
+        rows.append([f"{entry.number} {entry.name}", entry.start, powers[0], entry.tick, powers[1]])
+    return markdown(["", "start, published", "measured", "tick, published", "measured"], rows)
+
+
+def crossing_table(sweep: Sweep, crossing: Crossing) -> list[str]:
+    hashed, most, mean = model_lines(sweep, crossing)
+    head = ["mean interval T, ticks", "6, measured", "model", "7, measured", "model, mean migrations"]
+    head.append(f"model, {sweep.memory.wheels} migrations")
+    rows = [
+        [f"{row[0]:,}", *(f"{value / 1_000:.1f} µs" for value in row[1:])]
+        for row in zip(
+            sweep.intervals, sweep.hashed_work_ns, hashed, sweep.hierarchical_work_ns, mean, most, strict=True
+        )
+    ]
+    measured = "nowhere in this sweep" if crossing.measured is None else f"{crossing.measured:,.0f} ticks"
+    costs = crossing.costs
+    return [
+        *markdown(head, rows),
+        "",
+        f"c(index) is {costs.index:.0f} ns and c(migrate) {costs.migrate:.0f} ns, medians of the rows. Both schemes",
+        f"cost the same at a mean interval of {measured} as measured, {crossing.predicted:,.0f} as predicted with",
+        f"the mean of the migrations, {crossing.bound:,.0f} with the bound.",
+    ]
 
 
 def sizes(most: int) -> list[int]:

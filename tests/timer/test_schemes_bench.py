@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from controller.labs.cost_model import WheelMemory, mean_migrations
 from controller.labs.schemes import CATALOGUE, Entry, OrderedList, Scheme, SchemeTimer, UnorderedList
 from tests.benchmarks import schemes as bench_schemes
 from tests.benchmarks.common import CouldNotRun, Line, Look, Mark, Panel, save
+from tests.benchmarks.scheme_steps import LOADS, CountedTick, StepCount, count_steps, measure_shapes
 from tests.benchmarks.schemes import (
     CROSSING_PNG,
     CURVES_PNG,
@@ -29,7 +31,21 @@ from tests.benchmarks.schemes import (
 )
 from tests.cli.ending import status_of
 
-QUICK = ("bench", "schemes", "--most", "100", "--slots", "64", "--outstanding", "1000", "--cpu-ms", "1")
+QUICK = (
+    "bench",
+    "schemes",
+    "--most",
+    "100",
+    "--slots",
+    "64",
+    "--outstanding",
+    "1000",
+    "--cpu-ms",
+    "1",
+    "--counted",
+    "20",
+)
+PAGE = Path(__file__).parents[2] / "docs" / "timer.md"
 PNG = b"\x89PNG\r\n\x1a\n"
 MEMORY = WheelMemory(256, 3)
 
@@ -142,7 +158,9 @@ def sweep_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("sweep_of_the_model")
 def test_a_quick_run_prints_all_figures_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*QUICK, "--json", "--plots", str(tmp_path / "plots")]) == 0
+    page = tmp_path / "timer.md"
+    shutil.copy(PAGE, page)
+    assert main([*QUICK, "--json", "--plots", str(tmp_path / "plots"), "--page", str(page)]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert [point["scheme"] for point in found["points"]] == [entry.name for entry in CATALOGUE]
@@ -152,6 +170,12 @@ def test_a_quick_run_prints_all_figures_and_draws(tmp_path: Path, capsys: pytest
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == sorted([CURVES_PNG, CROSSING_PNG])
     assert all(path.read_bytes().startswith(PNG) for path in (tmp_path / "plots").iterdir())
     assert "100 timers: ordered list" in said.err
+    assert found["steps"]["timers"] == 20
+    assert [shape["slots"] for shape in found["shapes"]] == [8_640_000, 244, 220, 120]
+    rows = page.read_text(encoding="utf-8").splitlines()
+    for entry in CATALOGUE:
+        in_the_list = 1 if entry.number in (2, 3, 5) else 0
+        assert sum(row.startswith(f"| {entry.number} {entry.name} |") for row in rows) == 3 + in_the_list
 
 
 def test_plots_that_can_not_be_written_are_an_error_before_anything_is_measured(
@@ -202,6 +226,67 @@ def test_a_panel_of_each_look_is_drawn_the_same_each_time(tmp_path: Path) -> Non
     one = (tmp_path / "one.png").read_bytes()
     assert one.startswith(PNG)
     assert one == (tmp_path / "two.png").read_bytes() != (tmp_path / "without.png").read_bytes()
+
+
+ENTRY = {entry.name: entry for entry in CATALOGUE}
+
+
+def steps(name: str, load: str, kind: str, timers: int = 256, slots: int = 64) -> StepCount:
+    return count_steps(ENTRY[name], load, timers, slots).by_kind[kind]
+
+
+def test_comparisons_are_counted_in_the_library_s_heap_too() -> None:
+    one, other = CountedTick(5), CountedTick(7)
+    before = CountedTick.compared
+    assert [one < other, one + 2 == other, other - 2 <= one, bool(one >> 3), divmod(other, 4) == (1, 3)].count(
+        True
+    ) == 4
+    assert CountedTick.compared - before == 5
+    assert steps("heap, lazy stop", "falling", "start").worst >= 8
+
+
+def test_the_same_load_is_the_same_count_each_time() -> None:
+    for entry in CATALOGUE:
+        assert count_steps(entry, "random", 60, 64) == count_steps(entry, "random", 60, 64)
+
+
+def test_a_start_costs_what_is_published() -> None:
+    """Worst n in an ordered list, log n in a heap and a balanced tree, constant in a list and in wheels."""
+    worst = {name: max(steps(name, load, "start").worst for load in LOADS) for name in ENTRY}
+    assert worst["ordered list"] == worst["tree, unbalanced"] == 256
+    assert worst["hashed wheel, ordered"] == worst["hashed wheel, 2^k slots"] >= 256 * 7 // 8
+    assert worst["tree, balanced"] <= 1.45 * 8 + 1
+    assert worst["heap, indexed"] <= 2 * 8
+    assert worst["unordered list"] == worst["hashed wheel, unordered"] == 1
+    assert worst["simple wheel"] == 2
+
+
+def test_a_tick_costs_what_is_published() -> None:
+    for name in ("unordered list", "hashed wheel, unordered"):
+        assert steps(name, "one slot", "tick").worst == 256
+    assert steps("hashed wheel, ordered", "random", "tick").mean < 3
+    assert steps("simple wheel", "random", "tick").total == 0
+
+
+def test_equal_intervals_are_the_worst_of_an_unbalanced_tree_and_the_best_of_an_ordered_list() -> None:
+    assert steps("tree, unbalanced", "equal", "start").mean == pytest.approx(128, abs=1)
+    assert steps("tree, balanced", "equal", "start").mean < 9
+    assert steps("ordered list", "equal", "start").worst <= 2
+
+
+def test_the_fifth_scheme_is_constant_while_its_hash_is_good() -> None:
+    assert steps("hashed wheel, 2^k slots", "random", "start", timers=64, slots=256).mean < 1.5
+    assert steps("hashed wheel, 2^k slots", "one slot", "start", timers=64, slots=256).mean > 25
+
+
+def test_wheels_with_units_migrate_as_often_as_uniform_ones() -> None:
+    flat, units, uniform, small = measure_shapes(500)
+    assert (flat.slots, units.slots, uniform.slots, small.slots) == (8_640_000, 244, 220, 120)
+    assert (units.wheels, uniform.wheels, small.wheels) == (4, 4, 6)
+    assert (units.most_migrations, uniform.most_migrations, small.most_migrations) == (3, 3, 5)
+    assert units.migrations == pytest.approx(uniform.migrations, abs=0.1)
+    assert small.migrations > units.migrations + 1
+    assert small.memory_bytes < units.memory_bytes < flat.memory_bytes / 10_000
 
 
 def test_lines_and_plots_that_make_no_sense_are_refused(tmp_path: Path) -> None:
