@@ -1,21 +1,30 @@
-"""The worked example of `docs/timer.md` as a picture: `python -m controller.labs.wheel_drawing docs/images` draws it
+"""The worked examples of `docs/timer.md` as pictures: `python -m controller.labs.wheel_drawing docs/images` draws them
 anew.
 
-A real `TimingWheel` is taken through the example and looked at after each step, so the picture shows what it does.
+A real `TimingWheel` is taken through each example and looked at after each step, so the picture shows what it does:
+wheels of ten buckets as rows, wheels of seconds, minutes, hours and days as dials.
 Nothing imports this file but its test.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from controller.labs.schemes import CLOCK_UNITS
 from controller.timer.wheel import Bucket, TimerTask, TimingWheel, Wheel
 
 NAME = "timing-wheel.svg"
 TICK_MS, WHEEL_SIZE, DELAY_MS = 1, 10, 232
+UNITS_NAME = "timing-wheel-units.svg"
+UNITS = ("seconds", "minutes", "hours", "days")
+UNITS_DELAY = 3_600 + 30 * 60 + 40
+"""1:30:40, in seconds."""
+DIAL, RING, DIAL_GAP, HEAD = 62, 15, 26, 30
+"""Radius of a dial and width of its ring of slots, in pixels; space between dials, and above them."""
 CELL_WIDTH, CELL_HEIGHT, ROW_GAP, LABEL_WIDTH = 35, 26, 14, 62
 BLOCK_WIDTH, BLOCK_HEIGHT, MARGIN = LABEL_WIDTH + CELL_WIDTH * WHEEL_SIZE + 34, 176, 18
 INK, QUIET, LINE, HELD, HELD_LINE, CLOCK = "#2b2f36", "#6b7280", "#c3c8d0", "#fbd9b8", "#D55E00", "#0072B2"
@@ -41,8 +50,22 @@ class Moment:
 
 def example(wheel_type: Callable[[int, int], TimingWheel] = TimingWheel) -> list[Moment]:
     """One task through three wheels: as it is started, and at each time at which it is brought down or fires."""
-    wheel, task = wheel_type(TICK_MS, WHEEL_SIZE), TimerTask()
-    wheel.start(task, DELAY_MS)
+    return _way_of(wheel_type(TICK_MS, WHEEL_SIZE), DELAY_MS)
+
+
+def units_example() -> list[Moment]:
+    """A timer of 1:30:40 through wheels of days, hours, minutes and seconds, in ticks of a second."""
+    return _way_of(TimingWheel(1, CLOCK_UNITS), UNITS_DELAY, math.prod(CLOCK_UNITS))
+
+
+def _way_of(wheel: TimingWheel, delay: int, longest: int = 0) -> list[Moment]:
+    """A task's way. `longest`: a delay of a task that has all wheels made, and is cancelled."""
+    task = TimerTask()
+    if longest:
+        wheel.start(other := TimerTask(), longest)
+        wheel.turn(wheel.now_ms)
+        wheel.cancel(other)
+    wheel.start(task, delay)
     wheel.turn(wheel.now_ms)  # into its bucket, which the start leaves for when the clock moves
     moments = [_look(wheel, task)]
     while task.pending:
@@ -115,6 +138,64 @@ def draw(moments: Sequence[Moment]) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
+def draw_dials(moments: Sequence[Moment]) -> str:
+    """The moments one below the other, each wheel a dial, the coarsest first, as SVG text that ends with a line
+    break."""
+    dials = len(moments[0].levels)
+    step, block = 2 * DIAL + DIAL_GAP, HEAD + 2 * DIAL + 34
+    width, height = 2 * MARGIN + dials * step - DIAL_GAP, 2 * MARGIN + len(moments) * block + 10
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'role="img" font-family="Helvetica, Arial, sans-serif">',
+        "<title>A timer of 1:30:40 on its way down the wheels of hours, minutes and seconds</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for number, moment in enumerate(moments):
+        top = MARGIN + number * block
+        lines.append(_text(MARGIN, top + 14, f"{number + 1}. {_units_words(moment)}", 13.5, INK, weight="bold"))
+        for place, level in enumerate(reversed(moment.levels)):
+            unit = UNITS[dials - 1 - place]
+            lines += _dial(MARGIN + place * step + DIAL, top + HEAD + DIAL, level, unit)
+    key_top = height - MARGIN - 8
+    lines += _key(MARGIN, key_top, HELD, HELD_LINE, "holds the timer")
+    lines += _key(MARGIN + 160, key_top, CLOCK, CLOCK, "the clock stands here")
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _units_words(moment: Moment) -> str:
+    for unit, level in zip(UNITS, moment.levels, strict=True):
+        if level.task_at is not None:
+            left = f"{_clock_text(UNITS_DELAY - moment.now_ms)} left"
+            return f"at {_clock_text(moment.now_ms)}, {left}: wheel of {unit}, slot {level.task_at}"
+    return f"at {_clock_text(moment.now_ms)}: the slot is reached, the timer fires"
+
+
+def _clock_text(seconds: int) -> str:
+    return f"{seconds // 3_600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _dial(x: float, y: float, level: Level, unit: str) -> list[str]:
+    """Slot 0 is at the top. The slot that holds the timer and that of the clock are drawn last, wide enough to see."""
+    size = len(level.begins_ms)
+    lines = [_sector(x, y, place, size, "#ffffff", LINE, 0.7) for place in range(size)]
+    lines.append(_sector(x, y, level.clock_at, size, CLOCK, CLOCK, 1.2))
+    if level.task_at is not None:
+        lines.append(_sector(x, y, level.task_at, size, HELD, HELD_LINE, 2))
+        lines.append(_text(x, y - 2, f"slot {level.task_at}", 12, HELD_LINE, anchor="middle", weight="bold"))
+    lines.append(_text(x, y + 14, f"{size} {unit}", 12, QUIET, anchor="middle"))
+    return lines
+
+
+def _sector(x: float, y: float, place: int, size: int, fill: str, line: str, thick: float) -> str:
+    """One slot of a dial's ring."""
+    corners = []
+    for radius, angles in ((DIAL, (place, place + 1)), (DIAL - RING, (place + 1, place))):
+        for each in angles:
+            angle = 2 * math.pi * each / size
+            corners.append(f"{x + radius * math.sin(angle):.1f},{y - radius * math.cos(angle):.1f}")
+    return f'<polygon points="{" ".join(corners)}" fill="{fill}" stroke="{line}" stroke-width="{thick:g}"/>'
+
+
 def _row(left: int, top: int, level: Level) -> list[str]:
     lines = [_text(left, top + 17, f"{level.tick_ms} ms", 12, QUIET)]
     for place, begins_ms in enumerate(level.begins_ms):
@@ -160,6 +241,7 @@ def main(arguments: Sequence[str]) -> int:
     directory = Path(arguments[0])
     directory.mkdir(parents=True, exist_ok=True)
     (directory / NAME).write_text(draw(example()), encoding="utf-8")
+    (directory / UNITS_NAME).write_text(draw_dials(units_example()), encoding="utf-8")
     return 0
 
 

@@ -10,18 +10,19 @@ from xml.etree import ElementTree
 import pytest
 
 from controller.labs.schemes import table_text
-from controller.labs.wheel_drawing import NAME, Moment, draw, example, main
+from controller.labs.wheel_drawing import NAME, UNITS_NAME, Moment, draw, draw_dials, example, main, units_example
 from controller.timer.wheel import Bucket, TimingWheel
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "timer.md").read_text(encoding="utf-8")
 
 
-def test_the_committed_picture_is_what_the_command_draws(tmp_path: Path) -> None:
+def test_the_committed_pictures_are_what_the_command_draws(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
-    assert (tmp_path / NAME).read_text(encoding="utf-8") == (DOCS / "images" / NAME).read_text(encoding="utf-8"), (
-        "draw it anew: python -m controller.labs.wheel_drawing docs/images"
-    )
+    for name in (NAME, UNITS_NAME):
+        assert (tmp_path / name).read_text(encoding="utf-8") == (DOCS / "images" / name).read_text(encoding="utf-8"), (
+            "draw it anew: python -m controller.labs.wheel_drawing docs/images"
+        )
 
 
 def test_the_command_wants_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,8 +64,28 @@ def test_the_picture_has_a_box_for_each_bucket_and_its_words() -> None:
     assert len(root.findall(f"{svg}rect")) == boxes + clocks + frame_and_key
 
 
+def test_a_timer_of_1_30_40_is_in_hour_1_then_minute_30_then_second_40() -> None:
+    moments = units_example()
+    assert [moment.now_ms for moment in moments] == [0, 3_600, 5_400, 5_440]
+    places = [
+        [(level.tick_ms, level.task_at) for level in moment.levels if level.task_at is not None] for moment in moments
+    ]
+    assert places == [[(3_600, 1)], [(60, 30)], [(1, 40)], []]
+    picture = draw_dials(moments)
+    assert picture.count("<polygon") == 4 * 244 + 4 * 4 + 3
+    for words in ("at 0:00:00, 1:30:40 left: wheel of hours, slot 1", "at 1:30:40: the slot is reached"):
+        assert words in picture
+    for words in (
+        "At 0:00:00 ",
+        "At 1:00:00, with 30:40 left",
+        "At 1:30:00, with 40 seconds left",
+        "At 1:30:40 it fires",
+    ):
+        assert words in PAGE
+
+
 def test_the_page_shows_the_pictures_and_the_table() -> None:
-    for image in (NAME, "timer-schemes.png", "timer-crossing.png"):
+    for image in (NAME, UNITS_NAME, "timer-schemes.png", "timer-crossing.png"):
         assert f"(images/{image})" in PAGE
         assert (DOCS / "images" / image).is_file()
     shown = re.search(r"<!-- table: schemes -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
