@@ -119,8 +119,8 @@ class RealClock:
 
     @property
     def wheel_counts(self) -> WheelCounts:
-        """The wheel's polls and advances, up to when the loop was last woken for it. To be called on the loop."""
-        return self._wheel.counts()
+        """The wheel's polls and advances up to now. To be called on the loop."""
+        return self._wheel.counts(int(self.now_ms()))
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

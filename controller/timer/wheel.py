@@ -322,9 +322,10 @@ class TimingWheel:
         self.next_ms = self._soonest_ms if self._ready.empty else self.now_ms
         return False
 
-    def counts(self) -> WheelCounts:
-        """Count the polls and advances of the clock so far."""
-        ticks = self.now_ms // self.tick_ms - self._began_ms // self.tick_ms
+    def counts(self, now_ms: int) -> WheelCounts:
+        """Count the polls and advances of the clock so far, and the ticks up to `now_ms`, which it may not have come to
+        since nothing was due."""
+        ticks = now_ms // self.tick_ms - self._began_ms // self.tick_ms
         return WheelCounts(self._polls, self._empty_polls, self._advances, ticks)
 
     def take(self) -> TimerTask | None:

@@ -5,7 +5,8 @@ selector that jumps to the next timer. Delays are milliseconds; asyncio's peer i
 
 The work is that of delayed operations: half of the delays are 1 to 200 ms, half 1 to 60 s. Figures are CPU nanoseconds
 a timer, the collector off, all peers in one process and in turns; of several rounds the best counts, since other
-programs can only add.
+programs can only add. Last, the process's real clock runs for some seconds under each of three loads: what it was woken
+for.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import argparse
 import asyncio
 import heapq
 import itertools
+import os
 import random
 import sched
 import selectors
 import time
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,9 +30,24 @@ from typing import Any, Protocol, TypeAlias
 
 from controller.cli.gc_tuning import collector_off
 from controller.cli.values import seed
+from controller.clock import Timer
+from controller.hosts.network import NetworkThread, RealClock
 from controller.labs.virtual_timer import VirtualTimer
 from controller.timer import COMPILED, TimerTask
-from tests.benchmarks.common import Line, Panel, add_count, add_output, plots_needed, progress, save, show
+from tests.benchmarks.common import (
+    Line,
+    Panel,
+    add_count,
+    add_output,
+    aligned,
+    circumstances,
+    markdown,
+    plots_needed,
+    progress,
+    put_table,
+    save,
+    show,
+)
 
 Handles: TypeAlias = "list[Any]"
 
@@ -444,7 +462,73 @@ def measure_operations(operations: int, seed: int) -> Mapping[int, int]:
     return found
 
 
-PLOT = "timer.png"
+REQUEST_TIMEOUT_MS, ANSWERED_MS, STEP_MS = 200, 20, 10
+CLOCK_LOADS: Mapping[str, tuple[int, int | None]] = {
+    "nothing outstanding": (0, None),
+    "10 a second, all expire": (10, None),
+    "1,000 a second, all expire": (1_000, None),
+    "1,000 a second, each cancelled after 20 ms": (1_000, ANSWERED_MS),
+}
+"""Timers of REQUEST_TIMEOUT_MS started a second, and after how long they are cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockUse:
+    """What a process's real clock did in `seconds` under a load, each number of the whole time."""
+
+    load: str
+    seconds: float
+    wakes: int
+    polls: int
+    empty_polls: int
+    advances: int
+    ticks: int
+
+
+def measure_clock(seconds: int) -> list[ClockUse]:
+    """Run each load for so long on a network thread of its own."""
+    found = []
+    for name, (a_second, cancel_after_ms) in CLOCK_LOADS.items():
+        progress(f"real clock: {name}")
+        network = NetworkThread("bench")
+        network.start()
+        try:
+            work = _load_clock(name, network.clock, seconds, a_second, cancel_after_ms)
+            found.append(network.run(work, seconds + 30.0))
+        finally:
+            network.stop()
+    return found
+
+
+async def _load_clock(
+    name: str, clock: RealClock, seconds: int, a_second: int, cancel_after_ms: int | None
+) -> ClockUse:
+    """The load sleeps on asyncio's own timer, so that the wheel is woken for nothing but what it is measured with."""
+    began_ms, started = clock.now_ms(), 0
+    before = clock.wheel_counts
+    waiting: deque[tuple[float, Timer]] = deque()
+    while (now_ms := clock.now_ms()) < began_ms + seconds * 1_000:
+        while started < a_second * (now_ms - began_ms) / 1_000:
+            waiting.append((now_ms, clock.call_later(REQUEST_TIMEOUT_MS, nothing)))
+            started += 1
+        if cancel_after_ms is not None:
+            while waiting and waiting[0][0] <= now_ms - cancel_after_ms:
+                waiting.popleft()[1].cancel()
+        await asyncio.sleep(STEP_MS / 1_000)
+    passed_s, after = (clock.now_ms() - began_ms) / 1_000, clock.wheel_counts
+    return ClockUse(
+        name,
+        passed_s,
+        clock.wakes,
+        after.polls - before.polls,
+        after.empty_polls - before.empty_polls,
+        after.advances - before.advances,
+        after.ticks - before.ticks,
+    )
+
+
+PLOT = "timer-moving-clock.png"
+TABLES = ("timer costs", "timer ratios", "moving clock", "timer memory", "real clock")
 LOW, HIGH = 10_000, 1_000_000
 
 
@@ -458,7 +542,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--rounds", 3, "number of rounds; the best one counts")
     add_count(parser, "--operations", 0, "record memory use over N operations; 0: none", least=0)
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of the delays (1)")
-    add_output(parser, PLOT)
+    add_count(parser, "--clock-seconds", 5, "run the real clock for so many seconds under each load")
+    add_output(parser, PLOT, "docs/timer-figures.md", TABLES)
 
 
 needs = plots_needed
@@ -488,6 +573,7 @@ class TimerFigures:
     moving: Mapping[str, Mapping[int, float]]
     memory: Mapping[str, TimerMemory]
     operations: Mapping[int, int]
+    clock: Sequence[ClockUse]
 
     def ratios(self) -> list[Ratio]:
         wheel, heap, loop = (self.costs[name] for name in ("wheel", "heapq, lazy", "asyncio"))
@@ -505,15 +591,20 @@ class TimerFigures:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = measure(arguments.timers, arguments.rounds, arguments.operations, arguments.seed)
+    load_before = os.getloadavg()[0]
+    found = measure(arguments.timers, arguments.rounds, arguments.operations, arguments.seed, arguments.clock_seconds)
     progress("")
     show(arguments, as_object(found), "\n".join(table(found)))
     if arguments.plots is not None:
         draw(found, arguments.plots)
+    if arguments.page is not None:
+        state = f"{found.timers:,} timers, best of {found.rounds}. {circumstances(load_before)}"
+        for name, lines in zip(TABLES, page_tables(found, state), strict=True):
+            put_table(arguments.page, name, lines)
     return 0
 
 
-def measure(timers: int, rounds: int, operations: int, seed: int) -> TimerFigures:
+def measure(timers: int, rounds: int, operations: int, seed: int, clock_seconds: int) -> TimerFigures:
     return TimerFigures(
         COMPILED,
         timers,
@@ -522,6 +613,7 @@ def measure(timers: int, rounds: int, operations: int, seed: int) -> TimerFigure
         measure_moving(_outstanding(timers), rounds, seed),
         measure_memory(timers, seed),
         measure_operations(operations, seed) if operations else {},
+        measure_clock(clock_seconds),
     )
 
 
@@ -560,9 +652,51 @@ def table(found: TimerFigures) -> Iterator[str]:
         yield f"\n{'operations':<24}{'bytes':>12}"
         for count, allocated in found.operations.items():
             yield f"{count:<24}{allocated:>12}"
+    yield "\n" + aligned([CLOCK_HEAD, *clock_rows(found)])
     yield f"\n{'ratio':<54}{'is':>8}{'at most':>10}"
     for ratio in found.ratios():
         yield f"{ratio.what:<54}{ratio.ratio:>8.2f}{ratio.bound:>10.2f}" + ("" if ratio.holds else "  not held")
+
+
+CLOCK_HEAD = ("real clock", "wake-ups/s", "buckets polled/s", "of them empty", "advances/s", "advances saved/s")
+
+
+def clock_rows(found: TimerFigures) -> list[list[str]]:
+    """For each load, rates a second and the share of polled buckets that were empty."""
+    rows = []
+    for one in found.clock:
+        empty = f"{one.empty_polls / one.polls:.0%}" if one.polls else "-"
+        saved = one.ticks - one.advances
+        rates = [f"{count / one.seconds:.1f}" for count in (one.wakes, one.polls, one.advances, saved)]
+        rows.append([one.load, rates[0], rates[1], empty, rates[2], rates[3]])
+    return rows
+
+
+def page_tables(found: TimerFigures, state: str) -> list[list[str]]:
+    """The tables of a page, in the order of TABLES; `state` is written below the first."""
+    costs = [
+        [
+            name,
+            *(
+                "-" if each is None else f"{each:,.0f}"
+                for each in (one.add, one.cancel, one.add_and_cancel, one.expire)
+            ),
+        ]
+        for name, one in found.costs.items()
+    ]
+    ratios = [
+        [one.what, f"{one.ratio:.2f}", f"{one.bound:.2f}{'' if one.holds else ', not held'}"] for one in found.ratios()
+    ]
+    counts = list(found.moving["wheel"])
+    moving = [[name, *(f"{costs[count]:,.0f}" for count in counts)] for name, costs in found.moving.items()]
+    memory = [[name, f"{one.outstanding:,.0f}", f"{one.cancelled:,.2f}"] for name, one in found.memory.items()]
+    return [
+        [*markdown(["", "add", "cancel, at random", "add+cancel", "expire"], costs), "", state],
+        markdown(["ratio", "is", "at most"], ratios),
+        markdown(["outstanding", *(f"{count:,}" for count in counts)], moving),
+        markdown(["bytes a timer", "outstanding", "when all are cancelled"], memory),
+        markdown(CLOCK_HEAD, clock_rows(found)),
+    ]
 
 
 def draw(found: TimerFigures, folder: Path) -> None:

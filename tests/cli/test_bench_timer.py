@@ -4,6 +4,7 @@ told, and memory that grows is seen."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,26 @@ from tests.benchmarks.timer import (
 )
 from tests.cli.ending import status_of
 
+PAGE = Path(__file__).parents[2] / "docs" / "timer-figures.md"
+
 
 def test_a_small_run_measures_every_peer_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "timer", "--timers", "2000", "--rounds", "1", "--operations", "2000", "--json"]
-    assert main([*words, "--plots", str(tmp_path)]) == 0
+    words = [
+        "bench",
+        "timer",
+        "--timers",
+        "2000",
+        "--rounds",
+        "1",
+        "--operations",
+        "2000",
+        "--clock-seconds",
+        "1",
+        "--json",
+    ]
+    page = tmp_path / "figures.md"
+    shutil.copy(PAGE, page)
+    assert main([*words, "--plots", str(tmp_path), "--page", str(page)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["costs"]) == set(PEERS)
     assert found["costs"]["sched"]["cancel"] is None
@@ -36,7 +53,16 @@ def test_a_small_run_measures_every_peer_and_draws(tmp_path: Path, capsys: pytes
     assert list(found["moving"]["wheel"]) == ["200", "2000"]
     assert len(found["operations"]) == 10
     assert len(found["ratios"]) == 7
-    assert (tmp_path / "timer.png").read_bytes().startswith(b"\x89PNG")
+    idle, sparse, expiring, cancelled = found["clock"]
+    assert (idle["wakes"], idle["polls"]) == (0, 0)
+    assert idle["ticks"] >= 1_000
+    assert sparse["empty_polls"] == expiring["empty_polls"] == 0
+    assert 0 < sparse["wakes"] < expiring["wakes"]
+    assert cancelled["advances"] == 0 < cancelled["empty_polls"] == cancelled["polls"]
+    rows = page.read_text(encoding="utf-8").splitlines()
+    assert sum(row.startswith("| wheel |") for row in rows) == 3
+    assert sum(row.startswith("| 1,000 a second, ") for row in rows) == 2
+    assert (tmp_path / "timer-moving-clock.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +80,7 @@ def figures(pair: float) -> TimerFigures:
     costs = {name: Costs(1, 1, 100, 1_000) for name in ("heapq, lazy", "asyncio")}
     costs["wheel"] = Costs(1, None, pair, 100)
     moving = {"wheel": {10: 1.0, 100: 1.4}}
-    return TimerFigures(False, 100, 1, costs, moving, {"wheel": TimerMemory(96, 0)}, {10: 1})
+    return TimerFigures(False, 100, 1, costs, moving, {"wheel": TimerMemory(96, 0)}, {10: 1}, [])
 
 
 def test_ratios_say_which_bounds_hold() -> None:
