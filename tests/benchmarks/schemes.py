@@ -21,7 +21,15 @@ from random import Random
 from controller.cli.gc_tuning import collector_off
 from controller.cli.values import seed
 from controller.labs.cost_model import UnitCosts, WheelMemory, crossing_interval, mean_migrations
-from controller.labs.schemes import CATALOGUE, Entry, HierarchicalWheels, Scheme, SchemeTimer, UnorderedHashedWheel
+from controller.labs.schemes import (
+    CATALOGUE,
+    Entry,
+    HierarchicalWheels,
+    Scheme,
+    SchemeTimer,
+    TreeOfTimers,
+    UnorderedHashedWheel,
+)
 from controller.timer.wheel import COMPILED
 from tests.benchmarks.common import (
     CouldNotRun,
@@ -94,9 +102,10 @@ def nothing() -> None:
 
 def fill(scheme: Scheme, outstanding: int, longest: int, random: Random) -> None:
     """As after a long run with intervals uniform on 1 to `longest`: many timers have little left. In the order of
-    their ends, which even an ordered list takes in constant time."""
-    left = (math.ceil(longest * (1 - math.sqrt(random.random()))) for _ in range(outstanding))
-    for interval in sorted(max(one, 1) for one in left):
+    their ends, which even an ordered list takes in constant time; but at random into a tree, which that order would
+    degenerate."""
+    left = [max(math.ceil(longest * (1 - math.sqrt(random.random()))), 1) for _ in range(outstanding)]
+    for interval in left if isinstance(scheme, TreeOfTimers) else sorted(left):
         scheme.start(interval, nothing)
 
 
