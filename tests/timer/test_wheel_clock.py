@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controller.clock import Timer
 from controller.hosts.network import AT_ONCE
-from controller.timer.wheel import NEVER_MS
+from controller.timer.wheel import NEVER_MS, WheelCounts
 from tests.timer.model import History, Model, histories, run_history
 from tests.timer.wheel_clock import WheelClock
 
@@ -192,3 +192,15 @@ def test_a_delay_without_end_never_comes() -> None:
     assert len(clock) == 1
     timer.cancel()
     assert len(clock) == 0
+
+
+def test_wakes_and_saved_advances_are_counted() -> None:
+    """200 ms at once from the second wheel to the first, 840 ms by way of a bucket for 800 ms; and then nothing."""
+    clock, fired = WheelClock(), list[float]()
+    for delay_ms in (200, 840):
+        clock.call_later(delay_ms, lambda: fired.append(clock.now_ms()))
+    clock.advance_to(1_840)
+    assert len(fired) == 2
+    assert clock.wakes == 3
+    assert clock.wheel_counts == WheelCounts(polls=5, empty_polls=0, advances=3, ticks=1_840)
+    assert clock.wheel_counts.advances_saved == 837 + 1_000
