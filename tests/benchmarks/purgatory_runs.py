@@ -7,19 +7,28 @@ draw nothing.
 A request is completed by force once its condition holds, as in Kafka's benchmark. No key is ever checked for
 completion, so every request stays in its watch lists until a purge. Each run checks that every request was answered
 exactly once.
+
+A run on the machine's clock is made in a process of its own, `python -m tests.benchmarks.purgatory_runs`, with limited
+memory. It writes a line of JSON for each sample of its memory and one for the run, so that a process that died leaves
+its samples.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
+import json
+import os
+import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +37,13 @@ from controller.labs.old_purgatory import OldPurgatory
 from controller.labs.thread_timer import ThreadTimer
 from controller.labs.threaded_purgatory import ThreadedPurgatory
 from controller.labs.virtual_timer import VirtualTimer
-from controller.timer.purgatory import DelayedOperation, Purgatory
+from controller.timer.purgatory import (
+    PURGE_INTERVAL,
+    PURGE_SHARE,
+    DelayedOperation,
+    Purgatory,
+    log_failed_operation,
+)
 
 QUARTILE = 0.67448975
 """The 75th percentile of the standard normal distribution."""
@@ -108,8 +123,7 @@ def requests(load: Load, chunk: int = CHUNK) -> Iterator[LoadRows]:
 
 HELD = 0.95
 NUL = b"\0"
-COLLECTOR_THRESHOLDS = (50_000, 20, 100)
-"""Those of a broker's process."""
+COLLECTOR_THRESHOLDS = {"broker": (50_000, 20, 100), "default": (700, 10, 10), "off": (0, 0, 0)}
 
 
 class WrongAnswers(RuntimeError):
@@ -117,10 +131,32 @@ class WrongAnswers(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class MemorySample:
+    """The process `s` seconds after the load began. `mb`: resident MB (of 2^20 bytes) more than at the start.
+    `outstanding`: requests handed in and not answered; `retained`: answered requests that watch lists still hold.
+    `blocks`: allocated blocks of memory, and `tracked`: objects that the cyclic collector tracks, more than at the
+    start."""
+
+    s: float
+    mb: float
+    outstanding: int
+    retained: int
+    blocks: int
+    tracked: int
+
+
+ALL_ANSWERED = "all answered"
+NOT_ALL_ANSWERED = "not all answered"
+GAVE_UP = "gave up"
+OUT_OF_MEMORY = "out of memory"
+
+
+@dataclass(frozen=True, slots=True)
 class PurgatoryRun:
-    """What one run came to. `design`: "new", "old", or "load" for the generator of the load by itself. `target` and
-    `achieved`: requests a second, as scheduled and as handed in; `late_ms`: how long after the schedule's last request
-    had had its time all were answered, None if that was not waited for."""
+    """What one run came to. `design`: "new", "kafka-rule" (the new one, which purges by Kafka's rule), "old", or "load"
+    for the generator of the load by itself. `target` and `achieved`: requests a second, as scheduled and as handed in;
+    `late_ms`: how long after the schedule's last request had had its time all were answered, None if that was not
+    waited for."""
 
     design: str
     clock: str
@@ -136,6 +172,14 @@ class PurgatoryRun:
     """Blocks of memory that are in use after the run and were not before it."""
     best: float | None = None
     """`achieved` of the fastest chunk, on a machine that others use too; its first second is not among them."""
+    purge_interval: int = PURGE_INTERVAL
+    end: str = ALL_ANSWERED
+    elapsed_s: float = 0.0
+    """Of the real clock, until the last was handed in or the run was ended."""
+    gc_ms: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """CPU time of the cyclic collector, by generation."""
+    collections: tuple[int, ...] = (0, 0, 0)
+    samples: tuple[MemorySample, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -145,7 +189,15 @@ class PurgatoryRun:
     @property
     def cpu_us(self) -> float:
         """CPU time a request, the benchmark's own share included."""
-        return self.cpu_s / self.number * 1e6
+        return self.cpu_s / self.number * 1e6 if self.number else 0.0
+
+    @property
+    def gc_ms_a_second(self) -> float:
+        return sum(self.gc_ms) / self.elapsed_s if self.elapsed_s else 0.0
+
+    def most(self, name: str) -> float:
+        """The greatest value of a field of `samples`; 0 without any."""
+        return max((getattr(sample, name) for sample in self.samples), default=0)
 
 
 class Tally:
@@ -240,16 +292,15 @@ def in_time(rows: LoadRows, load: Load) -> LoadRows:
 
 
 @contextmanager
-def collecting(on: bool) -> Iterator[None]:
-    """What is there before the run is no garbage of it. `on`: the cyclic collector runs in it as it does in a broker's
-    process; else not at all."""
+def collecting(collector: str) -> Iterator[None]:
+    """What is there before the run is no garbage of it. The cyclic collector runs in it as it does in a "broker"'s
+    process, with Python's "default" thresholds, or is "off"."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    if on:
-        gc.set_threshold(*COLLECTOR_THRESHOLDS)
-    else:
+    if collector == "off":
         gc.disable()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS[collector])
     try:
         yield
     finally:
@@ -259,10 +310,24 @@ def collecting(on: bool) -> Iterator[None]:
 
 
 GIVE_UP_AFTER = 2.5
-"""A run that takes so many times as long as its load lasts is broken off: the design has collapsed."""
+GIVE_UP_S = 120.0
+"""A run that takes so many times as long as its load lasts, and so many seconds, is broken off: the design has
+collapsed."""
 ANSWERED_LIMIT_S = 5.0
+MB = 1 << 20
+RESERVE = 4 * MB
+"""Bytes that are freed when memory has run out."""
+STACK = MB // 2
+SAMPLE_S, SAMPLES = 0.1, 200
+"""How often memory is sampled: in seconds at the least, and about how often in a run at the most."""
+TRACKED_S = 1.0
+"""How often tracked objects are counted, which takes some ms where there are many."""
 
 Design = ThreadedPurgatory[str, TimedRequest] | OldPurgatory[str, TimedRequest] | Nowhere
+
+
+def give_up_s(load: Load) -> float:
+    return max(load.number / load.rate * GIVE_UP_AFTER, GIVE_UP_S)
 
 
 class _Real:
@@ -281,12 +346,60 @@ class _Real:
         time.sleep((1_000_000 - (time.monotonic_ns() - self.start_ns) % 1_000_000) / 1e9)
 
 
+class CollectorTimes:
+    """CPU time and number of the cyclic collector's runs by generation, while it is in `gc.callbacks`."""
+
+    def __init__(self) -> None:
+        self.ns = [0, 0, 0]
+        self.collections = [0, 0, 0]
+        self._began_ns = 0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        # The thread's own time: other threads may get the interpreter between the two calls.
+        if phase == "start":
+            self._began_ns = time.thread_time_ns()
+        else:
+            self.ns[info["generation"]] += time.thread_time_ns() - self._began_ns
+            self.collections[info["generation"]] += 1
+
+
+def _resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / MB
+
+
+class MemoryLimit:
+    """A limit on the process's writable private memory, `limit_mb` more than at its start (RLIMIT_DATA, which address
+    space that is only reserved does not count towards). At the first MemoryError `lift` it, and the run can end in
+    order."""
+
+    def __init__(self) -> None:
+        self.reached = False
+        self._reserve: bytearray | None = None
+        self._before = resource.getrlimit(resource.RLIMIT_DATA)
+
+    def set(self, limit_mb: int) -> None:
+        self._reserve = bytearray(RESERVE)
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        (now_kb,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData:"))
+        resource.setrlimit(resource.RLIMIT_DATA, (now_kb * 1_024 + limit_mb * MB, self._before[1]))
+
+    def lift(self) -> None:
+        self._reserve = None  # so that there is memory for what follows
+        resource.setrlimit(resource.RLIMIT_DATA, self._before)
+
+    def exhausted(self) -> None:
+        """Any thread: after a MemoryError."""
+        self.reached = True
+        self.lift()
+
+
 class _RealLoad:
     """One thread hands requests in as they come, a second completes those whose condition holds; the design's own
     threads do the rest."""
 
-    def __init__(self, load: Load, purgatory: Design) -> None:
+    def __init__(self, load: Load, purgatory: Design, memory: MemoryLimit) -> None:
         self.load = load
+        self.memory = memory
         self.purgatory = purgatory
         self.tally = Tally()
         (asked,) = requests(load, load.number)
@@ -302,16 +415,16 @@ class _RealLoad:
         self.order = np.argsort(holds_ms, kind="stable")[: int(completes.sum())]
         self.holds_ms = holds_ms[self.order]
         self.ends_ms = int((self.rows.arrival_ms + np.minimum(self.rows.latency_ms, load.timeout_ms)).max())
+        self.bounds = np.searchsorted(self.rows.arrival_ms, np.arange(1, self.last_ms + 2)).tolist()
 
     def hand_in(self, clock: _Real) -> None:
-        bounds = np.searchsorted(self.rows.arrival_ms, np.arange(1, self.last_ms + 2)).tolist()
         made_of = kind_on_machine(self.tally)
-        give_up_ms = int(self.last_ms * GIVE_UP_AFTER) + 1_000
+        give_up_ms = give_up_s(self.load) * 1_000
         while self.handed < self.load.number:
             now_ms = clock.now_ms()
-            if now_ms > give_up_ms:
+            if now_ms > give_up_ms or self.memory.reached:
                 return
-            end = bounds[min(now_ms, self.last_ms)]
+            end = self.bounds[min(now_ms, self.last_ms)]
             if end == self.handed:
                 clock.nap()
                 continue
@@ -323,16 +436,30 @@ class _RealLoad:
         watch, sets, waiting = self.purgatory.try_complete_else_watch, self.sets, self.requests
         dues, chosen = (self.latency_ns[begin:end] + now_ns).tolist(), self.rows.key_set[begin:end].tolist()
         over_ns = now_ns + timeout_ms * 1_000_000
-        for row, due_ns, key_set in zip(range(begin, end), dues, chosen, strict=True):
-            request = made_of(timeout_ms)
-            request.due = due_ns
-            request.data = NUL * size
-            watch(request, sets[key_set])
-            if due_ns < over_ns:
-                waiting[row] = request
-        self.handed = end
+        row = begin
+        try:
+            for row, due_ns, key_set in zip(range(begin, end), dues, chosen, strict=True):
+                request = made_of(timeout_ms)
+                request.due = due_ns
+                request.data = NUL * size
+                watch(request, sets[key_set])
+                if due_ns < over_ns:
+                    waiting[row] = request
+            row = end
+        finally:
+            self.handed = row
+
+    @property
+    def outstanding(self) -> int:
+        return max(self.handed - self.tally.answered, 0)
 
     def complete(self, clock: _Real) -> None:
+        try:
+            self._complete(clock)
+        except MemoryError:
+            self.memory.exhausted()
+
+    def _complete(self, clock: _Real) -> None:
         done, due, waiting = 0, len(self.order), self.requests
         while done < due and not self.over.is_set():
             end = min(int(np.searchsorted(self.holds_ms, clock.now_ms(), side="right")), done + 1_000)
@@ -354,47 +481,175 @@ class _RealLoad:
         return self.tally.answered == self.handed
 
 
-def run_real(design: str, load: Load, *, collector: bool = True) -> PurgatoryRun:
-    """A design ("new", "old", or "load" for none) on threads and the machine's clock. WrongAnswers: more of them than
-    requests."""
-    timer = ThreadTimer() if design == "new" else None
-    purgatory: Design = OldPurgatory() if design == "old" else Nowhere()
-    if timer is not None:
-        purgatory = ThreadedPurgatory(timer)
-    real = _RealLoad(load, purgatory)
-    late_ms: float | None = None
+class _Sampler:
+    """Samples the process's memory on a thread of its own while a run goes on."""
+
+    def __init__(self, real: _RealLoad, tell: Callable[[MemorySample], None]) -> None:
+        self._real = real
+        self._tell = tell
+        self._every_s = max(SAMPLE_S, real.last_ms / 1_000 / SAMPLES)
+        self._began_s = self._tracked_at_s = time.monotonic()
+        self._tracked_at_start = self._tracked = len(gc.get_objects())
+        self._blocks_at_start = sys.getallocatedblocks()
+        self._mb_at_start = _resident_mb()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.samples: list[MemorySample] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The last sample is of this moment."""
+        self._over.set()
+        self._thread.join()
+        self._sample()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self._sample()
+            except MemoryError:
+                self._real.memory.exhausted()
+                return
+
+    def _sample(self) -> None:
+        real, now_s = self._real, time.monotonic()
+        if now_s - self._tracked_at_s >= TRACKED_S or self._over.is_set():
+            self._tracked_at_s = now_s
+            self._tracked = len(gc.get_objects())
+        outstanding = real.outstanding
+        sample = MemorySample(
+            round(now_s - self._began_s, 3),
+            round(_resident_mb() - self._mb_at_start, 2),
+            outstanding,
+            max(real.purgatory.watched // real.load.keys_of_each - outstanding, 0),
+            sys.getallocatedblocks() - self._blocks_at_start,
+            self._tracked - self._tracked_at_start,
+        )
+        self.samples.append(sample)
+        self._tell(sample)
+
+
+@contextmanager
+def _design(name: str, purge_interval: int, memory: MemoryLimit) -> Iterator[Design]:
+    """The purgatory of a design, with its threads; MemoryErrors of those reach `memory`."""
+
+    def failed(operation: DelayedOperation, error: Exception) -> None:
+        if isinstance(error, MemoryError):
+            memory.exhausted()
+        else:
+            log_failed_operation(operation, error)
+
+    def thread_failed(failure: threading.ExceptHookArgs) -> None:
+        if issubclass(failure.exc_type, MemoryError):
+            memory.exhausted()
+        else:
+            hook_before(failure)
+
+    hook_before, threading.excepthook = threading.excepthook, thread_failed
     try:
-        with collecting(collector):
-            started_s, clock = time.process_time(), _Real()
-            completing = threading.Thread(target=real.complete, args=(clock,), daemon=True)
-            completing.start()
-            real.hand_in(clock)
-            elapsed_s = (time.monotonic_ns() - clock.start_ns) / 1e9
-            if real.handed == load.number and real.answered_by(ANSWERED_LIMIT_S):
-                late_ms = clock.now_ms() - real.ends_ms
-            real.over.set()
-            completing.join()
-            cpu_s = time.process_time() - started_s
+        if name == "load":
+            yield Nowhere()
+        elif name == "old":
+            old: OldPurgatory[str, TimedRequest] = OldPurgatory(purge_interval=purge_interval, on_error=failed)
+            try:
+                yield old
+            finally:
+                old.close()
+        else:
+            share = 0.0 if name == "kafka-rule" else PURGE_SHARE
+            with ThreadTimer(on_error=lambda _, error: memory.exhausted()) as timer:
+                yield ThreadedPurgatory(timer, purge_interval=purge_interval, purge_share=share, on_error=failed)
     finally:
-        if isinstance(purgatory, OldPurgatory):
-            purgatory.close()
-        elif timer is not None:
-            timer.close()
-    answers = real.tally.answered
-    if answers > real.handed:
-        raise WrongAnswers(f"{load.name}: {answers} answers to {real.handed} requests")
-    return PurgatoryRun(
-        design,
-        "real",
-        load.name,
-        real.handed,
-        load.number / (real.last_ms / 1_000),
-        real.handed / elapsed_s,
-        cpu_s,
-        real.tally.expired,
-        purgatory.purges,
-        late_ms,
-    )
+        threading.excepthook = hook_before
+
+
+def run_real(
+    design: str,
+    load: Load,
+    *,
+    collector: str = "broker",
+    limit_mb: int | None = None,
+    purge_interval: int = PURGE_INTERVAL,
+    tell: Callable[[MemorySample], None] = lambda _: None,
+) -> PurgatoryRun:
+    """A design ("new", "kafka-rule", "old", or "load" for none) on threads and the machine's clock. `limit_mb`: of
+    memory, more than at the start, which ends the run; in this process. WrongAnswers: more of them than requests."""
+    late_ms: float | None = None
+    memory, times = MemoryLimit(), CollectorTimes()
+    with _design(design, purge_interval, memory) as purgatory:
+        real = _RealLoad(load, purgatory, memory)
+        with collecting(collector):
+            sampler = _Sampler(real, tell)
+            if limit_mb is not None:
+                memory.set(limit_mb)
+            gc.callbacks.append(times)
+            try:
+                started_s, clock = time.process_time(), _Real()
+                completing = threading.Thread(target=real.complete, args=(clock,), daemon=True)
+                completing.start()
+                sampler.start()
+                try:
+                    real.hand_in(clock)
+                except MemoryError:
+                    memory.exhausted()
+                elapsed_s = (time.monotonic_ns() - clock.start_ns) / 1e9
+                end = GAVE_UP
+                if memory.reached:
+                    end = OUT_OF_MEMORY
+                elif real.handed == load.number:
+                    end = ALL_ANSWERED if real.answered_by(ANSWERED_LIMIT_S) else NOT_ALL_ANSWERED
+                if end == ALL_ANSWERED:
+                    late_ms = clock.now_ms() - real.ends_ms
+                sampler.stop()
+                real.over.set()
+                completing.join()
+                cpu_s = time.process_time() - started_s
+            finally:
+                gc.callbacks.remove(times)
+                memory.lift()
+        answers = real.tally.answered
+        if answers > real.handed:
+            raise WrongAnswers(f"{load.name}: {answers} answers to {real.handed} requests")
+        return PurgatoryRun(
+            design,
+            "real",
+            load.name,
+            real.handed,
+            load.number / (real.last_ms / 1_000),
+            real.handed / elapsed_s,
+            cpu_s,
+            real.tally.expired,
+            purgatory.purges,
+            late_ms,
+            purge_interval=purge_interval,
+            end=end,
+            elapsed_s=elapsed_s,
+            gc_ms=tuple(ns / 1e6 for ns in times.ns),
+            collections=tuple(times.collections),
+            samples=tuple(sampler.samples),
+        )
+
+
+def main(words: list[str]) -> int:
+    """One run in a process of its own: see `run_apart` of `tests/benchmarks/purgatory.py`."""
+    asked: dict[str, Any] = json.loads(words[0])
+    threading.stack_size(STACK)  # the limit counts all of it
+
+    def tell(sample: MemorySample) -> None:
+        values = [getattr(sample, name) for name in MemorySample.__slots__]
+        os.write(1, f"{json.dumps({'sample': values})}\n".encode())
+
+    try:
+        load = Load(**asked.pop("load"))
+        run = asdict(run_real(asked.pop("design"), load, tell=tell, **asked))
+    except WrongAnswers as error:
+        print(json.dumps({"wrong": str(error)}), flush=True)
+        return 1
+    del run["samples"]
+    print(json.dumps({"run": run}), flush=True)
+    return 0
 
 
 WARM_MS = 1_000
@@ -419,7 +674,7 @@ class _Chunk:
 
 
 def run_virtual(
-    load: Load, *, design: str = "new", collector: bool = True, progress: Callable[[int], None] = lambda _: None
+    load: Load, *, design: str = "new", collector: str = "broker", progress: Callable[[int], None] = lambda _: None
 ) -> PurgatoryRun:
     """The new design (or "load", for none) on one thread, as fast as it goes; `achieved` is requests a CPU second.
     WrongAnswers."""
@@ -533,3 +788,7 @@ def _quiet_until(timer: VirtualTimer, ring: Ring, until_ms: int) -> None:
         for request in due:
             request.force_complete()
         due.clear()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
