@@ -162,7 +162,7 @@ def _virtual(runs: Sequence[PurgatoryRun]) -> str:
 
 def _thousands(rate: float) -> str:
     """To three digits or so: a schedule drawn at random is a little off the rate that it was drawn for."""
-    return f"{round(rate, -3 if rate >= 10_000 else -2):,.0f}"
+    return f"{round(rate, -3 if rate >= 100_000 else -2):,.0f}"
 
 
 def memory_table(runs: Sequence[PurgatoryRun], circumstances: str) -> list[str]:
@@ -516,7 +516,7 @@ def table(found: dict[str, Any]) -> str:
         f"timeout {found['timeout_ms']} ms, {found['keys_of_each']} keys of {found['keys']}, {found['size']} bytes;"
         f" Python {found['python']}, {'compiled' if found['compiled'] else 'pure'},"
         f" collector: {found['collector']}",
-        f"{'design':<8}{'clock':<9}{'50th/75th':<13}{'requests':>10}{'target/s':>10}{'achieved/s':>12}"
+        f"{'design':<12}{'clock':<9}{'50th/75th':<13}{'requests':>10}{'target/s':>10}{'achieved/s':>12}"
         f"{'CPU µs':>8}{'GC ms':>8}{'MB':>8}{'expired':>9}{'late ms':>9}  ",
     ]
     lines += [_row(values) for values in found["runs"]]
@@ -533,7 +533,7 @@ def _row(one: dict[str, Any]) -> str:
     if one["best"] is not None:
         verdict += f", {one['best']:.0f} in the fastest {CHUNK}"
     return (
-        f"{one['design']:<8}{one['clock']:<9}{one['load']:<13}{one['number']:>10}{one['target'] if real else '-':>10}"
+        f"{one['design']:<12}{one['clock']:<9}{one['load']:<13}{one['number']:>10}{one['target'] if real else '-':>10}"
         f"{one['achieved']:>12}{one['cpu_us']:>8.2f}{sum(one['gc_ms']):>8.0f}{one['most_mb']:>8.1f}"
         f"{one['expired'] / max(one['number'], 1):>9.0%}{late:>9}  {verdict}"
     )
