@@ -369,8 +369,8 @@ def _resident_mb() -> float:
 
 class MemoryLimit:
     """A limit on the process's writable private memory, `limit_mb` more than at its start (RLIMIT_DATA, which address
-    space that is only reserved does not count towards). At the first MemoryError `lift` it, and the run can end in
-    order."""
+    space that is only reserved does not count towards). After a MemoryError there is a reserve, with which the run can
+    end in order."""
 
     def __init__(self) -> None:
         self.reached = False
@@ -384,13 +384,13 @@ class MemoryLimit:
         resource.setrlimit(resource.RLIMIT_DATA, (now_kb * 1_024 + limit_mb * MB, self._before[1]))
 
     def lift(self) -> None:
-        self._reserve = None  # so that there is memory for what follows
+        self._reserve = None
         resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
     def exhausted(self) -> None:
-        """Any thread: after a MemoryError."""
+        """Any thread: after a MemoryError. The limit stays until nothing more is handed in."""
+        self._reserve = None
         self.reached = True
-        self.lift()
 
 
 class _RealLoad:
@@ -597,6 +597,7 @@ def run_real(
                 elapsed_s = (time.monotonic_ns() - clock.start_ns) / 1e9
                 end = GAVE_UP
                 if memory.reached:
+                    memory.lift()
                     end = OUT_OF_MEMORY
                 elif real.handed == load.number:
                     end = ALL_ANSWERED if real.answered_by(ANSWERED_LIMIT_S) else NOT_ALL_ANSWERED
