@@ -39,7 +39,7 @@ from controller.broker.log_manager import LogManager
 from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache, MetadataWait
 from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import OffLoop, Peers, at_once
-from controller.broker.records.fetch import DelayedFetch, FetchHandler, PartitionReader
+from controller.broker.records.fetch import FETCHES_AT_ONCE, DelayedFetch, FetchHandler, PartitionReader
 from controller.broker.records.fetch_sessions import FetchSessionCache
 from controller.broker.records.list_offsets import LeaderEpochHandler, ListOffsetsHandler
 from controller.broker.records.writes import DelayedDeleteRecords, DelayedProduce, DeleteRecordsHandler, ProduceHandler
@@ -193,7 +193,10 @@ class DataPlane:
             clock, purge_interval=settings.producer_purgatory_purge_interval_requests, on_error=self._failed
         )
         self.fetches: Purgatory[tuple[str, int], DelayedFetch] = Purgatory(
-            clock, purge_interval=settings.fetch_purgatory_purge_interval_requests, on_error=self._failed
+            clock,
+            purge_interval=settings.fetch_purgatory_purge_interval_requests,
+            on_error=self._failed,
+            slice_operations=FETCHES_AT_ONCE,
         )
         self.deletions: Purgatory[tuple[str, int], DelayedDeleteRecords] = Purgatory(
             clock, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed

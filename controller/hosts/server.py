@@ -173,18 +173,52 @@ LARGE_BYTES = 64 * 1024
 
 
 class _Slot:
-    """The place of one request's answer in its connection's order."""
+    """The place of one request's answer in its connection's order. Called with the answer, on any thread: a controller
+    answers on its own."""
 
-    __slots__ = ("parts", "ready", "size")
+    __slots__ = ("_connection", "parts", "ready", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, connection: ServerConnection, size: int) -> None:
+        self._connection = connection
         self.parts: Sequence[Part] | None = None
         self.ready = False
         self.size = size
 
+    def __call__(self, parts: Sequence[Part] | None) -> None:
+        self._connection.answer(self, parts)
+
 
 class ServerConnection:
     """Begins to read at once."""
+
+    __slots__ = (
+        "_active_s",
+        "_arrived_s",
+        "_arriving",
+        "_buffer",
+        "_clock",
+        "_closed",
+        "_ending",
+        "_flushing",
+        "_frames",
+        "_held",
+        "_idle_timer",
+        "_is_large",
+        "_listener",
+        "_loop",
+        "_outgoing",
+        "_reading",
+        "_server",
+        "_slots",
+        "_socket",
+        "_stall_timer",
+        "_taking",
+        "_unanswered",
+        "_waiting",
+        "_working",
+        "_writing",
+        "arrived_bytes",
+    )
 
     def __init__(self, server: SocketServer, sock: socket.socket, listener: str, request_bytes_max: int) -> None:
         self._server = server
@@ -193,8 +227,9 @@ class ServerConnection:
         self._loop = server.network.loop
         self._clock = server.network.clock
         self._buffer = FrameBuffer(request_bytes_max)
-        self._frames: deque[bytes] = deque()
-        self._slots: deque[_Slot] = deque()
+        # Lists: an empty deque takes 600 bytes, which counts where tens of thousands of connections wait.
+        self._frames: list[bytes] = []
+        self._slots: list[_Slot] = []
         self._outgoing = SendQueue(sock)
         self._held = 0  # bytes of requests, as reported to the host
         self._unanswered = 0  # bytes of those that were taken up
@@ -297,11 +332,11 @@ class ServerConnection:
         self._taking = True
         try:
             while self._may_hand_over():
-                frame = self._frames.popleft()
-                slot = _Slot(len(frame))
+                frame = self._frames.pop(0)
+                slot = _Slot(self, len(frame))
                 self._slots.append(slot)
                 self._unanswered += slot.size
-                steps = self._server.receive(frame, partial(self._answer, slot), self._listener)
+                steps = self._server.receive(frame, slot, self._listener)
                 del frame
                 if steps is not None:
                     self._working = self._server.turns.work(steps, self._worked)
@@ -359,9 +394,13 @@ class ServerConnection:
 
     # -- out
 
-    def _answer(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
-        """On any thread: a controller answers on its own."""
-        self._server.network.call(partial(self._fill, slot, parts))
+    def answer(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
+        """For its slots, on any thread."""
+        network = self._server.network
+        if network.on_loop():
+            self._fill(slot, parts)
+        else:
+            network.call(partial(self._fill, slot, parts))
 
     def _fill(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
         slot.parts, slot.ready = parts, True
@@ -375,14 +414,16 @@ class ServerConnection:
         self._flushing = False
         if not self._closed:
             self._flush()
-            if not self._waiting:
+            if self._frames and not self._waiting:
                 self._take()
+            elif not self._reading:
+                self._throttle()
 
     def _flush(self) -> None:
         """Sends the answers whose turn it is."""
         try:
             while self._slots and self._slots[0].ready and not self._ending:
-                slot = self._slots.popleft()
+                slot = self._slots.pop(0)
                 self._unanswered -= slot.size
                 self._hold(-slot.size)
                 if slot.parts is None:
@@ -476,7 +517,9 @@ class ServerConnection:
         self._server.closed(self)
 
 
-BACKLOG = 128
+BACKLOG = 4_096
+"""Connections that may wait to be accepted; the system's limit (net.core.somaxconn) may be lower. When the queue is
+full, clients try again after a second: many come at once after a broker's restart."""
 ACCEPT_AGAIN_S = 0.2
 """How long the server accepts no connection after `accept` failed, most likely for lack of file descriptors."""
 LOG_AGAIN_S = 60.0

@@ -429,13 +429,30 @@ def encode_response_parts(header: RequestHeader, value: ResponseValue) -> list[P
     """The same frame in parts: bytes, and between them the records as they stand in the value, neither copied nor read,
     so that a server can send them from their file. `framing.framed_parts` puts the size before."""
     head = write_response_header(header.api_key, header.api_version, header.correlation_id)
-    if isinstance(value, FetchResponse) and not value.responses:
-        return [head + _nothing_fetched(header.api_version, value)]
+    if isinstance(value, FetchResponse) and _is_repeated(value):
+        return [head + _repeated_body(header.api_version, value)]
     return layout(MESSAGES[header.api_key].response, header.api_version).write_parts(value, head)
 
 
+def _is_repeated(value: FetchResponse) -> bool:
+    """Return True for answers that many fetches get: nothing, or one partition whose records are in memory, which were
+    read once for all consumers that waited for them."""
+    responses = value.responses
+    if not responses:
+        return True
+    return (
+        len(responses) == 1
+        and len(partitions := responses[0].partitions) == 1
+        and isinstance(records := partitions[0].records, bytes)
+        and len(records) <= REPEATED_BYTES
+    )
+
+
+REPEATED_BYTES = 16 * 1024
+
+
 @lru_cache(maxsize=128)
-def _nothing_fetched(version: int, value: FetchResponse) -> bytes:
+def _repeated_body(version: int, value: FetchResponse) -> bytes:
     """The same in each answer to a session's fetches, as long as its partitions are idle."""
     return encode_response_body(ApiKey.FETCH, version, value)
 

@@ -232,6 +232,22 @@ class WatchLists(Generic[K, O]):
         return waiting + sum(map(len, list(self.by_key.values())))
 
 
+NEVER_SLICED: Final = 1 << 62
+
+
+class _SlicedCheck:
+    """`rest`: the operations to be tried, the next one last. `again`: the key was checked again meanwhile. `kept`: how
+    many of those tried are still in the key's list, at its start."""
+
+    __slots__ = ("again", "kept", "rest")
+
+    def __init__(self, watching: list[Any]) -> None:
+        watching.reverse()
+        self.rest = watching
+        self.again = False
+        self.kept = 0
+
+
 class AlreadyWatched(Exception):
     """An operation was passed to a purgatory for the second time, or has ended."""
 
@@ -252,7 +268,15 @@ class Purgatory(Generic[K, O]):
     """`K` is the type of keys, `O` that of operations. The timer may be shared with other purgatories and callbacks.
 
     `on_error` is called for an operation that raised when its key was checked, or when it expired; the others are
-    unaffected. ValueError: `purge_interval` below 1, `purge_share` below 0.
+    unaffected.
+
+    `slice_operations`: how many operations of a key are tried at a time. A check of a key that more operations watch
+    tries that many at once, and the others later, that many each time the timer runs what is due, so that the host
+    serves others in between. All checks under way share these turns. An operation is tried in its turn against the
+    state of that moment; a check of the same key meanwhile lets all that watch it be tried again afterwards, so no
+    change is missed. None: all at once.
+
+    ValueError: `purge_interval` or `slice_operations` below 1, `purge_share` below 0.
     """
 
     def __init__(
@@ -263,17 +287,24 @@ class Purgatory(Generic[K, O]):
         purge_share: float = PURGE_SHARE,
         on_error: Callable[[DelayedOperation, Exception], None] = log_failed_operation,
         watchers: WatchLists[K, O] | None = None,
+        slice_operations: int | None = None,
     ) -> None:
         if purge_interval < 1:
             raise ValueError(f"purge_interval {purge_interval}: expected 1 or more")
         if purge_share < 0:
             raise ValueError(f"purge_share {purge_share}: expected 0 or more")
+        if slice_operations is not None and slice_operations < 1:
+            raise ValueError(f"slice_operations {slice_operations}: expected 1 or more, or None")
         self._timer = timer
         self._purge_interval = purge_interval
         self._purge_share = purge_share
         self._on_error = on_error
         self._watchers: WatchLists[K, O] = WatchLists() if watchers is None else watchers
         self._newcomers = self._watchers.newcomers
+        self._slice_operations = NEVER_SLICED if slice_operations is None else slice_operations
+        self._checks: dict[K, _SlicedCheck] = {}
+        """Checks under way, the one whose turn is next first."""
+        self._turn_is_due = False
         self._ended = 0
         """Of those that were watched."""
         self._ended_at_purge = 0
@@ -321,27 +352,88 @@ class Purgatory(Generic[K, O]):
 
     def check_and_complete(self, key: K) -> int:
         """Try every operation that watches `key`, because something about it has changed. Return the number that this
-        call completed."""
+        call completed; see `slice_operations`."""
         watchers = self._watchers
         if watchers.newcomers:
             watchers.enter_newcomers()
         watching = watchers.by_key.get(key)  # as `WatchLists.of`, without a call
-        return 0 if watching is None else self._complete_those(key, watching[:])
+        if watching is None:
+            return 0
+        if len(watching) > self._slice_operations:
+            return self._check_in_slices(key, watching)
+        return self._complete_those(key, watching[:])
+
+    def _check_in_slices(self, key: K, watching: Sequence[O]) -> int:
+        under_way = self._checks.get(key)
+        if under_way is not None:
+            under_way.again = True  # some have been tried already
+            self._await_turn()
+            return 0
+        check = _SlicedCheck(list(watching))
+        is_first = not self._checks
+        self._checks[key] = check
+        if is_first:
+            return self._try_slice(key, check)
+        self._await_turn()
+        return 0
+
+    def _await_turn(self) -> None:
+        if self._checks and not self._turn_is_due:
+            self._timer.call_later(0, self._take_turn)
+            self._turn_is_due = True
+
+    def _take_turn(self) -> None:
+        self._turn_is_due = False
+        for key, check in self._checks.items():
+            self._try_slice(key, check)
+            return
+
+    def _try_slice(self, key: K, check: _SlicedCheck) -> int:
+        """Try the next operations of a check; then it is another's turn, or the check is over."""
+        some = check.rest[-self._slice_operations :]
+        del check.rest[-self._slice_operations :]
+        some.reverse()
+        completed = self._try_all(some)
+        self._sweep_slice(key, check, len(some))
+        if not check.rest and check.again:
+            check.again, check.kept = False, 0
+            check.rest = self._watchers.of(key)
+            check.rest.reverse()
+        del self._checks[key]
+        if check.rest:
+            self._checks[key] = check
+        self._await_turn()
+        return completed
+
+    def _sweep_slice(self, key: K, check: _SlicedCheck, count: int) -> None:
+        """Remove from the key's list what has ended among the next `count`: freeing all of a long list takes long."""
+        watching = self._watchers.by_key.get(key)
+        if watching is None:
+            return
+        left = [one for one in watching[check.kept : check.kept + count] if one.state is PENDING]
+        watching[check.kept : check.kept + count] = left
+        check.kept += len(left)
+        if not watching:
+            del self._watchers.by_key[key]
 
     def _complete_those(self, key: K, watching: Sequence[O]) -> int:
         """`watching`: the operations that watch the key."""
-        completed = 0
-        ended = False
+        completed = self._try_all(watching)
         for operation in watching:
+            if operation.state is not PENDING:
+                self._watchers.sweep(key)
+                break
+        return completed
+
+    def _try_all(self, operations: Sequence[O]) -> int:
+        completed = 0
+        for operation in operations:
             if operation.state is PENDING:
                 try:
                     if self._try(operation):
                         completed += 1
                 except Exception as error:  # noqa: BLE001 - whatever one raises, the others are tried
                     self._on_error(operation, error)
-            ended = ended or operation.state is not PENDING
-        if ended:
-            self._watchers.sweep(key)
         return completed
 
     def cancel_for_key(self, key: K) -> list[O]:

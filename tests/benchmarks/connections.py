@@ -55,8 +55,9 @@ RECORD = b"the record that answers every waiting fetch"
 FETCH_VERSION = 11
 FETCH_WAIT_MS = 1_800_000
 LIMIT_S = 120.0
-CHUNK = 500
+CHUNK = 100
 """Connections that one process opens at the same time."""
+SENT_AT_ONCE = 20
 PER_SOURCE = 20_000
 """Connections from one loopback address, of about 28,000 ephemeral ports."""
 OTHER_DESCRIPTORS = 200
@@ -79,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_count(parser, "--connections", 50_000, "number of connections")
     add_count(parser, "--fetches", 1, "waiting fetches of each connection, sent ahead; a broker takes up 100")
-    add_count(parser, "--rate", 3_000, "connections opened, and fetches sent, a second")
+    add_count(parser, "--rate", 3_000, "the most connections opened, and fetches sent, a second")
     parser.add_argument("--sessions", action="store_true", help="ask for a fetch session with each fetch")
     parser.add_argument("--idle", type=integer(1), default=10, metavar="S", help="seconds to wait at rest (10)")
     add_output(parser, page="docs/broker.md", tables=[TABLE])
@@ -358,7 +359,7 @@ class ManyClients:
                 if error := one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                     raise OSError(error, os.strerror(error))
             self._sockets += some
-            _wait_until(began_s + len(self._sockets) / rate)
+            began_s = _wait(began_s, len(some), rate)
         return {"connected": len(self._sockets)}
 
     def _begun(self, number: int) -> socket.socket:
@@ -379,8 +380,8 @@ class ManyClients:
             for one in self._sockets:
                 one.sendall(frame)
                 sent += 1
-                if sent % 50 == 0:
-                    _wait_until(began_s + sent / rate)
+                if sent % SENT_AT_ONCE == 0:
+                    began_s = _wait(began_s, SENT_AT_ONCE, rate)
         return {"sent": sent}
 
     @staticmethod
@@ -426,10 +427,13 @@ class ManyClients:
         return {"answered": answered, "wrong": wrong, "last_s": last_s}
 
 
-def _wait_until(at_s: float) -> None:
-    left_s = at_s - time.monotonic()
-    if left_s > 0.001:
+def _wait(began_s: float, count: int, rate: int) -> float:
+    """Wait so that `count` since `began_s` are at most `rate` a second, and return the time. What was late is not made
+    up for: it would come all at once."""
+    left_s = began_s + count / rate - time.monotonic()
+    if left_s > 0.0:
         time.sleep(left_s)
+    return time.monotonic()
 
 
 def clients(at: str, first: str) -> None:
@@ -488,4 +492,7 @@ def _print(found: object) -> None:
 
 
 if __name__ == "__main__":
-    {"clients": clients, "probe": probe}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "clients":
+        clients(*sys.argv[2:])
+    else:
+        probe(*sys.argv[2:])

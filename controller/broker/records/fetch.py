@@ -10,7 +10,7 @@ readFromLocalLog, and Partition.readRecords.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from controller.broker.partition import Partition, PartitionEvents, Reader
 from controller.broker.records.fetch_sessions import (
@@ -18,6 +18,7 @@ from controller.broker.records.fetch_sessions import (
     FetchContext,
     FetchParams,
     FetchSessionCache,
+    FullFetch,
     LogReadResult,
     SessionRefused,
 )
@@ -338,8 +339,8 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         partitions = self._context.partitions()
-        readings = self._reader.read_again(self._ask, partitions, self._context.before())
-        self._answer(self._context.response(readings))
+        read = partial(self._reader.read_again, self._ask, partitions, self._context.before())
+        self._answer(self._context.response(self._context.read_again(read)))
 
 
 FIRST_VERSION_WITH_SOFT_LIMIT = 3
@@ -350,6 +351,11 @@ FIRST_VERSION_FOR_FOLLOWERS = 11
 
 _one_ask = lru_cache(maxsize=1_024)(FetchParams)  # clients choose the values: eight integers each
 """A follower asks the same with each fetch, and all of its leaders; who waits holds it."""
+
+
+FETCHES_AT_ONCE = 100
+"""How many waiting fetches of one partition are tried at a time. To complete, encode and send that many takes some
+milliseconds, after which the loop looks at its sockets: tens of thousands of consumers may wait for one record."""
 
 
 class FetchHandler:
@@ -368,6 +374,8 @@ class FetchHandler:
         self._waiting = waiting
         self._sessions = sessions
         self._max_bytes = max_bytes
+        self._latest: FullFetch | None = None
+        """That of the latest fetch that waits: consumers that are at the end of a partition ask the same."""
         partition_events.of_high_watermarks.append(self._partition_changed)
         partition_events.of_appends.append(self._partition_changed)
         partition_events.of_others.append(self._changed)
@@ -383,6 +391,11 @@ class FetchHandler:
             return None
         ask = self._ask(request, version)
         session.asks(ask)
+        latest = self._latest
+        if latest is not None and latest.finds_as_much_as(session, ask):
+            found = [one for one in latest.before() if one is not None]
+            self._answer(request.max_wait_ms, ask, latest, latest.partitions(), found, answer)
+            return None
         partitions = session.partitions()
         reading = self._reading.read(ask, partitions, session.before())
         if len(partitions) > SLICE:
@@ -418,7 +431,9 @@ class FetchHandler:
         if ended or size_bytes >= ask.min_bytes:
             answer(session.response(readings))
             return
-        session.found(readings)
+        if session is not self._latest:
+            session.found(readings)
+            self._latest = session if isinstance(session, FullFetch) and len(readings) == 1 else None
         operation = DelayedFetch(max_wait_ms, self._reading, ask, session, partitions, readings, answer)
         self._waiting.try_complete_else_watch(operation, session.keys())
 
@@ -439,6 +454,8 @@ class FetchHandler:
     def _partition_changed(self, partition: Partition) -> None:
         """Who came first is answered first. Who is woken may ask anew at once, and change who reads."""
         waiting = self._waiting
+        if self._latest is not None and self._latest.waits_for(partition.key):
+            self._latest = None  # it would keep what is read of the log
         if partition.readers:
             readers = sorted(partition.readers, key=_since_ms)
             for reader in readers:

@@ -9,13 +9,14 @@ and names all its partitions each time. Rules: Kafka 2.8's FetchManager and Fetc
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from controller.broker.partition import NEVER_MS, FollowerState, Partition
 from controller.clock import Clock
@@ -34,7 +35,7 @@ from controller.protocol.fetch import (
     FetchResponse,
     FetchTopicData,
 )
-from controller.storage import PartitionLog
+from controller.storage import FileRange, PartitionLog
 from controller.zookeeper.codecs_columns import TOPIC_NAME_LENGTH_MAX
 
 EPOCH_MAX = 2**31 - 1
@@ -363,13 +364,43 @@ class FetchContext(Protocol):
     def joined(self) -> Sequence[tuple[FetchPartition, LogReadResult]]:
         """What is to be looked at besides, since `partitions` was asked, or this: what was found of it last."""
 
+    def read_again(self, read: Callable[[], Sequence[LogReadResult]]) -> Sequence[LogReadResult]:
+        """What `read` finds of the partitions now, after the wait."""
+
     def response(self, readings: Sequence[LogReadResult]) -> FetchResponse: ...
 
 
-class _Full:
-    """One that names all its partitions; `sessions` where it asks for a session."""
+SHARED_BYTES = 16 * 1024
+"""Fewer records than this are read once for all fetches that share them; the server would read them for each."""
 
-    __slots__ = ("_ask", "_before", "_partitions", "_request", "_sessions")
+
+def in_memory(reading: LogReadResult) -> LogReadResult:
+    """Return the same with its records in memory, if they are few."""
+    records = reading.data.records
+    if not isinstance(records, FileRange) or records.length >= SHARED_BYTES:
+        return reading
+    data = records.read()
+    if len(data) != records.length:
+        return reading  # cut off meanwhile, which closes the connection
+    return replace(reading, data=replace(reading.data, records=data))
+
+
+class FullFetch:
+    """One that names all its partitions; `sessions` where it asks for a session.
+
+    Fetches of many consumers that ask the same and find nothing may share one, and then what they find in the end."""
+
+    __slots__ = (
+        "_again",
+        "_ask",
+        "_before",
+        "_keys",
+        "_partitions",
+        "_read_at",
+        "_request",
+        "_response",
+        "_sessions",
+    )
 
     def __init__(self, request: FetchRequest, sessions: FetchSessionCache | None = None) -> None:
         self._request = request
@@ -377,6 +408,27 @@ class _Full:
         self._ask: FetchParams | None = None
         self._before: Sequence[LogReadResult | None] | None = None
         self._partitions: Sequence[Asked] | None = None
+        self._keys: tuple[Key, ...] | None = None
+        self._read_at: tuple[object, ...] | None = None
+        self._again: Sequence[LogReadResult] = ()
+        self._response: FetchResponse | None = None
+
+    def waits_for(self, key: Key) -> bool:
+        """Return whether news of that partition may complete it."""
+        return key in self.keys()
+
+    def finds_as_much_as(self, other: FetchContext, ask: FetchParams) -> bool:
+        """Return whether `other`, a fetch by a consumer that begins now with the parameters `ask`, would find nothing,
+        as this one did."""
+        if not isinstance(other, FullFetch) or other._sessions is not self._sessions or ask is not self._ask:
+            return False
+        mine, others = self._request, other._request
+        if mine.topics != others.topics or mine.forgotten_topics_data or others.forgotten_topics_data:
+            return False
+        return not ask.from_follower and all(
+            reading is not None and reading.is_still_empty(ask, asked)
+            for (_, asked), reading in zip(self.partitions(), self.before(), strict=True)
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -400,12 +452,35 @@ class _Full:
         self._before = readings
 
     def keys(self) -> Sequence[Key]:
-        found = self._before or ()
-        keys = [one.partition.key for one in found if one is not None and one.partition is not None]
-        return keys if len(keys) == len(found) else [(topic, asked.partition) for topic, asked in self.partitions()]
+        if self._keys is None:
+            found = self._before or ()
+            keys = tuple(one.partition.key for one in found if one is not None and one.partition is not None)
+            self._keys = (
+                keys if len(keys) == len(found) else tuple((name, one.partition) for name, one in self.partitions())
+            )
+        return self._keys
 
     def joined(self) -> Sequence[tuple[FetchPartition, LogReadResult]]:
         return ()
+
+    def read_again(self, read: Callable[[], Sequence[LogReadResult]]) -> Sequence[LogReadResult]:
+        """Read once for all who share this, as long as nothing about the partition has changed."""
+        at = self._state()
+        if at is None or at != self._read_at:
+            self._again, self._read_at, self._response = read(), at, None
+        return self._again
+
+    def _state(self) -> tuple[object, ...] | None:
+        """Return what a consumer's reading depends on, or None where it is not shared."""
+        ask, before = self._ask, self._before
+        if ask is None or before is None or len(before) != 1 or ask.from_follower:
+            return None
+        reading = before[0]
+        if reading is None or reading.log is None or not reading.is_still_there(ask):
+            return None
+        log, partition = reading.log, reading.partition
+        assert partition is not None
+        return log.log_start_offset, log.log_end_offset, partition.high_watermark
 
     def response(self, readings: Sequence[LogReadResult]) -> FetchResponse:
         session = None if self._sessions is None else self._sessions.made_for(self._request)
@@ -413,7 +488,12 @@ class _Full:
             if self._ask is not None:
                 session.ask(self._ask)
             session.changed_results(readings, self._ask)
-        return FetchResponse(by_topic(readings), session_id=NO_SESSION if session is None else session.id)
+            return FetchResponse(by_topic(readings), session_id=session.id)
+        if readings is not self._again:
+            return FetchResponse(by_topic(readings))
+        if self._response is None:
+            self._response = FetchResponse(by_topic([in_memory(reading) for reading in readings]))
+        return self._response
 
 
 class _Incremental:
@@ -456,6 +536,9 @@ class _Incremental:
         self._partitions += tuple(more)
         return [(cached.asked, cached.before) for cached in more if cached.before is not None]
 
+    def read_again(self, read: Callable[[], Sequence[LogReadResult]]) -> Sequence[LogReadResult]:
+        return read()
+
     def response(self, readings: Sequence[LogReadResult]) -> FetchResponse:
         session = self._session
         if session.epoch != self._epoch:
@@ -480,7 +563,7 @@ class FetchSessionCache:
         """SessionRefused."""
         if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             self._drop(request.session_id)
-            return _Full(request, self if request.session_epoch == INITIAL_SESSION_EPOCH else None)
+            return FullFetch(request, self if request.session_epoch == INITIAL_SESSION_EPOCH else None)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise SessionRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -492,7 +575,7 @@ class FetchSessionCache:
         session.update(request)
         del self._sessions[session.id]
         if not session.partitions:
-            return _Full(request)
+            return FullFetch(request)
         self._sessions[session.id] = session
         session.used_ms = session.last_fetch_ms = self._clock.now_ms()
         session.epoch = next_epoch(session.epoch)
