@@ -134,7 +134,7 @@ def _measured(arguments: argparse.Namespace, cluster: LocalCluster, limit: int) 
             child = Child(__name__, "clients", address_text(at), str(first), hello=False)
             children.append(child)
             clients.append((child, count))
-        return Run(arguments, broker.pid, at, probe, clients).measured()
+        return ConnectionsRun(arguments, broker.pid, at, probe, clients).measured()
     finally:
         for child in children:
             child.close()
@@ -146,7 +146,7 @@ def _shares(count: int, each: int) -> Iterator[tuple[int, int]]:
         yield first, min(each, count - first)
 
 
-class Run:
+class ConnectionsRun:
     """One run, phase by phase. `phases` has the figures of each."""
 
     def __init__(
