@@ -520,6 +520,8 @@ class ServerConnection:
 BACKLOG = 4_096
 """Connections that may wait to be accepted; the system's limit (net.core.somaxconn) may be lower. When the queue is
 full, clients try again after a second: many come at once after a broker's restart."""
+ACCEPTED_AT_ONCE = 20
+"""Connections accepted before the loop's other callbacks have their turn: about a millisecond."""
 ACCEPT_AGAIN_S = 0.2
 """How long the server accepts no connection after `accept` failed, most likely for lack of file descriptors."""
 LOG_AGAIN_S = 60.0
@@ -622,7 +624,11 @@ class SocketServer:
 
     async def _accept(self, bound: _Bound) -> None:
         loop = asyncio.get_running_loop()
+        at_once = 0
         while True:
+            at_once += 1
+            if at_once % ACCEPTED_AT_ONCE == 0:  # `sock_accept` does not wait while one is there
+                await asyncio.sleep(0.0)
             try:
                 accepted, _ = await loop.sock_accept(bound.socket)
             except OSError as error:

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from controller.broker.settings import Address, address, address_text
@@ -49,7 +50,8 @@ from tests.benchmarks.common import (
 )
 from tests.benchmarks.hostile import AttackClient, LatencyProbe, resident
 
-TABLE = "connections"
+ONE_EACH, SEVERAL_EACH = "connections", "waiting fetches"
+"""The tables of runs with one waiting fetch on each connection, and with several."""
 PARKED, STEADY = "parked", "steady"
 RECORD = b"the record that answers every waiting fetch"
 FETCH_VERSION = 11
@@ -83,7 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--rate", 3_000, "the most connections opened, and fetches sent, a second")
     parser.add_argument("--sessions", action="store_true", help="ask for a fetch session with each fetch")
     parser.add_argument("--idle", type=integer(1), default=10, metavar="S", help="seconds to wait at rest (10)")
-    add_output(parser, page="docs/broker.md", tables=[TABLE])
+    add_output(parser, page="docs/broker.md", tables=[ONE_EACH, SEVERAL_EACH])
     parser.add_argument(
         "--logs", type=output_folder, metavar="DIR", help="keep the broker's settings, logs and data in DIR"
     )
@@ -104,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     rows = table(found)
     if arguments.page is not None:
         command = f"`camerlengo bench connections --connections {arguments.connections} --fetches {arguments.fetches}`"
-        put_table(arguments.page, TABLE, [f"{command}: {found['circumstances']}", "", *rows])
+        name = ONE_EACH if arguments.fetches == 1 else SEVERAL_EACH
+        put_table(arguments.page, name, [f"{command}: {found['circumstances']}", "", *rows])
     show(arguments, found, "\n".join([*rows, found["circumstances"]]))
     return 0 if all(goals(found).values()) else 1
 
@@ -219,12 +222,14 @@ class ConnectionsRun:
         """Measure a phase. Resident memory is that after the broker has settled."""
         self._probe.ask("take")
         resident_before, cpu_before_s, began_s = resident(self._pid), cpu_s(self._pid), time.monotonic()
+        queued_before_s = queued_s(self._pid)
         yield
         if settle:
             time.sleep(SETTLE_S / 2)
         self.phases[name] = {
             "seconds": time.monotonic() - began_s,
             "cpu_s": cpu_s(self._pid) - cpu_before_s,
+            "queued_s": queued_s(self._pid) - queued_before_s,
             "resident": resident(self._pid),
             "grown": resident(self._pid) - resident_before,
             "probe": self._probe.ask("take"),
@@ -243,6 +248,11 @@ def cpu_s(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as file:
         words = file.read().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def queued_s(pid: int) -> float:
+    """Return how long the threads of a process have waited for a core that others had."""
+    return sum(int(one.read_text().split()[1]) for one in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def goals(found: Mapping[str, Any]) -> dict[str, bool]:
@@ -275,6 +285,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
         _goal("answered with the record", f"{found['answered'] - found['wrong']:,}", fetches, held["answered"]),
         _goal("from the produce to the last answer", f"{found['answered_s']:.2f} s", "2 s", held["answered_s"]),
         ["CPU time of an answer", f"{found['answer_us']:g} us", "", ""],
+        ["the broker's wait for a core meanwhile", f"{found['phases']['answer']['queued_s']:.2f} s", "", ""],
     ]
     for name, title in (
         ("before", "before the first connection"),
