@@ -10,8 +10,8 @@ from controller.protocol.codec import ApiKey, RequestHeader, decode_response, en
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import READ_COMMITTED, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from controller.protocol.framing import Part, joined
-from tests.broker.harness import BROKER
-from tests.broker.leading import Deferred, Holder, fetched, offsets
+from tests.broker.harness import BROKER, Deferred
+from tests.broker.leading import Holder, fetched, offsets
 
 WAIT_MS = 10_000
 
