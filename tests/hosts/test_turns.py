@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 
 from controller.broker.request_context import Gate, Job, JobLane, Respond, Steps
 from controller.hosts.network import LoopScheduler, NetworkThread
-from controller.hosts.server import ServerLimits
+from controller.hosts.server import ACCEPTED_AT_ONCE, ServerLimits
 from controller.protocol.framing import framed
 from tests.hosts.harness import running_network
 from tests.hosts.test_server import DEADLINE_S, Serving, read, serving_with
@@ -82,6 +82,29 @@ def test_a_request_in_many_slices_lets_others_be_answered_and_its_own_connection
         assert serving.echo.received == [b"other"], "the next request of the same connection waits"
         other_answered.set()
         assert [read(one), read(one)] == [b"long", b"next"]
+
+
+def test_many_new_connections_are_accepted_some_at_a_time(serving: Serving) -> None:
+    loop, server = serving.server.network.loop, serving.server
+    counts: list[int] = []
+    standing = threading.Event()
+    many = 5 * ACCEPTED_AT_ONCE
+
+    def look() -> None:
+        counts.append(len(server.connections))
+        if counts[-1] < many:
+            loop.call_soon(look)
+
+    loop.call_soon_threadsafe(standing.wait, DEADLINE_S)
+    clients = [serving.connect() for _ in range(many)]
+    loop.call_soon_threadsafe(look)
+    standing.set()
+    try:
+        eventually(lambda: bool(counts) and counts[-1] == many, "all are accepted")
+    finally:
+        for client in clients:
+            client.close()
+    assert max(after - before for before, after in pairwise([0, *counts])) <= ACCEPTED_AT_ONCE
 
 
 def test_a_request_of_a_connection_that_is_closed_is_given_up(serving: Serving) -> None:
