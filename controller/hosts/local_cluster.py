@@ -260,7 +260,7 @@ class LocalCluster:
             if "listeners" not in self._settings:
                 self._ports = HeldPorts(self._count)
             for number in range(1, self._count + 1):
-                self.brokers[number] = BrokerChild(number, self._broker_settings(number), self.folder)
+                self.brokers[number] = self.broker_child(number, self._broker_settings(number))
                 self.brokers[number].start()
             for number, broker in self.brokers.items():
                 self._addresses[number] = broker.await_ready(deadline)
@@ -268,6 +268,10 @@ class LocalCluster:
         except BaseException:
             self.close()
             raise
+
+    def broker_child(self, number: int, settings: Mapping[str, str]) -> BrokerChild:
+        """Make one broker, which is started later. A subclass may run another program."""
+        return BrokerChild(number, settings, self.folder)
 
     def await_metadata(self, deadline: float) -> None:
         """Until each running broker's metadata names all of them and one and the same controller among them.

@@ -19,6 +19,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 LIMIT_S = 300.0
 STATISTICS_MS = 100
+PRODUCER = {"linger.ms": 5, "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1_048_576}
+CONSUMER = {
+    "enable.auto.commit": False,
+    # librdkafka stops fetching a partition for this time (by default a second) when `queued.min.messages` (100,000)
+    # or `queued.max.messages.kbytes` (64 MiB) wait for the application. With the default, a run that reaches the limit
+    # measures the pause, and a faster broker reaches it earlier.
+    "fetch.queue.backoff.ms": 10,
+}
+"""What the clients of the throughput runs set, whichever brokers they talk to."""
+CONSUMED_AT_ONCE = 10_000
 
 
 def cpu_s() -> float:
@@ -50,9 +60,7 @@ def produce(servers: str, topic: str, partitions: int, acks: str, records: int, 
         {
             "bootstrap.servers": servers,
             "acks": acks,
-            "linger.ms": 5,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 1_048_576,
+            **PRODUCER,
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _message: failures.append(error),
             "log_level": 2,
@@ -78,26 +86,22 @@ def produce(servers: str, topic: str, partitions: int, acks: str, records: int, 
     return {"seconds": took_s, "requests": requests.count, "client_cpu_s": spent_s}
 
 
-def consume(servers: str, topic: str, partitions: int, records: int) -> dict[str, float]:
-    """From the beginning of each partition, until as many were read."""
+def consume(
+    servers: str, topic: str, partitions: int, records: int, config: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """From the beginning of each partition, until as many were read. `config` is put over CONSUMER."""
     requests = RequestCount("Fetch")
+    settings = {**CONSUMER, **(config or {})}
     consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            # By default it stops fetching for a second where 100,000 records of a partition wait for it.
-            "queued.min.messages": 1_000_000,
-            "log_level": 2,
-            **requests.config(),
-        }
+        {"bootstrap.servers": servers, "group.id": "bench", "log_level": 2, **settings, **requests.config()}
     )
     consumer.list_topics(topic, LIMIT_S)
     read = 0
     began_s, spent_s = time.perf_counter(), cpu_s()
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     while read < records:
-        found = consumer.consume(10_000, 1.0)
+        # `consume` waits until it has as many as it was asked for: it must not be asked for more than there are.
+        found = consumer.consume(min(CONSUMED_AT_ONCE, records - read), 1.0)
         for message in found:
             error = message.error()
             if error is not None:
