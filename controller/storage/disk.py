@@ -190,11 +190,14 @@ class FileRange(msgspec.Struct, frozen=True):
     A range stays readable when its segment is removed, unless too many files are sent from at once. It is not protected
     from a truncation: a broker that truncates a log does not lead it any more, and data sent after that is cut off or
     fails its CRC check at the receiver.
+
+    `cut_bytes`: how much of the batch behind it was left out, since not all of it was allowed.
     """
 
     file: File
     position: int
     length: int
+    cut_bytes: int = 0
 
     def read(self) -> bytes:
         return self.file.read_at(self.position, self.length)

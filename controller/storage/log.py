@@ -149,10 +149,12 @@ def range_from(
             break
         index += 1
     length = max(end - start, 0)
-    if length > max_bytes:
-        whole = segment.batch_bytes(start) if whole_first_batch else 0
-        length = max(max_bytes, whole)
-    return segment.range(start, length)
+    if length <= max_bytes:
+        return segment.range(start, length)
+    complete = segment.last_batch_end(start, start + max_bytes) - start
+    if complete:
+        return segment.range(start, complete, max_bytes - complete)
+    return segment.range(start, max(max_bytes, segment.batch_bytes(start) if whole_first_batch else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,9 +515,10 @@ class PartitionLog:
         """Where the batches from the one that holds `offset` on lie: at most `max_bytes` of them, all below the
         offset `up_to` (the log's end by default), from one segment. Length 0 when there are none.
 
-        Kafka's rules for what a consumer must cope with: the first batch may begin before `offset`, the last may be
-        cut short; `whole_first_batch` lets a first batch that is larger than `max_bytes` through whole. Raises
-        OffsetOutOfRange.
+        Kafka's rules for what a consumer must cope with: the first batch may begin before `offset`;
+        `whole_first_batch` lets a first batch that is larger than `max_bytes` through whole, otherwise it is cut short.
+        A later batch that would be cut short is left out, which Kafka sends as far as it may: no reader can use it.
+        Raises OffsetOutOfRange.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)

@@ -145,8 +145,14 @@ class SparseIndex:
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The pair with the largest key that is not above `key`."""
-        found = bisect_right(self._keys, key) - 1
-        return (self._keys[found], self._values[found]) if found >= 0 else None
+        return self._pair(bisect_right(self._keys, key) - 1)
+
+    def floor_value(self, value: int) -> tuple[int, int] | None:
+        """The last pair whose value is not above `value`."""
+        return self._pair(bisect_right(self._values, value) - 1)
+
+    def _pair(self, place: int) -> tuple[int, int] | None:
+        return (self._keys[place], self._values[place]) if place >= 0 else None
 
     def cut_keys(self, key: int) -> None:
         """Forgets pairs with this key and above."""
@@ -274,8 +280,8 @@ class Segment:
         self.max_timestamp_ms = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._marks: dict[int, int] | None = None
-        """Where the batches appended last begin, by base offset: readers at the end, and the high watermark, ask for
-        these."""
+        """Where the batches appended last begin, and those at which a read ended, by base offset: readers at the end,
+        the high watermark, and who reads on ask for these."""
 
     @property
     def path(self) -> str:
@@ -303,15 +309,18 @@ class Segment:
         self.file.append(data)
         if position == 0:
             self.first_timestamp_ms = headers[0].max_timestamp_ms
+        for header in headers:
+            self._note(position, header)
+            self._mark(header.base_offset, position)
+            position += header.size_bytes
+        self.size_bytes = position
+
+    def _mark(self, base_offset: int, position: int) -> None:
         marks = self._marks
         if marks is None:
             marks = self._marks = {}
-        for header in headers:
-            self._note(position, header)
-            marks[header.base_offset] = position
-            position += header.size_bytes
-        self.size_bytes = position
-        while len(marks) > MARKS:
+        marks[base_offset] = position
+        if len(marks) > MARKS:
             del marks[next(iter(marks))]
 
     def _note(self, position: int, header: BatchHeader) -> None:
@@ -465,8 +474,28 @@ class Segment:
         """The size of the batch that begins there; 0 at the end."""
         return next((header.size_bytes for _, header in self._headers(position)), 0)
 
-    def range(self, position: int, length: int) -> FileRange:
-        return FileRange(self.file.held(), position, length)
+    def last_batch_end(self, start: int, end: int) -> int:
+        """Return where the last batch ends that lies between `start`, where one begins, and `end`, which is before the
+        segment's; `start` if there is none, or if the index is wrong."""
+        self._load()
+        entry = self.offsets.floor_value(end)
+        begin, before = start, OFFSET_MAX
+        if entry is not None and entry[1] > start:
+            begin, before = entry[1], entry[0] + self.base_offset
+        try:
+            for position, header in headers_between(self.file, begin, self.size_bytes):
+                if header.base_offset > before:
+                    return start
+                if position + header.size_bytes > end:
+                    self._mark(header.base_offset, position)
+                    return position
+                before = OFFSET_MAX
+        except CorruptBatch:
+            pass
+        return start
+
+    def range(self, position: int, length: int, cut_bytes: int = 0) -> FileRange:
+        return FileRange(self.file.held(), position, length, cut_bytes)
 
     def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """From where the first batch with a record of this time or later, at `offset` or above, is to be sought."""

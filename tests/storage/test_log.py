@@ -26,6 +26,7 @@ from controller.storage import (
 )
 from controller.storage.batches import Record, encode_batch, encode_record
 from controller.storage.disk_files import FileDisk
+from controller.storage.segment import Segment
 from tests.storage.batches import START_MS, Clock, batch
 
 SIZE = len(batch())
@@ -244,11 +245,56 @@ def test_a_limit_within_a_batch_leaves_the_whole_batch_out() -> None:
     assert log.read(3, 1000, up_to=4).length == 0
 
 
-def test_the_first_batch_comes_whole_and_others_may_be_cut() -> None:
+def test_the_first_batch_comes_whole_and_others_are_left_out_rather_than_cut() -> None:
     log = filled(4)
     assert log.read(1, 10).length == SIZE
     assert log.read(1, 10, whole_first_batch=False).length == 10
-    assert log.read(1, SIZE + 10).length == SIZE + 10
+    found = log.read(1, SIZE + 10)
+    assert (found.length, found.cut_bytes) == (SIZE, 10)
+    assert (log.read(1, 2 * SIZE).length, log.read(1, 2 * SIZE).cut_bytes) == (2 * SIZE, 0)
+
+
+@pytest.mark.parametrize("index_interval_bytes", [0, 150, 4096])
+def test_what_is_read_ends_with_a_batch_wherever_the_limit_is(index_interval_bytes: int) -> None:
+    log = log_with(LogSettings(index_interval_bytes=index_interval_bytes))
+    ends = [0]
+    for records in (1, 7, 2, 1, 30, 1, 1, 4):
+        data = batch(records)
+        log.append_as_leader(data, 0)
+        ends.append(ends[-1] + len(data))
+    for max_bytes in range(ends[1], ends[-1] + 5):
+        found = log.read(0, max_bytes)
+        assert found.length == max(end for end in ends if end <= max_bytes)
+        assert found.length + found.cut_bytes == min(max_bytes, ends[-1])
+
+
+@pytest.mark.parametrize(("entry", "expected"), [((4, 20), 0), ((3, "second"), 0), ((9, "second"), "second")])
+def test_a_wrong_index_entry_is_not_taken_for_the_end_of_a_batch(
+    entry: tuple[int, int | str], expected: int | str
+) -> None:
+    disk = MemoryDisk()
+    disk.make_directory("log")
+    segment = Segment(disk, "log", 0, 0, 0)
+    batches = [batch(5, base_offset=base) for base in (0, 5)]
+    for data in batches:
+        segment.append(data, headers_of(data))
+    at: dict[int | str, int] = {"second": len(batches[0]), 20: 20, 0: 0}
+    segment.offsets.clear()
+    segment.offsets.append(entry[0], at[entry[1]])
+    assert segment.last_batch_end(0, at["second"] + 30) == at[expected]
+
+
+def test_a_reader_that_goes_on_where_its_read_ended_finds_the_place_without_a_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = log_with(LogSettings())
+    for _ in range(100):
+        log.append_as_leader(batch(2), 0)
+    found = log.read(0, 10 * len(batch(2)) + 1)
+    assert found.length == 10 * len(batch(2))
+    monkeypatch.setattr(Segment, "headers_from", lambda _segment, offset: pytest.fail(f"a scan for {offset}"))
+    again = log.read(20, 10)
+    assert again.position == found.length
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 11])

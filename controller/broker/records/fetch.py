@@ -150,7 +150,8 @@ class PartitionReader:
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
-        return LogReadResult(topic, data, found.length, False, partition, log, partition.leader_epoch)
+        size_bytes = found.length + found.cut_bytes
+        return LogReadResult(topic, data, size_bytes, False, partition, log, partition.leader_epoch)
 
     def _record_position(
         self, partition: Partition, log: PartitionLog, ask: FetchParams, asked: FetchPartition, now_ms: float
@@ -281,9 +282,10 @@ class _Watched:
         log, offset = self._reading.log, self._asked.fetch_offset
         assert log is not None
         try:
-            self.size_bytes = log.read(offset, self._asked.partition_max_bytes, end).length
+            found = log.read(offset, self._asked.partition_max_bytes, end)
         except StorageError:
             return True
+        self.size_bytes = found.length + found.cut_bytes
         return offset < log.segment_offsets[-1]
 
 

@@ -62,7 +62,8 @@ class FetchParams:
 
 
 class LogReadResult(msgspec.Struct, frozen=True):
-    """One partition's part of the answer. `ends_the_wait`: an error or a divergence, which is answered at once.
+    """One partition's part of the answer. `size_bytes`: what there is of it, up to what is allowed; of this, `data` has
+    the batches that are complete. `ends_the_wait`: an error or a divergence, which is answered at once.
     `partition`, its `log` and `leader_epoch` are those at the time of the read, where it was read."""
 
     topic: str
