@@ -18,10 +18,19 @@ import numpy as np
 
 from controller.zookeeper.operations import (
     ACL,
+    BadArguments,
+    BadVersion,
     Check,
     Columns,
     Create,
     Delete,
+    InvalidACL,
+    NoAuth,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    PathError,
     SetData,
     Stat,
     Write,
@@ -36,10 +45,25 @@ CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, CHECK, MULTI = 1
 MULTI_READ, SET_WATCHES = 22, 101
 ERROR_RESULT = -1
 NO_NODE = -101
+ERROR_CODES: dict[type[PathError], int] = {
+    BadArguments: -8,
+    NoNode: NO_NODE,
+    NoAuth: -102,
+    BadVersion: -103,
+    NoChildrenForEphemerals: -108,
+    NodeExists: -110,
+    NotEmpty: -111,
+    InvalidACL: -114,
+}
+"""The codes of KeeperException.Code for the errors about one path."""
 
 INT = Struct("!i")
 MULTI_HEADER = Struct("!iBi")
 STAT = Struct("!qqqqiiiqiiq")
+LONG = Struct("!q")
+REQUEST_HEADER, REPLY_HEADER = Struct("!ii"), Struct("!iqi")
+CONNECT_REQUEST, CONNECT_RESPONSE = Struct("!iqiq"), Struct("!iiq")
+"""Up to the password, which follows in both."""
 END = MULTI_HEADER.pack(-1, 1, -1)
 """Behind the last operation of a multi, and behind the last of its results."""
 
@@ -59,7 +83,6 @@ def stripped(chroot: str, path: str) -> str:
 
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
-_long = Struct("!q")
 _LEAVES = [b"%d/state" % number for number in range(1_000)]
 """Of the partitions that nearly all topics have."""
 _SET_DATA = MULTI_HEADER.pack(SET_DATA, 0, -1)
@@ -70,11 +93,11 @@ def string(text: str) -> bytes:
     return INT.pack(len(encoded)) + encoded
 
 
-def _buffer(data: bytes | None) -> bytes:
+def buffer(data: bytes | None) -> bytes:
     return INT.pack(-1) if data is None else INT.pack(len(data)) + data
 
 
-def _strings(texts: Sequence[str]) -> bytes:
+def strings(texts: Sequence[str]) -> bytes:
     return INT.pack(len(texts)) + b"".join(map(string, texts))
 
 
@@ -110,7 +133,7 @@ def multi_read_states(topics: Iterable[tuple[str, Sequence[int]]], chroot: str) 
 def multi_set_states(fence: Check, sets: StateSets, chroot: str) -> bytes:
     """The body of a multi that sets states behind a check: the bytes that `multi` makes of their operations. Few states
     and fewer versions differ among so many, and each is laid out once."""
-    states = {state: _buffer(state) for state in set(sets.data)}
+    states = {state: buffer(state) for state in set(sets.data)}
     versions = {version: INT.pack(version) for version in np.unique(sets.versions).tolist()}
     rest = zip(map(states.__getitem__, sets.data), map(versions.__getitem__, sets.versions.tolist()), strict=True)
     pieces: list[bytes] = [_check(fence, chroot)]
@@ -133,12 +156,12 @@ def _leaves(partitions: Sequence[int]) -> list[bytes]:
 
 
 def set_watches(since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]) -> bytes:
-    return _long.pack(since_zxid) + _strings(data) + _strings(exists) + _strings(children)
+    return LONG.pack(since_zxid) + strings(data) + strings(exists) + strings(children)
 
 
 def multi(operations: Iterable[Write], default_acl: Sequence[ACL], chroot: str) -> bytes:
     """The body of a multi; `chroot` is put before each operation's path."""
-    open_acl = _acl(default_acl)
+    open_acl = acl_entries(default_acl)
     pieces: list[bytes] = []
     integer = INT.pack
     for operation in operations:
@@ -154,8 +177,8 @@ def multi(operations: Iterable[Write], default_acl: Sequence[ACL], chroot: str) 
         named = string(prefixed(chroot, operation.path))
         if isinstance(operation, Create):
             flags = _EPHEMERAL * operation.ephemeral + _SEQUENTIAL * operation.sequential
-            acl = open_acl if operation.acl is None else _acl(operation.acl)
-            pieces += (MULTI_HEADER.pack(CREATE, 0, -1), named, _buffer(operation.data), acl, INT.pack(flags))
+            acl = open_acl if operation.acl is None else acl_entries(operation.acl)
+            pieces += (MULTI_HEADER.pack(CREATE, 0, -1), named, buffer(operation.data), acl, INT.pack(flags))
         else:
             assert isinstance(operation, Delete)
             pieces += (MULTI_HEADER.pack(DELETE, 0, -1), named, INT.pack(operation.version))
@@ -167,7 +190,7 @@ def _check(operation: Check, chroot: str) -> bytes:
     return MULTI_HEADER.pack(CHECK, 0, -1) + string(prefixed(chroot, operation.path)) + INT.pack(operation.version)
 
 
-def _acl(acl: Sequence[ACL]) -> bytes:
+def acl_entries(acl: Sequence[ACL]) -> bytes:
     entries = [INT.pack(entry.permissions) + string(entry.scheme) + string(entry.id) for entry in acl]
     return INT.pack(len(entries)) + b"".join(entries)
 

@@ -39,7 +39,7 @@ from kazoo.retry import KazooRetry
 from controller import sync_points
 from controller.clock import Clock, Future
 from controller.log import logger
-from controller.zookeeper import operations
+from controller.zookeeper import jute, operations
 
 Parse = Callable[[bytes, int, int], Any]
 """(message, where its body starts, the reply's zxid) -> the result."""
@@ -47,16 +47,7 @@ Parse = Callable[[bytes, int, int], Any]
 NOT_FROM_THE_SERVER = (ConnectionLoss, SessionExpiredError, AuthFailedError, ConnectionClosedError)
 SESSION_EXPIRED, SESSION_MOVED, UNIMPLEMENTED = -112, -118, -6
 
-_PATH_ERRORS: dict[int, type[operations.PathError]] = {
-    -8: operations.BadArguments,
-    -101: operations.NoNode,
-    -102: operations.NoAuth,
-    -103: operations.BadVersion,
-    -108: operations.NoChildrenForEphemerals,
-    -110: operations.NodeExists,
-    -111: operations.NotEmpty,
-    -114: operations.InvalidACL,
-}
+_PATH_ERRORS = {code: error for error, code in jute.ERROR_CODES.items()}
 
 
 class _UnlistedError(ZookeeperError):  # type: ignore[misc]

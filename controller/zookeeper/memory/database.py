@@ -20,7 +20,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -79,8 +79,14 @@ class ClientIdentity:
         for scheme, _ in auth:
             if scheme != "digest":
                 raise ValueError(f"auth scheme {scheme!r}: the in-memory server knows only digest")
-        self.ids: tuple[str, ...] = tuple(digest_id(credential) for _, credential in auth)
+        self.ids: tuple[str, ...] = ()
+        for _, credential in auth:
+            self.add_digest(credential)
         self.default_acl = OPEN_ACL if default_acl is None else default_acl
+
+    def add_digest(self, credential: str) -> None:
+        """Adds the id of "user:password" to those that are proven. ValueError without the colon."""
+        self.ids += (digest_id(credential),)
 
     def may(self, acl: tuple[ACL, ...], permission: int) -> bool:
         if acl is OPEN_ACL:
@@ -133,6 +139,7 @@ class StoredZnode:
 
     __slots__ = (
         "acl",
+        "acl_version",
         "children",
         "creations",
         "ctime_ms",
@@ -158,6 +165,7 @@ class StoredZnode:
         self.czxid = self.mzxid = self.pzxid = zxid
         self.ctime_ms = self.mtime_ms = now_ms
         self.version = 0
+        self.acl_version = 0
         self.creations = 0
         self.children: Few[str, None] = Few()
         self.stat: Stat | None = None
@@ -174,7 +182,7 @@ class StoredZnode:
                 self.mtime_ms,
                 self.version,
                 self.creations * 2 - count,
-                0,  # an ACL can't be changed through the port, so that aversion never grows
+                self.acl_version,
                 self.owner,
                 0 if data is None else len(data),
                 count,
@@ -243,6 +251,10 @@ class DataTree:
         """Every znode, sorted by path."""
         for path in sorted(self.nodes):
             yield self.nodes[path].read_row()
+
+    def existing(self, path: str) -> StoredZnode:
+        """The znode at `path`. Raises NoNode."""
+        return self._existing(path, path)
 
     def _existing(self, path: str, asked: str) -> StoredZnode:
         """The node at `path`, for the operation on `asked`, which is what the error names."""
@@ -436,6 +448,12 @@ class WatchTable(Generic[W]):
         return frozenset(self._paths.get(watcher, ()))
 
 
+class LinkEnd(Protocol):
+    """Receives what a server sends to one client: answered requests, watch events and `END`."""
+
+    def receive(self, message: LinkRequest | WatchEvent | object) -> None: ...
+
+
 END: Final = object()
 """The other end has closed the connection: the last that arrives through a pipe."""
 
@@ -546,14 +564,14 @@ class ClientLink:
 class Database:
     """`zxid` is the last transaction's; each write, failed or not, and each session's beginning and end is one."""
 
-    __slots__ = ("_child_watches", "_clock", "_data_watches", "tree", "zxid")
+    __slots__ = ("_clock", "child_watches", "data_watches", "tree", "zxid")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.tree = DataTree()
         self.zxid = 0
-        self._data_watches: WatchTable[ClientLink] = WatchTable()
-        self._child_watches: WatchTable[ClientLink] = WatchTable()
+        self.data_watches: WatchTable[ClientLink] = WatchTable()
+        self.child_watches: WatchTable[ClientLink] = WatchTable()
 
     def begin_session(self) -> None:
         self.zxid += 1
@@ -563,14 +581,14 @@ class Database:
         self._fire(self.tree.end_session(session, self.zxid))
 
     def forget_watches(self, link: ClientLink) -> None:
-        self._data_watches.forget(link)
-        self._child_watches.forget(link)
+        self.data_watches.forget(link)
+        self.child_watches.forget(link)
 
     def watched(self, link: ClientLink) -> frozenset[tuple[str, str]]:
         """("node" or "children", path) of each watch that a client has here."""
         return frozenset(
             (kind, path)
-            for kind, table in (("node", self._data_watches), ("children", self._child_watches))
+            for kind, table in (("node", self.data_watches), ("children", self.child_watches))
             for path in table.paths_of(link)
         )
 
@@ -635,12 +653,12 @@ class Database:
             elif node.mzxid > since_zxid:
                 send(WatchEvent(WatchKind.DATA, path))
             else:
-                self._data_watches.add(path, link)
+                self.data_watches.add(path, link)
         for path in exists:
             if path in nodes:
                 send(WatchEvent(WatchKind.CREATED, path))
             else:
-                self._data_watches.add(path, link)
+                self.data_watches.add(path, link)
         for path in children:
             node = nodes.get(path)
             if node is None:
@@ -648,26 +666,26 @@ class Database:
             elif node.pzxid > since_zxid:
                 send(WatchEvent(WatchKind.CHILDREN, path))
             else:
-                self._child_watches.add(path, link)
+                self.child_watches.add(path, link)
 
     def watch(self, link: ClientLink, arguments: tuple[Sequence[str], Sequence[str]]) -> None:
         nodes, children = arguments
         for path in nodes:
-            self._data_watches.add(path, link)
+            self.data_watches.add(path, link)
         for path in children:
             node = self.tree.nodes.get(path)
             if node is not None:
                 link.identity.demand(node.acl, PERM_READ, path)
-                self._child_watches.add(path, link)
+                self.child_watches.add(path, link)
 
     def _fire(self, changes: Sequence[Change]) -> None:
         for kind, path, acl in changes:
             if kind is WatchKind.CHILDREN:
-                watchers = self._child_watches.trigger(path)
+                watchers = self.child_watches.trigger(path)
             else:
-                watchers = self._data_watches.trigger(path)
+                watchers = self.data_watches.trigger(path)
                 if kind is WatchKind.DELETED:  # one event for a client that watched both
-                    watchers = {**dict.fromkeys(watchers), **dict.fromkeys(self._child_watches.trigger(path))}
+                    watchers = {**dict.fromkeys(watchers), **dict.fromkeys(self.child_watches.trigger(path))}
             if watchers:
                 event = WatchEvent(kind, path)
                 for link in watchers:

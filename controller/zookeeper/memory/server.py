@@ -35,9 +35,11 @@ from controller.zookeeper.memory.database import (
     ClientLink,
     Database,
     Latency,
+    LinkEnd,
     LinkRequest,
 )
 from controller.zookeeper.memory.session import ClientSession, NoListener
+from controller.zookeeper.memory.single_requests import SET_ACL, WRITE, single_requests
 from controller.zookeeper.operations import (
     ACL,
     BATCH,
@@ -256,6 +258,7 @@ class InMemoryZooKeeper:
             MULTI: database.multi,
             SET_WATCHES: database.set_watches,
             WATCH: database.watch,
+            **single_requests(database),
         }
 
     def connect(
@@ -379,7 +382,7 @@ class InMemoryZooKeeper:
 
     # The clients' side of a link.
 
-    def open_link(self, connection: ClientSession, latency: Latency | None, identity: ClientIdentity) -> ClientLink:
+    def open_link(self, connection: LinkEnd, latency: Latency | None, identity: ClientIdentity) -> ClientLink:
         return ClientLink(self._clock, latency, self._receive, connection.receive, identity)
 
     def forget(self, connection: ClientSession) -> None:
@@ -420,7 +423,7 @@ class InMemoryZooKeeper:
 
     def _answer(self, link: ClientLink, request: LinkRequest) -> None:
         losing: bool | None = None
-        if request.operation == MULTI:
+        if request.operation in _WRITES:
             losing, link.losing = link.losing, None
         if losing is False or _size(link, request) > self._max_request_bytes:
             self._drop_link(link)
@@ -430,7 +433,7 @@ class InMemoryZooKeeper:
         except ZooKeeperError as error:
             request.error = error
         else:
-            if request.operation == MULTI and self._on_commit is not None:
+            if request.operation in (MULTI, WRITE) and self._on_commit is not None:
                 self._on_commit(link.session, request.arguments)
         if losing:
             self._drop_link(link)
@@ -504,6 +507,9 @@ class InMemoryZooKeeper:
         request.zxid = self._database.zxid
         link.to_client.send(request)
         self._drop_link(link)
+
+
+_WRITES = frozenset({MULTI, WRITE, SET_ACL})
 
 
 def _nothing(_link: ClientLink, _arguments: object) -> None:
