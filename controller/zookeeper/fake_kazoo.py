@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 TICK_MS = 100
 """The server's tick: a session ends at most so long after its timeout."""
-SHORTEST_SESSION_MS, LONGEST_SESSION_MS = 200, 60_000
-"""The bounds of a session timeout. The lower one is that of tests, not of a real server (two ticks of 2 s)."""
+LONGEST_SESSION_MS = 60_000
+"""The longest session timeout that the server grants."""
 
 
 class FakeZooKeeper:
@@ -45,7 +45,7 @@ class FakeZooKeeper:
     method returns; the client notices on its connection thread, as kazoo does: wait for a state listener's call.
 
     Args:
-        tick_ms: A session ends at the first multiple of it after its timeout.
+        tick_ms: A session ends at the first multiple of it after its timeout, which is two ticks or longer.
         max_request_bytes: A longer request breaks the connection, as with jute.maxbuffer.
     """
 
@@ -57,8 +57,7 @@ class FakeZooKeeper:
         self._model = InMemoryZooKeeper(
             self._clock,
             tick_ms=tick_ms,
-            min_session_timeout_ms=SHORTEST_SESSION_MS,
-            max_session_timeout_ms=LONGEST_SESSION_MS,
+            max_session_timeout_ms=max(LONGEST_SESSION_MS, 2 * tick_ms),
             max_request_bytes=max_request_bytes,
         )
 

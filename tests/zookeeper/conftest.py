@@ -1,4 +1,4 @@
-"""The two ZooKeepers of the contract suite: `backend` is each in turn."""
+"""The ZooKeepers of the contract suite: `backend` is each in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from tests.zookeeper.contract import MAX_REQUEST_BYTES, TICK_MS, Backend, Client, InMemoryBackend, RealBackend
+from tests.zookeeper.contract import (
+    MAX_REQUEST_BYTES,
+    TICK_MS,
+    Backend,
+    Client,
+    FakeBackend,
+    InMemoryBackend,
+    RealBackend,
+)
 
 _roots = itertools.count(1)
 
@@ -23,14 +31,20 @@ def real_server() -> Iterator[EmbeddedZooKeeper]:
 def open_backend(name: str, server: Callable[[], EmbeddedZooKeeper]) -> Backend:
     """A backend whose root has been made."""
     root = f"/contract-{next(_roots)}"
-    backend: Backend = InMemoryBackend(root) if name == "in-memory" else RealBackend(root, server())
+    backend: Backend
+    if name == "in-memory":
+        backend = InMemoryBackend(root)
+    elif name == "kazoo in memory":
+        backend = FakeBackend(root)
+    else:
+        backend = RealBackend(root, server())
     maker = backend.client()
     maker.create(root, None)
     backend.wait(maker.connection.close())
     return backend
 
 
-@pytest.fixture(params=["in-memory", "real server"])
+@pytest.fixture(params=["in-memory", "kazoo in memory", "real server"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     backend = open_backend(request.param, lambda: request.getfixturevalue("real_server"))
     yield backend

@@ -1,4 +1,5 @@
-"""What the contract suite runs on: the in-memory ZooKeeper and a real one, each through its `ZooKeeperConnection`.
+"""What the contract suite runs on: the in-memory ZooKeeper and a real one, each through its `ZooKeeperConnection`, and
+the kazoo connection in front of the in-memory ZooKeeper.
 
 A test gets a `Backend` with an empty tree of its own below `root`, opens clients, and waits: the in-memory backend
 turns its clock until what is waited for has come, the real one lets time pass.
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from controller.clock import Future, VirtualClock
 from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.embedded import EmbeddedZooKeeper
+from controller.zookeeper.fake_kazoo import FakeZooKeeper, Transport
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 from controller.zookeeper.operations import (
@@ -254,3 +256,60 @@ class RealBackend(Backend):
         finally:
             for link in self._links:
                 link.close()
+
+
+FAKE_HOST, FAKE_PORT = "127.0.0.1", 2181
+"""Never dialled."""
+
+
+class _FakeClient(Client):
+    def __init__(self, backend: FakeBackend, connection: KazooConnection) -> None:
+        super().__init__(backend, connection)
+        self._server = backend.server
+        self._kazoo = connection._link._client
+
+    def reset(self) -> None:
+        self._server.drop_connection(self._kazoo)
+
+    def cut(self, *, to_server: bool = True, to_client: bool = True) -> None:
+        self._server.cut(self._kazoo, to_server=to_server, to_client=to_client)
+
+    def heal(self) -> None:
+        self._server.heal(self._kazoo)
+
+    def lose_reply(self, *, applied: bool) -> None:
+        self._server.lose_reply(self._kazoo, applied=applied)
+
+    def expire(self) -> None:
+        self._server.expire(self._kazoo)
+
+
+class FakeBackend(Backend):
+    """The connection to a real server, with the transport of `fake_kazoo` in place of its sockets."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.server = FakeZooKeeper(tick_ms=TICK_MS, max_request_bytes=MAX_REQUEST_BYTES)
+        self.clock = ThreadClock()
+
+    def make(self, session_timeout_ms: int, auth: Sequence[tuple[str, str]], default_acl: tuple[ACL, ...]) -> Client:
+        connection = KazooConnection(
+            f"{FAKE_HOST}:{FAKE_PORT}", self.clock, session_timeout_ms, auth=auth, default_acl=default_acl
+        )
+        kazoo = connection._link._client
+        kazoo._connection._multi_read_of[(FAKE_HOST, FAKE_PORT)] = True  # else it asks for the version
+        transport = Transport(self.server)
+        kazoo.handler.transport = transport
+        kazoo.handler.create_connection = transport.create_connection
+        kazoo.handler.create_socket_pair = transport.create_socket_pair
+        kazoo.handler.select = transport.select
+        return _FakeClient(self, connection)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _DEADLINE_MS / 1000
+        while not condition():
+            assert time.monotonic() < deadline, f"not in {_DEADLINE_MS} ms: {what}"
+            time.sleep(0.001)
+
+    def now_ms(self) -> float:
+        return self.clock.now_ms()

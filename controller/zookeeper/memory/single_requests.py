@@ -7,7 +7,7 @@ PrepRequestProcessor and FinalRequestProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,14 @@ from controller.zookeeper.operations import (
     Create,
     MultiFailed,
     NoNode,
+    PathError,
     Stat,
     Write,
     WriteResult,
 )
 from controller.zookeeper.paths import validate_new_path
 
-WRITE, EXISTS, GET_DATA, GET_CHILDREN, GET_ACL, SET_ACL, AUTHENTICATE = range(10, 17)
+WRITE, EXISTS, GET_DATA, GET_CHILDREN, GET_ACL, SET_ACL, AUTHENTICATE, MULTI_READ = range(10, 18)
 """What a request asks for, after those of `database.py`."""
 
 
@@ -114,6 +115,20 @@ def authenticate(_database: Database, link: ClientLink, arguments: tuple[str, st
     return True
 
 
+def multi_read(
+    database: Database, link: ClientLink, reads: Sequence[tuple[int, str]]
+) -> list[tuple[Any, Stat] | PathError]:
+    """Each read (GET_DATA or GET_CHILDREN, path) has its own result, or its own error."""
+    results: list[tuple[Any, Stat] | PathError] = []
+    for operation, path in reads:
+        try:
+            answer: Callable[..., tuple[Any, Stat]] = get_data if operation == GET_DATA else get_children
+            results.append(answer(database, link, (path, False)))
+        except PathError as error:
+            results.append(error)
+    return results
+
+
 _ANSWERS: Mapping[int, Callable[[Database, ClientLink, Any], Any]] = {
     WRITE: write,
     EXISTS: exists,
@@ -122,6 +137,7 @@ _ANSWERS: Mapping[int, Callable[[Database, ClientLink, Any], Any]] = {
     GET_ACL: get_acl,
     SET_ACL: set_acl,
     AUTHENTICATE: authenticate,
+    MULTI_READ: multi_read,
 }
 
 

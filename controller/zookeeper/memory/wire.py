@@ -18,13 +18,11 @@ from typing import Any
 from controller.zookeeper import jute
 from controller.zookeeper.jute import INT, MULTI_HEADER, STAT, read_data, read_string
 from controller.zookeeper.memory.database import (
-    CHILDREN,
     CLOSE,
     CONNECT,
     END,
     MULTI,
     PING,
-    READ,
     SET_WATCHES,
     SYNC,
     ClientIdentity,
@@ -38,6 +36,7 @@ from controller.zookeeper.memory.single_requests import (
     GET_ACL,
     GET_CHILDREN,
     GET_DATA,
+    MULTI_READ,
     SET_ACL,
     WRITE,
 )
@@ -281,22 +280,16 @@ def _multi(frame: bytes, offset: int) -> tuple[int, tuple[Write, ...]]:
         operations.append(operation)
 
 
-def _multi_read(frame: bytes, offset: int) -> tuple[int, tuple[str, ...]]:
-    """A multi-read of data or of children; a mixed one is not supported."""
-    kinds: dict[int, None] = {}
-    paths = []
+def _multi_read(frame: bytes, offset: int) -> tuple[int, list[tuple[int, str]]]:
+    reads: list[tuple[int, str]] = []
     while True:
         opcode, done, _ = MULTI_HEADER.unpack_from(frame, offset)
         offset += MULTI_HEADER.size
         if done:
-            break
-        kinds[opcode] = None
+            return MULTI_READ, reads
         path, offset = read_string(frame, offset)
-        paths.append(path)
+        reads.append(({jute.GET_DATA: GET_DATA, jute.GET_CHILDREN: GET_CHILDREN}[opcode], path))
         offset += 1  # the watch flag, which a server ignores here
-    if len(kinds) > 1:
-        raise _UnknownRequestError("a multi-read of data and children")
-    return {jute.GET_DATA: READ, jute.GET_CHILDREN: CHILDREN}[next(iter(kinds), jute.GET_DATA)], tuple(paths)
 
 
 def _strings(frame: bytes, offset: int) -> tuple[tuple[str, ...], int]:
@@ -398,24 +391,23 @@ def _failed_multi(failed: MultiFailed, count: int) -> bytes:
     assert isinstance(failed.error, PathError)
     codes = [0] * failed.index + [jute.ERROR_CODES[type(failed.error)]]
     codes += [_RUNTIME_INCONSISTENCY] * (count - len(codes))
-    return b"".join(MULTI_HEADER.pack(jute.ERROR_RESULT, 0, code) + INT.pack(code) for code in codes) + jute.END
+    return b"".join(map(_error_result, codes)) + jute.END
 
 
-_NO_NODE_RESULT = MULTI_HEADER.pack(jute.ERROR_RESULT, 0, jute.NO_NODE) + INT.pack(jute.NO_NODE)
+def _multi_read_reply(request: _WireRequest) -> bytes:
+    pieces: list[bytes] = []
+    for (operation, _), result in zip(request.arguments, request.result, strict=True):
+        if isinstance(result, PathError):
+            pieces.append(_error_result(jute.ERROR_CODES[type(result)]))
+        elif operation == GET_DATA:
+            pieces += (MULTI_HEADER.pack(jute.GET_DATA, 0, 0), jute.buffer(result[0]), _stat(result[1]))
+        else:
+            pieces += (MULTI_HEADER.pack(jute.GET_CHILDREN, 0, 0), jute.strings(result[0]))
+    return b"".join((*pieces, jute.END))
 
 
-def _rows_reply(request: _WireRequest) -> bytes:
-    head = MULTI_HEADER.pack(jute.GET_DATA, 0, 0)
-    rows = request.result.rows
-    return b"".join(
-        _NO_NODE_RESULT if row is None else head + jute.buffer(row.data) + _stat(row.stat) for row in rows
-    ) + (jute.END)
-
-
-def _listings_reply(request: _WireRequest) -> bytes:
-    head = MULTI_HEADER.pack(jute.GET_CHILDREN, 0, 0)
-    listings = request.result.children
-    return b"".join(_NO_NODE_RESULT if names is None else head + jute.strings(names) for names in listings) + jute.END
+def _error_result(code: int) -> bytes:
+    return MULTI_HEADER.pack(jute.ERROR_RESULT, 0, code) + INT.pack(code)
 
 
 _ENCODERS: Mapping[int, Callable[[_WireRequest], bytes]] = {
@@ -427,8 +419,7 @@ _ENCODERS: Mapping[int, Callable[[_WireRequest], bytes]] = {
     SET_ACL: lambda request: _stat(request.result),
     SYNC: lambda request: jute.string(request.arguments),
     MULTI: _multi_reply,
-    READ: _rows_reply,
-    CHILDREN: _listings_reply,
+    MULTI_READ: _multi_read_reply,
 }
 
 
