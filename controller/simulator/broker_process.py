@@ -30,6 +30,7 @@ from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Answers, Server, Unanswered
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
+from controller.zookeeper.memory.followers import Follower
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 _DEAD = ProcessState.DEAD
@@ -52,6 +53,8 @@ class World:
     """Whether every end of a process takes along what was not synced."""
     machines: dict[int, MachineClock] = field(default_factory=dict)
     """By broker: the clock that all of its lives go by."""
+    followers: Mapping[int, Follower] = field(default_factory=dict)
+    """By broker: the lagging ZooKeeper server that it is at; without one it is at the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class SimulatedBroker:
             self._settings.zookeeper_session_timeout_ms,
             latency=lambda: paces.to_zookeeper_ms() * self.zookeeper_slower,
             clock=machine,
+            follower=world.followers.get(node),
         )
         self._paces = paces
         self.event_loop = EventLoop(PacedExecutor(self.clock, paces.step_ms), self._defect)

@@ -8,6 +8,7 @@ a server that lags behind the others is not modelled here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -44,6 +45,7 @@ from controller.simulator.requests import BrokerConnection
 from controller.simulator.routes import Pipeline
 from controller.trace import EphemeralSeen, MetadataSeen, Noted, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
+from controller.zookeeper.memory.followers import Follower
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 PORT = 9092
@@ -62,9 +64,21 @@ _BOOT_MS = (100.0, 250.0)
 class SimulatedHost:
     name = "simulated"
 
-    def __init__(self, seed: int, recorder: Recorder | None = None, *, kills_forget: bool = True) -> None:
-        """`kills_forget`: whether every end of a process takes along what was not synced to its disk."""
+    def __init__(
+        self,
+        seed: int,
+        recorder: Recorder | None = None,
+        *,
+        kills_forget: bool = True,
+        zookeeper_lag_ms: float = 0.0,
+    ) -> None:
+        """`kills_forget`: whether every end of a process takes along what was not synced to its disk.
+
+        `zookeeper_lag_ms`: each broker is at a ZooKeeper follower of its own, which applies each transaction after up
+        to so long; 0: all are at the leader.
+        """
         self._kills_forget = kills_forget
+        self._zookeeper_lag_ms = zookeeper_lag_ms
         self.seed: int | None = seed
         self.clock = VirtualClock()
         self.recorder = Recorder() if recorder is None else recorder
@@ -131,6 +145,7 @@ class SimulatedHost:
         zookeeper = InMemoryZooKeeper(
             self.clock, tick_ms=tick_ms, max_session_timeout_ms=max(OBSERVER_SESSION_MS, 20 * tick_ms)
         )
+        followers = self._followers(zookeeper, cluster)
         addresses = {node: (f"broker-{node}", PORT) for node in cluster.nodes}
         self._places = {address: node for node, address in addresses.items()}
         delays = self._delays("network", _NETWORK_MS)
@@ -150,7 +165,14 @@ class SimulatedHost:
             lambda: [process.connection for _, process in sorted(self._processes.items()) if process.alive],
         )
         self._world = World(
-            self.clock, self._streams, network, zookeeper, self.recorder, addresses, kills_forget=self._kills_forget
+            self.clock,
+            self._streams,
+            network,
+            zookeeper,
+            self.recorder,
+            addresses,
+            kills_forget=self._kills_forget,
+            followers=followers,
         )
         self._paces = {node: self.paces(str(node)) for node in cluster.nodes}
         outside_clock = ProcessClock(self.clock, self._outside)
@@ -165,6 +187,16 @@ class SimulatedHost:
         connection = zookeeper.connect(OBSERVER_SESSION_MS)  # at no distance: what it sees is when it happened
         self._observer = MembershipObserver(connection, outside_clock, self.seed or 0, self._see_ephemeral)
         await self._observer.start()
+
+    def _followers(self, zookeeper: InMemoryZooKeeper, cluster: ClusterSpec) -> dict[int, Follower]:
+        if not self._zookeeper_lag_ms:
+            return {}
+        return {
+            node: zookeeper.add_follower(
+                partial(self._streams.stream(f"zookeeper-lag/{node}").uniform, 0.0, self._zookeeper_lag_ms)
+            )
+            for node in cluster.nodes
+        }
 
     def _delays(self, purpose: str, usual_ms: tuple[float, float]) -> Callable[[], float]:
         scale = 2.0 ** self._streams.stream(f"pace/{purpose}").uniform(*PACE_RANGE)

@@ -74,7 +74,8 @@ class Simulation:
     `settings` are every broker's, as in server.properties; with `log.dirs` among them brokers hold logs, followers
     fetch and ISRs follow how far they have come; a kill leaves what was written, a `LosePower` only what was synced.
     `racks` are assigned in turn. Times are virtual milliseconds. With a `plan` the cluster is the plan's, and `start`
-    begins what it has happen.
+    begins what it has happen. With `zookeeper_lag_ms` each broker is at a ZooKeeper follower that applies transactions
+    up to so much later than the leader, so that its reads are stale unless it calls `sync`.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Simulation:
         settings: Mapping[str, str] | None = None,
         start: bool = True,
         plan: Plan | None = None,
+        zookeeper_lag_ms: float = 0.0,
     ) -> None:
         if brokers < 0 or zookeeper_servers < 1:
             raise ValueError(f"{brokers} brokers, {zookeeper_servers} ZooKeeper servers: expected 0 and 1 or more")
@@ -110,7 +112,7 @@ class Simulation:
         if plan.has_hostile_clients:
             self.safety_checker.unclean_topics |= hostile_clients.TOPIC_NAMES
             self.safety_checker.terms_last = plan.terms_last
-        self.host = SimulatedHost(plan.seed, self.safety_checker, kills_forget=False)
+        self.host = SimulatedHost(plan.seed, self.safety_checker, kills_forget=False, zookeeper_lag_ms=zookeeper_lag_ms)
         booted = spawn(self.host.boot(cluster, Workload(plan.metadata_interval_ms)))
         self.host.clock.run_until(lambda: booted.done, BOOT_LIMIT_MS)
         booted.result()

@@ -49,9 +49,9 @@ class PlanRun:
 class PlanWorld:
     """A plan's cluster, to be run as far as one likes and looked into."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, zookeeper_lag_ms: float = 0.0) -> None:
         self.plan = plan
-        self.simulation = Simulation(plan=plan, start=False)
+        self.simulation = Simulation(plan=plan, start=False, zookeeper_lag_ms=zookeeper_lag_ms)
         self.safety_checker = self.simulation.safety_checker
         self.host = self.simulation.host
         for each in plan.happenings:
@@ -160,7 +160,7 @@ class PlanWorld:
         return PlanRun(self.plan, self.safety_checker.violation, ended_ms, rest_ms, self.safety_checker.records)
 
 
-def run_plan(plan: Plan) -> PlanRun:
-    """To its end, or to the first violation."""
-    world = PlanWorld(plan)
+def run_plan(plan: Plan, zookeeper_lag_ms: float = 0.0) -> PlanRun:
+    """To its end, or to the first violation. `zookeeper_lag_ms`: as of `Simulation`."""
+    world = PlanWorld(plan, zookeeper_lag_ms)
     return world.result(world.finish())

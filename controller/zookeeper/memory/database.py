@@ -20,7 +20,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -58,6 +58,9 @@ from controller.zookeeper.operations import (
     Znode,
     ZooKeeperError,
 )
+
+if TYPE_CHECKING:
+    from controller.zookeeper.memory.followers import Follower
 
 READ_ONLY_ACL: Final[tuple[ACL, ...]] = (ACL(PERM_READ, "world", "anyone"),)
 
@@ -449,7 +452,10 @@ class WatchTable(Generic[W]):
 
 
 class LinkEnd(Protocol):
-    """Receives what a server sends to one client: answered requests, watch events and `END`."""
+    """Receives what a server sends to one client: answered requests, watch events and `END`. `follower` is the server
+    that answers the next connection, None for the leader."""
+
+    follower: Follower | None
 
     def receive(self, message: LinkRequest | WatchEvent | object) -> None: ...
 
@@ -540,10 +546,10 @@ class ServerPipe:
 
 class ClientLink:
     """A connection as both ends hold it. The server notes whose session it carries in `session` (0: not known yet)
-    and whether it still serves it in `open`. `losing`: the reply to the next multi will be lost with the connection,
-    after the multi was applied (True) or before (False)."""
+    and whether it still serves it in `open`. `follower`: the server that answers, None for the leader. `losing`: the
+    reply to the next write will be lost with the connection, after it was applied (True) or before (False)."""
 
-    __slots__ = ("identity", "losing", "open", "session", "to_client", "to_server")
+    __slots__ = ("follower", "identity", "losing", "open", "session", "to_client", "to_server")
 
     def __init__(
         self,
@@ -555,16 +561,31 @@ class ClientLink:
     ) -> None:
         self.session = 0
         self.open = True
+        self.follower: Follower | None = None
         self.losing: bool | None = None
         self.identity = identity
         self.to_server = ServerPipe(clock, latency, partial(at_server, self))
         self.to_client = ServerPipe(clock, latency, at_client)
 
 
+class Transaction(NamedTuple):
+    """A transaction as a follower applies it. `operations` None: the session's end, or its beginning if `begins`."""
+
+    zxid: int
+    session: int
+    operations: Sequence[Write] | None
+    identity: ClientIdentity
+    now_ms: int
+    begins: bool = False
+
+
+_NO_IDENTITY = ClientIdentity()
+
+
 class Database:
     """`zxid` is the last transaction's; each write, failed or not, and each session's beginning and end is one."""
 
-    __slots__ = ("_clock", "child_watches", "data_watches", "tree", "zxid")
+    __slots__ = ("_clock", "child_watches", "data_watches", "transaction_listeners", "tree", "zxid")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -572,12 +593,35 @@ class Database:
         self.zxid = 0
         self.data_watches: WatchTable[ClientLink] = WatchTable()
         self.child_watches: WatchTable[ClientLink] = WatchTable()
+        self.transaction_listeners: list[Callable[[Transaction], None]] = []
+        """Those of the followers."""
 
     def begin_session(self) -> None:
         self.zxid += 1
+        if self.transaction_listeners:
+            self._pass_on(Transaction(self.zxid, 0, None, _NO_IDENTITY, 0, begins=True))
+
+    def _pass_on(self, transaction: Transaction) -> None:
+        for listener in self.transaction_listeners:
+            listener(transaction)
+
+    def repeat(self, transaction: Transaction) -> None:
+        """Apply a transaction of the leader's; one that failed there fails here."""
+        self.zxid = transaction.zxid
+        _, session, operations, identity, now_ms, begins = transaction
+        if operations is not None:
+            try:
+                _, changes = self.tree.apply(operations, session, identity, self.zxid, now_ms)
+            except MultiFailed:
+                return
+            self._fire(changes)
+        elif not begins:
+            self._fire(self.tree.end_session(session, self.zxid))
 
     def end_session(self, session: int) -> None:
         self.zxid += 1
+        if self.transaction_listeners:
+            self._pass_on(Transaction(self.zxid, session, None, _NO_IDENTITY, 0))
         self._fire(self.tree.end_session(session, self.zxid))
 
     def forget_watches(self, link: ClientLink) -> None:
@@ -639,7 +683,10 @@ class Database:
 
     def write(self, operations: Sequence[Write], session: int, identity: ClientIdentity) -> tuple[WriteResult, ...]:
         self.zxid += 1  # a failed multi is a transaction too
-        results, changes = self.tree.apply(operations, session, identity, self.zxid, self._clock.wall_ms())
+        now_ms = self._clock.wall_ms()
+        if self.transaction_listeners:
+            self._pass_on(Transaction(self.zxid, session, operations, identity, now_ms))
+        results, changes = self.tree.apply(operations, session, identity, self.zxid, now_ms)
         self._fire(changes)
         return results
 

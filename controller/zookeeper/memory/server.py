@@ -13,7 +13,7 @@ All answers are scheduled on the clock; no request is answered within the call t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from controller.zookeeper.memory.database import (
     LinkEnd,
     LinkRequest,
 )
+from controller.zookeeper.memory.followers import Follower
 from controller.zookeeper.memory.session import ClientSession, NoListener
 from controller.zookeeper.memory.single_requests import SET_ACL, WRITE, single_requests
 from controller.zookeeper.operations import (
@@ -203,13 +204,14 @@ _FIRST_SESSION = 0x0100_0000_0000_0000
 
 
 class _Session:
-    __slots__ = ("expires_ms", "id", "link", "timeout_ms")
+    __slots__ = ("expires_ms", "id", "link", "seen_zxid", "timeout_ms")
 
     def __init__(self, id: int, timeout_ms: int, link: ClientLink) -> None:
         self.id = id
         self.timeout_ms = timeout_ms
         self.link: ClientLink | None = link
         self.expires_ms = 0.0
+        self.seen_zxid = 0
 
 
 class InMemoryZooKeeper:
@@ -249,6 +251,7 @@ class InMemoryZooKeeper:
         self._running = True
         self._on_commit: Callable[[int, Sequence[Write]], None] | None = None
         self._connections: dict[ClientSession, None] = {}
+        self._followers: dict[Follower, dict[int, Callable[[ClientLink, Any], Any]]] = {}
         self._answers: dict[int, Callable[[ClientLink, Any], Any]] = {
             PING: _nothing,
             SYNC: _nothing,
@@ -270,13 +273,14 @@ class InMemoryZooKeeper:
         auth: Sequence[tuple[str, str]] = (),
         reconnect_delay_ms: float = 100.0,
         clock: Clock | None = None,
+        follower: Follower | None = None,
     ) -> InMemoryConnection:
         """A new client; nothing is sent before its `start`.
 
         `latency` gives the milliseconds that each message takes one way (None: none, though an answer still comes
         only as the clock is turned); order is kept. `auth` holds ("digest", "user:password") pairs. After losing its
         connection, and before the next session, the client waits `reconnect_delay_ms`. `clock` is that of the client's
-        machine, where it need not agree with the server's.
+        machine, where it need not agree with the server's. `follower` is the server that answers it; None: the leader.
         """
         connection = InMemoryConnection(
             self,
@@ -286,8 +290,25 @@ class InMemoryZooKeeper:
             ClientIdentity(auth, default_acl),
             reconnect_delay_ms,
         )
+        connection.follower = follower
         self._connections[connection] = None
         return connection
+
+    def add_follower(self, lag: Latency) -> Follower:
+        """Add a server that applies each transaction after `lag()` ms. RuntimeError after the first transaction."""
+        if self._database.zxid:
+            raise RuntimeError("a follower is added before the first transaction")
+        follower = Follower(self._clock, self._database, lag)
+        database = follower.database
+        self._followers[follower] = self._answers | {
+            SYNC: lambda _link, _path: follower.catch_up(),
+            READ: database.read,
+            READ_COLUMNS: database.read_columns,
+            CHILDREN: database.children,
+            SET_WATCHES: database.set_watches,
+            WATCH: database.watch,
+        }
+        return follower
 
     # What a test or an observer may look at, without being a client.
 
@@ -322,7 +343,7 @@ class InMemoryZooKeeper:
     def watched(self, session: int) -> frozenset[tuple[str, str]]:
         """("node" or "children", path) of each watch that the server holds for a session now."""
         link = self._sessions[session].link if session in self._sessions else None
-        return frozenset() if link is None else self._database.watched(link)
+        return frozenset() if link is None else self._database_of(link).watched(link)
 
     def columns(self, paths: Sequence[str]) -> Columns:
         """The data and versions of many znodes, with no object made for each."""
@@ -340,12 +361,24 @@ class InMemoryZooKeeper:
 
     def set_mzxid(self, path: str, mzxid: int) -> None:
         """As if the znode had been written last by that transaction, which may be one to come. KeyError for none."""
-        node = self._database.tree.nodes[path]
-        node.mzxid, node.stat, node.row = mzxid, None, None
+        for database in self._databases():
+            node = database.tree.nodes[path]
+            node.mzxid, node.stat, node.row = mzxid, None, None
+
+    def _databases(self) -> Iterator[Database]:
+        """The leader's and, caught up, the followers'."""
+        yield self._database
+        for follower in self._followers:
+            follower.catch_up()
+            yield follower.database
+
+    def _database_of(self, link: ClientLink) -> Database:
+        return self._database if link.follower is None else link.follower.database
 
     def set_acl(self, path: str, acl: tuple[ACL, ...]) -> None:
         """Set the ACL as a setACL request does: no watch fires. Raises KeyError if the znode does not exist."""
-        self._database.tree.nodes[path].acl = acl
+        for database in self._databases():
+            database.tree.nodes[path].acl = acl
 
     def on_commit(self, callback: Callable[[int, Sequence[Write]], None]) -> None:
         """Call `callback` with the session and the writes of each applied multi, in order."""
@@ -383,7 +416,9 @@ class InMemoryZooKeeper:
     # The clients' side of a link.
 
     def open_link(self, connection: LinkEnd, latency: Latency | None, identity: ClientIdentity) -> ClientLink:
-        return ClientLink(self._clock, latency, self._receive, connection.receive, identity)
+        link = ClientLink(self._clock, latency, self._receive, connection.receive, identity)
+        link.follower = connection.follower
+        return link
 
     def forget(self, connection: ClientSession) -> None:
         """The client is gone for good."""
@@ -393,7 +428,7 @@ class InMemoryZooKeeper:
         """The server's end of a link has broken: its watches go, its session waits for the client to come back."""
         if link.open:
             link.open = False
-            self._database.forget_watches(link)
+            self._database_of(link).forget_watches(link)
             session = self._sessions.get(link.session)
             if session is not None and session.link is link:
                 session.link = None
@@ -428,8 +463,10 @@ class InMemoryZooKeeper:
         if losing is False or _size(link, request) > self._max_request_bytes:
             self._drop_link(link)
             return
+        follower = link.follower
+        answers = self._answers if follower is None else self._followers[follower]
         try:
-            request.result = self._answers[request.operation](link, request.arguments)
+            request.result = answers[request.operation](link, request.arguments)
         except ZooKeeperError as error:
             request.error = error
         else:
@@ -438,7 +475,12 @@ class InMemoryZooKeeper:
         if losing:
             self._drop_link(link)
             return
-        request.zxid = self._database.zxid
+        if follower is None:
+            request.zxid = self._database.zxid
+        else:
+            if request.operation in _WRITES:
+                follower.catch_up()  # a follower answers a write when it has applied it
+            request.zxid = self._sessions[link.session].seen_zxid = follower.database.zxid
         link.to_client.send(request)
 
     # Sessions.
@@ -464,6 +506,8 @@ class InMemoryZooKeeper:
             session = _Session(self._last_session, timeout_ms, link)
             self._sessions[session.id] = session
         link.session = session.id
+        if link.follower is not None:
+            link.follower.catch_up(session.seen_zxid if session_id else None)
         self._touch(session)
         self._arm_expiry()
         request.zxid = self._database.zxid

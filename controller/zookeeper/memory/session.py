@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from controller.clock import Clock, Future, Timer
 from controller.zookeeper.memory.database import (
@@ -31,6 +31,9 @@ from controller.zookeeper.operations import (
     UnknownOutcome,
     WatchEvent,
 )
+
+if TYPE_CHECKING:
+    from controller.zookeeper.memory.followers import Follower
 
 SHORTEST_HANDSHAKE_MS = 500.0
 """A server is given at least so long to grant a session, however short that is to be."""
@@ -77,6 +80,8 @@ class ClientSession:
         self._identity = identity
         self._reconnect_delay_ms = reconnect_delay_ms
         self._listener: ConnectionListener = NoListener()
+        self.follower: Follower | None = None
+        """The server that it connects to next; None: the leader."""
         self._link: ClientLink | None = None
         self._connected = False
         self._started: Future[int] | None = None

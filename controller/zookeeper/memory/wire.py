@@ -29,6 +29,7 @@ from controller.zookeeper.memory.database import (
     ClientLink,
     LinkRequest,
 )
+from controller.zookeeper.memory.followers import Follower
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.memory.single_requests import (
     AUTHENTICATE,
@@ -106,6 +107,7 @@ class WireConnection:
         self._received = bytearray()
         self._connecting = True
         self._closed = False
+        self.follower: Follower | None = None
         self.link: ClientLink = server.open_link(self, None, ClientIdentity())
 
     @property
