@@ -40,6 +40,7 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "log.retention.ms": ("log.retention.minutes", "log.retention.hours"),
         "log.roll.ms": ("log.roll.hours",),
+        "log.roll.jitter.ms": ("log.roll.jitter.hours",),
         "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
     }
 )
@@ -145,6 +146,7 @@ _WORDS: Mapping[str, str] = {
     "log.retention.hours": "log.retention.ms in hours.",
     "log.retention.minutes": "log.retention.ms in minutes.",
     "log.roll.hours": "log.roll.ms in hours.",
+    "log.roll.jitter.hours": "log.roll.jitter.ms in hours.",
     "log.segment.delete.delay.ms": "How long the files of a deleted partition are kept.",
     "max.connections": "The maximum number of connections.",
     "max.incremental.fetch.session.cache.slots": "The maximum number of fetch sessions.",

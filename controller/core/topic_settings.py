@@ -245,7 +245,13 @@ _TABLE: tuple[TopicSetting, ...] = (
     _long("retention.ms", 7 * DAY_MS, -1, "log.retention.ms", "How long records are kept; -1: for ever."),
     _int("segment.bytes", 1024**3, 14, "log.segment.bytes", "How large one file of a log grows."),
     _int("segment.index.bytes", 10 * 1024**2, 24, "log.index.size.max.bytes", "How large an index grows."),  # Kafka: 0
-    _long("segment.jitter.ms", 0, 0, "log.roll.jitter.ms", _NOT_HERE, in_use=False),
+    _long(
+        "segment.jitter.ms",
+        0,
+        0,
+        "log.roll.jitter.ms",
+        "How much earlier than segment.ms a new file may be begun, so that partitions do not roll all at once.",
+    ),
     _long("segment.ms", 7 * DAY_MS, 1, "log.roll.ms", "After how long a new file is begun, full or not."),
     _boolean(
         "unclean.leader.election.enable",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
+from zlib import crc32
 
 import msgspec
 
@@ -71,10 +72,29 @@ class RollReason(Enum):
     OFFSET = "an offset too far from the segment's first for its indexes"
 
 
+def roll_jitter_ms(directory: str, base_offset: int, settings: LogSettings) -> int:
+    """How much earlier than `segment.ms` a segment is rolled: 0 up to `segment.jitter.ms`, and less than `segment.ms`.
+
+    It spreads the rolls, and so the flushes, of partitions that were created together. Kafka draws it at random when a
+    segment is opened (LogConfig.randomSegmentJitter); here it follows from the segment's name, so that it stays the
+    same after a restart, and in every run of the simulator.
+    """
+    if not settings.roll_jitter_ms:
+        return 0
+    return crc32(f"{directory}/{base_offset}".encode()) % min(settings.roll_jitter_ms, settings.roll_ms)
+
+
 def roll_reason(
-    segment: SegmentFacts, size_bytes: int, last_offset: int, max_timestamp_ms: int, settings: LogSettings, now_ms: int
+    segment: SegmentFacts,
+    size_bytes: int,
+    last_offset: int,
+    max_timestamp_ms: int,
+    settings: LogSettings,
+    now_ms: int,
+    jitter_ms: int = 0,
 ) -> RollReason | None:
-    """Why an append of so many bytes, up to that offset, must go into a new segment; None if it need not."""
+    """Why an append of so many bytes, up to that offset, must go into a new segment; None if it need not. `jitter_ms`:
+    the segment's `roll_jitter_ms`."""
     if last_offset - segment.base_offset > INT_MAX:
         return RollReason.OFFSET
     if segment.size_bytes == 0:
@@ -86,7 +106,7 @@ def roll_reason(
         age_ms = max_timestamp_ms - segment.first_timestamp_ms
     else:
         age_ms = now_ms - segment.created_ms
-    if age_ms > settings.roll_ms:
+    if age_ms > settings.roll_ms - jitter_ms:
         return RollReason.AGE
     # One entry of the time index is kept for the segment's last.
     index_bytes = settings.index_size_max_bytes
@@ -418,7 +438,9 @@ class PartitionLog:
         timestamp_ms = headers[0].max_timestamp_ms
         if len(headers) > 1:
             timestamp_ms = max(header.max_timestamp_ms for header in headers)
-        if roll_reason(self._active, len(data), last_offset, timestamp_ms, self.settings, now_ms) is not None:
+        settings = self.settings
+        jitter_ms = roll_jitter_ms(self.directory, self._active.base_offset, settings)
+        if roll_reason(self._active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms) is not None:
             self._roll(headers[0].base_offset)
         self._active.append(data, headers)
         latest = self.epochs.latest

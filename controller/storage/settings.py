@@ -24,6 +24,7 @@ class LogSettings:
 
     segment_bytes: int = _setting(1024**3, "log.segment.bytes", "segment.bytes", 14, INT_MAX)
     roll_ms: int = _setting(7 * 24 * 3600 * 1000, "log.roll.ms", "segment.ms", 1)
+    roll_jitter_ms: int = _setting(0, "log.roll.jitter.ms", "segment.jitter.ms", 0)
     index_interval_bytes: int = _setting(4096, "log.index.interval.bytes", "index.interval.bytes", 0, INT_MAX)
     index_size_max_bytes: int = _setting(10 * 1024**2, "log.index.size.max.bytes", "segment.index.bytes", 24, INT_MAX)
     flush_messages: int = _setting(LONG_MAX, "log.flush.interval.messages", "flush.messages", 1)
@@ -92,7 +93,13 @@ class LogSettings:
 
 BROKER_NAMES: tuple[str, ...] = (
     *(one.metadata["broker"] for one in fields(LogSettings) if one.metadata),
-    *("log.message.timestamp.type", "log.roll.hours", "log.retention.hours", "log.retention.minutes"),
+    *(
+        "log.message.timestamp.type",
+        "log.roll.hours",
+        "log.roll.jitter.hours",
+        "log.retention.hours",
+        "log.retention.minutes",
+    ),
 )
 """Every name of a broker's properties that `LogSettings.from_broker` looks at."""
 
@@ -113,6 +120,7 @@ _LONGER = (
     ("log.retention.minutes", "log.retention.ms", 60_000),
     ("log.retention.hours", "log.retention.ms", 3_600_000),
     ("log.roll.hours", "log.roll.ms", 3_600_000),
+    ("log.roll.jitter.hours", "log.roll.jitter.ms", 3_600_000),
 )
 
 

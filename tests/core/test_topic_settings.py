@@ -102,6 +102,7 @@ def test_a_logs_settings_are_in_the_table_with_the_same_default_and_range(one: o
 def test_the_brokers_names_of_logs_are_known_here() -> None:
     others = {
         "log.roll.hours",
+        "log.roll.jitter.hours",
         "log.retention.hours",
         "log.retention.minutes",
         "transactional.id.expiration.ms",

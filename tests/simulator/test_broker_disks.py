@@ -6,9 +6,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from controller.protocol import ApiKey
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.scenarios.files import load_scenario
 from controller.scenarios.language import Scenario
+from controller.simulator import Simulation
 from controller.simulator.run import simulate
+from controller.storage.batches import Record, encode_batch
 
 
 def with_logs(name: str) -> Scenario:
@@ -23,3 +27,38 @@ def test_brokers_with_logs_pass_and_a_seed_is_a_run(name: str, seed: int) -> Non
     first, again = (simulate(with_logs(name), seed) for _ in range(2))
     assert first.report.verdict == "pass", [each.detail for each in first.report.judgement.invariants if not each.held]
     assert first.trace_hash == again.trace_hash
+
+
+PARTITIONS, ROLL_MS, SECONDS = 40, 8_000, 40
+
+
+def rolls_by_second(jitter_ms: int) -> list[int]:
+    """How many segments one broker begins in each virtual second, under a steady load on all of its partitions."""
+    made = Simulation(
+        1, seed=1, settings={"log.dirs": "/logs", "log.roll.ms": str(ROLL_MS), "log.roll.jitter.ms": str(jitter_ms)}
+    )
+    made.run_until(lambda: len(made.registered) == 1)
+    assert made.answer(made.create_topic("t", PARTITIONS, 1)) == "done"
+    made.run_until_rest()
+    rolls, before = [], PARTITIONS
+    for _ in range(SECONDS):
+        for _ in range(4):
+            batch = encode_batch([Record(0, made.clock.wall_ms(), None, b"value")])
+            data = tuple(ProducePartition(one, batch) for one in range(PARTITIONS))
+            made.ask(1, ApiKey.PRODUCE, ProduceRequest(1, 1_000, (ProduceTopic("t", data),)))
+            made.run_for(250)
+        node = made.node(1)
+        assert node is not None
+        assert node.services is not None
+        logs = [log for directory in node.services.logs.directories for log in directory.logs.values()]
+        now = sum(len(log.segment_offsets) for log in logs)
+        rolls.append(now - before)
+        before = now
+    return rolls
+
+
+def test_roll_jitter_spreads_the_rolls_of_partitions_that_were_created_together() -> None:
+    at_once, spread = rolls_by_second(0), rolls_by_second(ROLL_MS)
+    assert max(at_once) == PARTITIONS, "without jitter all partitions roll in the same second"
+    assert max(spread) <= PARTITIONS / 2
+    assert sum(one > 0 for one in spread) >= 3 * sum(one > 0 for one in at_once)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from controller.storage import CorruptLog, EpochStart, LogSettings, ProducerFenced, SequenceOutOfOrder, headers_of
 from controller.storage.batches import INT_MAX, BatchHeader
 from controller.storage.checkpoints import LeaderEpochs, decode_epochs, decode_offsets, decode_topic_id
-from controller.storage.log import RollReason, deletable, roll_reason
+from controller.storage.log import RollReason, deletable, roll_jitter_ms, roll_reason
 from controller.storage.producer_states import ProducerStates
 from controller.storage.recovery import RecoveryVerdict, verdict_on
 from tests.storage.batches import START_MS, batch
@@ -252,3 +252,19 @@ def test_a_checkpoint_that_is_cut_off_anywhere_is_refused(decode: Callable[..., 
     for size in range(len(text)):
         with pytest.raises(CorruptLog):
             decode("checkpoint", text[:size])
+
+
+def test_a_segments_jitter_is_less_than_both_limits_and_its_own() -> None:
+    settings = LogSettings(roll_ms=1000, roll_jitter_ms=600)
+    drawn = [roll_jitter_ms("/logs/t-0", base, settings) for base in range(500)]
+    assert min(drawn) < 20
+    assert 580 < max(drawn) < 600
+    assert drawn == [roll_jitter_ms("/logs/t-0", base, settings) for base in range(500)], "the same after a restart"
+    assert roll_jitter_ms("/logs/t-0", 7, settings) != roll_jitter_ms("/logs/t-1", 7, settings)
+    assert max(roll_jitter_ms("/logs/t-0", base, replace(settings, roll_ms=100)) for base in range(500)) < 100
+    assert roll_jitter_ms("/logs/t-0", 7, LogSettings()) == 0
+
+
+def test_a_segment_is_rolled_earlier_by_its_jitter() -> None:
+    assert roll_reason(Facts(), 100, 10, -1, SETTINGS, 41, jitter_ms=10) is RollReason.AGE
+    assert roll_reason(Facts(), 100, 10, -1, SETTINGS, 40, jitter_ms=10) is None
