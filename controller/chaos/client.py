@@ -74,9 +74,12 @@ def _attempt(admin: Any, topics: Sequence[TopicSpec], *, asked_before: bool) -> 
     from confluent_kafka.admin import NewTopic
 
     passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER)
-    requests = [
-        NewTopic(topic.name, topic.partitions, topic.replication_factor, config=dict(topic.config)) for topic in topics
-    ]
+    requests = []
+    for topic in topics:
+        placed: dict[str, Any] = {"replication_factor": topic.replication_factor}
+        if topic.assignment:
+            placed = {"replica_assignment": [list(replicas) for replicas in topic.assignment]}
+        requests.append(NewTopic(topic.name, topic.partitions, config=dict(topic.config), **placed))
     with interruptible():
         futures = admin.create_topics(requests, operation_timeout=ATTEMPT_TIMEOUT_S, request_timeout=ATTEMPT_TIMEOUT_S)
     failed = {}

@@ -28,6 +28,17 @@ class View:
     other_than: tuple[int, ...]
     partitions: Mapping[tuple[str, int], PartitionView] | None
     former: Mapping[int, int] = field(default_factory=dict)
+    wanted: WantedState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedState:
+    """What `partition-state` requires of a partition; None: any leader, or any ISR."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    isr: tuple[int, ...] | None
 
 
 Missing = str | None
@@ -39,6 +50,7 @@ class Condition:
     check: Callable[[View], Missing]
     needs_node: bool = False
     needs_partitions: bool = False
+    needs_topic: bool = False
 
 
 def _registered(view: View) -> Missing:
@@ -109,6 +121,22 @@ def _full_isr(view: View) -> Missing:
     return None
 
 
+def _partition_state(view: View) -> Missing:
+    """The partition has the wanted leader, and the wanted ISR in that order."""
+    wanted = view.wanted
+    if wanted is None:
+        return "no partition is named"
+    name = f"{wanted.topic}-{wanted.partition}"
+    state = (view.partitions or {}).get((wanted.topic, wanted.partition))
+    if state is None:
+        return f"{name} has no state"
+    if wanted.leader is not None and state.leader != wanted.leader:
+        return f"{name} has leader {state.leader}, expected {wanted.leader}"
+    if wanted.isr is not None and tuple(state.isr) != wanted.isr:
+        return f"{name} has ISR {list(state.isr)}, expected {list(wanted.isr)}"
+    return None
+
+
 def _failure_noticed(view: View) -> Missing:
     """No broker that was killed, stopped, restarted or expired is registered in the session that it had then."""
     lingering = sorted(node for node, session in view.former.items() if view.now.registered.get(node, 0) == session)
@@ -128,4 +156,5 @@ CONDITIONS: dict[str, Condition] = {
     "metadata": Condition(_metadata),
     "leaders": Condition(_leaders, needs_partitions=True),
     "full-isr": Condition(_full_isr, needs_partitions=True),
+    "partition-state": Condition(_partition_state, needs_partitions=True, needs_topic=True),
 }

@@ -199,6 +199,9 @@ def _check(scenario: Scenario, source: str) -> None:
             raise ScenarioError(f"{place}: after: no {step.after!r}; there are {', '.join(MILESTONES)}")
         if isinstance(step, Wait) and CONDITIONS[step.until].needs_node and step.node is None:
             raise ScenarioError(f"{place}: until = {step.until!r} needs a node")
+        if isinstance(step, Wait) and CONDITIONS[step.until].needs_topic != (step.topic is not None):
+            expected = "needs a topic" if step.topic is None else "takes no topic"
+            raise ScenarioError(f"{place}: until = {step.until!r} {expected}")
         if isinstance(step, CreateTopics):
             _check_topics(step, scenario.cluster, place)
     _check_records(scenario, source)
@@ -223,6 +226,11 @@ def _check_records(scenario: Scenario, source: str) -> None:
 def _check_topics(step: CreateTopics, cluster: ClusterSpec, place: str) -> None:
     if step.count < 1 or step.partitions < 1:
         raise ScenarioError(f"{place}: count and partitions: expected 1 or more")
+    for replicas in step.assignment:
+        if not replicas or len({*replicas}) != len(replicas) or not {*replicas} <= {*cluster.nodes}:
+            raise ScenarioError(
+                f"{place}: assignment: expected different brokers of 1 to {cluster.brokers}, found {list(replicas)}"
+            )
     if not 1 <= step.replication_factor <= cluster.brokers:
         raise ScenarioError(
             f"{place}: replication_factor: expected 1 to {cluster.brokers} (the brokers),"

@@ -26,6 +26,8 @@ class TopicSpec:
     partitions: int
     replication_factor: int
     config: tuple[tuple[str, str], ...] = ()
+    assignment: tuple[tuple[int, ...], ...] = ()
+    """The replicas of each partition, in order; empty: the controller chooses them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,24 +39,31 @@ from controller.scenarios.records.workload import ACKS_ALL
 
 
 class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
-    """Creates `count` topics named `prefix` and a number from 0."""
+    """Creates `count` topics named `prefix` and a number from 0. `assignment`: the brokers of each partition's
+    replicas, in order, in place of `partitions` and `replication_factor`."""
 
     count: int = 1
     prefix: str = "topic-"
     partitions: int = 1
     replication_factor: int = 1
+    assignment: tuple[tuple[int, ...], ...] = ()
     config: dict[str, str | int | bool] = msgspec.field(default_factory=dict)
 
 
 class Wait(Step, frozen=True, kw_only=True, tag="wait"):
     """Waits until a condition holds (see `conditions.py` for what there is); the scenario has failed if it does
-    not within `deadline_ms`. `after`: what must have happened before the condition counts (see `MILESTONES` there)."""
+    not within `deadline_ms`. `after`: what must have happened before the condition counts (see `MILESTONES` there).
+    `topic`, `partition`, `leader` and `isr` (in order) are what the condition `partition-state` compares."""
 
     until: str
     after: str | None = None
     deadline_ms: float = 30_000.0
     node: NodeName | None = None
     other_than: tuple[NodeName, ...] = ()
+    topic: str | None = None
+    partition: int = 0
+    leader: int | None = None
+    isr: tuple[int, ...] | None = None
 
 
 class Let(Step, frozen=True, kw_only=True, tag="let-run"):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.scenarios.conditions import CONDITIONS, MILESTONES, View
+from controller.scenarios.conditions import CONDITIONS, MILESTONES, View, WantedState
 from controller.scenarios.faults import (
     NODE_FIELDS,
     ZOOKEEPER,
@@ -191,8 +191,10 @@ class _Run:
 
     async def _create_topics(self, step: CreateTopics) -> None:
         config = tuple((key, property_text(value)) for key, value in sorted(step.config.items()))
+        partitions = len(step.assignment) or step.partitions
+        replicas = len(step.assignment[0]) if step.assignment else step.replication_factor
         topics = [
-            TopicSpec(f"{step.prefix}{number}", step.partitions, step.replication_factor, config)
+            TopicSpec(f"{step.prefix}{number}", partitions, replicas, config, step.assignment)
             for number in range(step.count)
         ]
         await self.host.create_topics(topics)
@@ -225,6 +227,7 @@ class _Run:
         condition = CONDITIONS[step.until]
         deadline_ms = self.host.clock.now_ms() + step.deadline_ms
         others = tuple(broker_id(name) for name in step.other_than)
+        wanted = None if step.topic is None else WantedState(step.topic, step.partition, step.leader, step.isr)
         since_ms = self.fault_at_ms if step.after is None else None
         while True:
             partitions: Mapping[tuple[str, int], PartitionView] | None = None
@@ -233,7 +236,7 @@ class _Run:
             running = self.host.running()
             node = None if step.node is None else broker_id(step.node)
             now_ms = self.host.clock.now_ms()
-            view = View(self.host.observe(), now_ms, running, node, others, partitions, self.former)
+            view = View(self.host.observe(), now_ms, running, node, others, partitions, self.former, wanted)
             missing = None if step.after is None else MILESTONES[step.after](view)
             if missing is None:
                 since_ms = now_ms if since_ms is None else since_ms
@@ -359,10 +362,16 @@ def _describe(step: Step) -> str:
     match step:
         case Wait():
             about = f" (broker {step.node})" if step.node is not None else ""
+            if step.topic is not None:
+                parts = [f"leader {step.leader}"] if step.leader is not None else []
+                parts += [f"ISR {list(step.isr)}"] if step.isr is not None else []
+                about = f" ({step.topic}-{step.partition}: {', '.join(parts)})"
             after = f" after {step.after}" if step.after is not None else ""
             return f"wait until {step.until}{about}{after}, at most {step.deadline_ms / 1000:g} s"
         case Let():
             return f"let {step.ms:g} ms pass"
+        case CreateTopics() if step.assignment:
+            return f"create {step.count} topics with replicas {', '.join(str(list(one)) for one in step.assignment)}"
         case CreateTopics():
             return (
                 f"create {step.count} topics of {step.partitions} partitions, replication factor"

@@ -14,6 +14,7 @@ from controller.core.channels import PeerError, PeerTimedOut
 from controller.protocol import (
     SUPPORTED,
     ApiKey,
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -191,7 +192,10 @@ class SimulatedClient:
 
 def _creatable(topic: TopicSpec) -> CreatableTopic:
     configs = tuple(CreatableTopicConfig(name, value) for name, value in topic.config)
-    return CreatableTopic(topic.name, topic.partitions, topic.replication_factor, configs=configs)
+    if not topic.assignment:
+        return CreatableTopic(topic.name, topic.partitions, topic.replication_factor, configs=configs)
+    assignment = tuple(CreatableReplicaAssignment(*one) for one in enumerate(topic.assignment))
+    return CreatableTopic(topic.name, -1, -1, assignment, configs)
 
 
 _PASSING = (ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REPLICATION_FACTOR)

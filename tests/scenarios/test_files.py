@@ -176,3 +176,18 @@ def test_records_that_cant_be_are_refused(text: str, said: str) -> None:
 )
 def test_words_of_older_files_are_read_as_todays(former: str, now: Step) -> None:
     assert parse_scenario(SMALL + f"\n[[steps]]\n{former}\n", "x").steps[-1] == now
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ('do = "wait"\nuntil = "partition-state"', "needs a topic"),
+        ('do = "wait"\nuntil = "leaders"\ntopic = "t"', "takes no topic"),
+        ('do = "create-topics"\nassignment = [[1, 1]]', "expected different brokers of 1 to 2, found \\[1, 1\\]"),
+        ('do = "create-topics"\nassignment = [[1], []]', "found \\[\\]"),
+        ('do = "create-topics"\nassignment = [[3]]', "found \\[3\\]"),
+    ],
+)
+def test_a_partition_that_can_not_be_is_refused(step: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        parse_scenario(SMALL + f"\n[[steps]]\n{step}\n", "x")
